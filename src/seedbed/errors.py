@@ -1,0 +1,29 @@
+"""The one exception that stands for "your request cannot be served"."""
+
+import os
+import sys
+from collections.abc import Callable
+
+
+class InputError(Exception):
+    """Say in one line what was expected, what was given, and what to do: exit status 2."""
+
+
+def exit_status(main: Callable[[], int]) -> int:
+    """Run a command and turn what users can cause into one line and an exit status.
+
+    Returns:
+        What `main` returns; 2 after an `InputError`; 130 after Ctrl-C; 141 when the
+        reader of our output went away (`command | head`), as a shell reports it.
+    """
+    try:
+        return main()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; give it somewhere to write.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
