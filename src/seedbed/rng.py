@@ -62,10 +62,11 @@ def permutation(key: int, n: int) -> NDArray[np.int64]:
     return np.argsort(bits(key, np.arange(n)), kind="stable").astype(np.int64)
 
 
-def key_globals(key: int) -> None:
+def key_globals(key: int, device_type: str = "cpu") -> None:
     """Key every global generator: `random`, NumPy's legacy one, torch's on CPU and accelerators.
 
-    Called before each sample is loaded and before each training step, so that user code which
+    Called before each sample is loaded (on the CPU, in every loader process) and before each
+    training step (`device_type` "cuda": every GPU; "mps": the Apple one), so that user code which
     draws from them gets randomness that depends on the sample or the step alone.
     """
     import torch
@@ -73,9 +74,9 @@ def key_globals(key: int) -> None:
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)
     torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
-    if torch.cuda.is_initialized():  # never before: forked loader workers cannot use CUDA
+    if device_type == "cuda":
         torch.cuda.manual_seed_all(key & 0x7FFFFFFFFFFFFFFF)
-    elif torch.backends.mps.is_available():
+    elif device_type == "mps":
         torch.mps.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
 
 

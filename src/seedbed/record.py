@@ -1,0 +1,226 @@
+"""Reading and writing run folders: the record of a run."""
+
+import csv
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from seedbed.errors import InputError
+
+FORMAT_VERSION = 1
+METRIC_FIELDS = ("step", "epoch", "phase", "loss", "metric", "learning_rate")
+RUNGS = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
+FINGERPRINT_FIELDS = ("step", *RUNGS)
+Row = dict[str, str]
+
+
+def is_run(folder: Path) -> bool:
+    """Say whether a folder holds a run (it has a config.yaml and a summary.json)."""
+    return (folder / "config.yaml").is_file() and (folder / "summary.json").is_file()
+
+
+def require_run(folder: Path) -> Path:
+    """Return the folder if it holds a run that this version can read, else raise InputError."""
+    if not is_run(folder):
+        raise InputError(
+            f"{folder}: expected a run folder (config.yaml, summary.json), got "
+            f"{'a folder without them' if folder.is_dir() else 'no folder'}; name a run folder"
+        )
+    read_summary(folder)
+    return folder
+
+
+def read_config(path: Path) -> DictConfig:
+    """Read a resolved configuration, from a run folder or a YAML file."""
+    path = path / "config.yaml" if path.is_dir() else path
+    try:
+        config = OmegaConf.load(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected a run's configuration, got no file; name a run") from None
+    except (OSError, YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: expected YAML, got {_first_line(error)}; mend the file") from None
+    if not isinstance(config, DictConfig):
+        raise InputError(f"{path}: expected a mapping, got a list; name a run's config.yaml")
+    return config
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a record."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected a record's file, got no file; name a run") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: expected JSON, got {_first_line(error)}; mend it") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}; mend it")
+    return value
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read summary.json; a record of a newer format is refused."""
+    summary = read_json(folder / "summary.json")
+    version = summary.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise InputError(
+            f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}; "
+            "read it with the version of Seedbed that wrote it"
+        )
+    return summary
+
+
+def read_metrics(folder: Path) -> list[Row]:
+    """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`)."""
+    return list(read_rows(folder / "metrics.csv", METRIC_FIELDS))
+
+
+def read_fingerprints(folder: Path) -> list[Row]:
+    """Read fingerprints.csv as a list of rows of strings (`FINGERPRINT_FIELDS`)."""
+    return list(read_rows(folder / "fingerprints.csv", FINGERPRINT_FIELDS))
+
+
+def read_rows(path: Path, fields: tuple[str, ...]) -> Iterator[Row]:
+    """Yield a CSV file's rows; a row that is cut off or has other columns is an InputError."""
+    try:
+        lines = path.read_text().splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: expected a CSV file, got {_first_line(error)}") from None
+    for number, line in enumerate(lines, start=1):
+        values = next(csv.reader([line]), [])
+        if not line.endswith("\n") or len(values) != len(fields):
+            raise InputError(
+                f"{path}: expected {len(fields)} columns in line {number}, got a line that is cut "
+                "off or has others; delete the damaged line, or replay the run with "
+                "scripts/verify.py"
+            )
+        if number == 1:
+            if tuple(values) != fields:
+                raise InputError(f"{path}: expected the columns {','.join(fields)}, got {line!r}")
+        else:
+            yield dict(zip(fields, values, strict=True))
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file so that a reader, or a power cut, finds the old content or the new."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, readable by people and by `git diff`."""
+    write_atomically(path, json.dumps(value, indent=2, allow_nan=True) + "\n")
+
+
+class Table:
+    """A CSV file of a record that only grows, and can be cut back to where a checkpoint was."""
+
+    def __init__(self, path: Path, fields: tuple[str, ...], keep_bytes: int | None = None) -> None:
+        """Start the file with its header, or go on with its first `keep_bytes` bytes."""
+        self._fields = fields
+        if keep_bytes is None:
+            self._file = open(path, "w", newline="")
+            self.append([dict(zip(fields, fields, strict=True))])
+            return
+        if path.stat().st_size < keep_bytes:
+            raise InputError(
+                f"{path}: expected at least {keep_bytes} bytes, got {path.stat().st_size}; the "
+                "record was shortened, replay the run with scripts/verify.py"
+            )
+        os.truncate(path, keep_bytes)
+        self._file = open(path, "a", newline="")
+
+    def append(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Add rows; fields that are missing stay empty."""
+        for row in rows:
+            self._file.write(",".join(str(row.get(field, "")) for field in self._fields) + "\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Make what was written survive a power cut; return the file's length in bytes."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Hold the run for this process alone; the system lets go of it when the process dies."""
+    with open(folder / ".lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder}: expected a run that no process works on, got one that is still alive; "
+                "wait for it, or stop it"
+            ) from None
+        yield
+
+
+class Tee:
+    """A terminal stream whose text goes to train.log too."""
+
+    def __init__(self, stream: IO[str], log: IO[str]) -> None:
+        self.stream = stream
+        self._log = log
+
+    def write(self, text: str) -> int:
+        """Write to the terminal, and to the log as far as the disk lets us."""
+        if not self._log.closed:
+            self._log.write(text)
+        return self.stream.write(text)
+
+    def flush(self) -> None:
+        """Flush both."""
+        if not self._log.closed:
+            self._log.flush()
+        self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def tee_output(path: Path) -> Iterator[None]:
+    """Copy what the process prints into a file, after what the file holds already."""
+    stdout, stderr = sys.stdout, sys.stderr
+    with open(path, "a", buffering=1) as log:
+        sys.stdout, sys.stderr = Tee(stdout, log), Tee(stderr, log)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = stdout, stderr
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0]
