@@ -1,0 +1,172 @@
+"""Determinism levels: the only file that touches backend flags.
+
+A level is a YAML file in configs/determinism/. Its flags are applied before the model is built,
+and again in every loader worker (spawned workers inherit none of them); then what is really in
+force is read back, recorded, and compared with what was asked.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seedbed.errors import InputError
+
+# Settings of a level that are not flags of a backend: their users read them themselves.
+_NOT_FLAGS = {"name", "seeding", "worker_threads", "channels_last", "fingerprint_every_steps", "env"}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How to read a backend flag and, unless it can only be read, how to set it."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], None] | None = None
+
+
+def _attribute(owner: Any, name: str) -> Flag:
+    return Flag(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+def flags() -> dict[str, Flag]:
+    """Return every flag a level may set, by its path in the level's YAML file."""
+    import torch
+    from torch import backends
+
+    attention = backends.cuda
+    return {
+        "on_nondeterministic": Flag(_get_on_nondeterministic, _set_on_nondeterministic),
+        "fill_uninitialized_memory": _attribute(
+            torch.utils.deterministic, "fill_uninitialized_memory"
+        ),
+        "inductor_deterministic": Flag(_get_inductor, _set_inductor),
+        "cudnn.enabled": _attribute(backends.cudnn, "enabled"),
+        "cudnn.benchmark": _attribute(backends.cudnn, "benchmark"),
+        "cudnn.deterministic": _attribute(backends.cudnn, "deterministic"),
+        "cudnn.allow_tf32": _attribute(backends.cudnn, "allow_tf32"),
+        "float32_matmul_precision": Flag(
+            torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+        ),
+        "reduced_precision_reduction.float16": _attribute(
+            backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"
+        ),
+        "reduced_precision_reduction.bfloat16": _attribute(
+            backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"
+        ),
+        "attention.flash": Flag(attention.flash_sdp_enabled, attention.enable_flash_sdp),
+        "attention.memory_efficient": Flag(
+            attention.mem_efficient_sdp_enabled, attention.enable_mem_efficient_sdp
+        ),
+        "attention.math": Flag(attention.math_sdp_enabled, attention.enable_math_sdp),
+        "attention.cudnn": Flag(attention.cudnn_sdp_enabled, attention.enable_cudnn_sdp),
+        "mkldnn.enabled": _attribute(backends.mkldnn, "enabled"),
+        "mkldnn.deterministic": _attribute(backends.mkldnn, "deterministic"),
+        "threads": Flag(torch.get_num_threads, torch.set_num_threads),
+        "interop_threads": Flag(torch.get_num_interop_threads, _set_interop_threads),
+        "cpu_capability": Flag(torch.backends.cpu.get_cpu_capability),
+    }
+
+
+def environment_variables(level: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a training process: the current one with the level's variables.
+
+    Raises:
+        InputError: a variable is set that the level says must not be.
+    """
+    environment = dict(current)
+    for name, value in level["env"].items():
+        if value is not None:
+            environment[name] = str(value)
+        elif name in current:
+            raise InputError(
+                f"{name}: expected no such environment variable under "
+                f"determinism={level['name']}, got {current[name]!r}; unset it, or say "
+                f"determinism.env.{name}={current[name]}"
+            )
+    return environment
+
+
+def apply(level: Mapping[str, Any], threads: int | None = None) -> None:
+    """Set every flag of a level; `threads` replaces the level's number of threads."""
+    table = flags()
+    for path, value in asked_flags(level).items():
+        setter = table[path].set
+        if path == "threads" and threads is not None:
+            value = threads
+        if setter is not None and value is not None:
+            setter(value)
+
+
+def asked_flags(level: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that a level names, flattened to paths such as `cudnn.benchmark`."""
+    return {path: value for path, value in _flatten(level) if path.split(".")[0] not in _NOT_FLAGS}
+
+
+def in_force() -> dict[str, Any]:
+    """Read every flag back from the backends."""
+    return {path: flag.get() for path, flag in flags().items()}
+
+
+def differences(level: Mapping[str, Any]) -> list[str]:
+    """Say in one line each what is in force but was not asked for."""
+    table = in_force()
+    lines = [
+        f"determinism.{path}: expected {asked}, got {table[path]} in force"
+        for path, asked in asked_flags(level).items()
+        if asked is not None and table[path] != asked
+    ]
+    for name, value in level["env"].items():
+        expected = None if value is None else str(value)
+        if os.environ.get(name) != expected:
+            lines.append(
+                f"{name}: expected {'unset' if expected is None else expected} in the environment, "
+                f"got {os.environ.get(name, 'unset')}"
+            )
+    return lines
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping) and path != "env":
+            yield from _flatten(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def _get_on_nondeterministic() -> str:
+    import torch
+
+    if not torch.are_deterministic_algorithms_enabled():
+        return "allow"
+    return "warn" if torch.is_deterministic_algorithms_warn_only_enabled() else "error"
+
+
+def _set_on_nondeterministic(value: str) -> None:
+    import torch
+
+    if value == "allow" and not torch.are_deterministic_algorithms_enabled():
+        return  # the setter imports the compiler: a second of start-up to change nothing
+    torch.use_deterministic_algorithms(value != "allow", warn_only=value == "warn")
+
+
+def _get_inductor() -> bool:
+    import sys
+
+    config = sys.modules.get("torch._inductor.config")
+    return bool(getattr(config, "deterministic", False))
+
+
+def _set_inductor(value: bool) -> None:
+    if value == _get_inductor():
+        return  # importing the compiler to leave it as it is would cost a second
+    import torch._inductor.config
+
+    torch._inductor.config.deterministic = value
+
+
+def _set_interop_threads(value: int) -> None:
+    import torch
+
+    if torch.get_num_interop_threads() != value:  # may be set once in a process
+        torch.set_num_interop_threads(value)
