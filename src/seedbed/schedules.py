@@ -1,0 +1,20 @@
+"""Learning rates as a pure function of the step: nothing to save, nothing to restore."""
+
+import math
+
+
+def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: float) -> float:
+    """Return what the peak learning rate is multiplied by in one step.
+
+    It rises linearly from 1/25 of the peak over the first `warmup_fraction` of the steps, then
+    falls along half a cosine to `final_fraction` of the peak in the last step. A
+    `final_fraction` of 1 makes it constant after the warm-up.
+
+    Args:
+        step: 0 to total_steps - 1.
+    """
+    warmup_steps = warmup_fraction * total_steps
+    if step < warmup_steps:
+        return 1 / 25 + (1 - 1 / 25) * step / warmup_steps
+    progress = (step - warmup_steps) / max(total_steps - 1 - warmup_steps, 1)
+    return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * min(progress, 1))) / 2
