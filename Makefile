@@ -1,0 +1,65 @@
+# Needs make, pip, a package registry and Python 3.11 to 3.13: PYTHON=python3.13 picks another than 3.11.
+PYTHON ?= python3.11
+
+# Every command below runs in this environment, which is brought up to date when the lock changes.
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/installed
+
+# Pinned too, so that the lock changes when the packages do and not with the tool that writes it.
+LOCK_TOOL := uv==0.13.9
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-kills test-emulated test-gpu benchmark guarantees lint format lock
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
+
+train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every time
+	$(RUN) train.py determinism=strict seed=0
+
+test: $(INSTALLED)  ## Run every test
+	$(RUN) -m pytest
+
+test-kills: $(INSTALLED)  ## Kill runs at 100 random moments and compare what they resume to
+	$(RUN) tests/end_to_end/kill_anywhere.py --kills 100
+
+test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
+	$(RUN) -m pytest -m emulated
+
+test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
+	$(RUN) -m pytest -m gpu
+
+benchmark: $(INSTALLED)  ## Measure strict, seeded and fast beside a bare loop
+	$(RUN) scripts/benchmark.py
+
+guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
+	$(RUN) scripts/invariance.py
+
+lint: $(INSTALLED)  ## Check style, format and types
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+
+format: $(INSTALLED)  ## Rewrite the code in the project's format
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+
+install: $(INSTALLED)  ## Bring .venv up to date with requirements.txt
+
+$(INSTALLED): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; \
+		exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+# Pins that still fit stay; delete requirements.txt first to move every package to its newest version.
+# One version of a package for every Python (fork-strategy), so that a run differs less between them.
+lock:  ## Pin what requirements.in asks for in requirements.txt
+	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \
+	$(PYTHON) -m venv "$$tools" && \
+	"$$tools/bin/python" -m pip install --quiet --disable-pip-version-check $(LOCK_TOOL) && \
+	"$$tools/bin/uv" pip compile requirements.in --output-file requirements.txt --quiet --no-config \
+		--universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
