@@ -1,5 +1,6 @@
 """What a model is trained to do: the loss, and the metric that people quote."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,12 @@ class Classification:
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of logits (B, C) against int64 classes (B,), as a scalar."""
         return F.cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss, (B,)."""
+        return F.cross_entropy(
+            outputs, targets, label_smoothing=self.label_smoothing, reduction="none"
+        )
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return for each sample whether it was right, as float32 (B,)."""
@@ -39,6 +46,10 @@ class Regression:
         """Return the mean squared error of (B, ...) against (B, ...), as a scalar."""
         return F.mse_loss(outputs, targets)
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss, (B,)."""
+        return self.metric(outputs, targets)
+
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's mean squared error, float32 (B,)."""
         return ((outputs - targets) ** 2).flatten(1).mean(dim=1)
@@ -57,6 +68,6 @@ def make(name: str, label_smoothing: float = 0.0) -> Task:
 
 
 def mean(values: list[Tensor]) -> float:
-    """Return the mean of many batches' values, summed in float64 on the CPU, in their order."""
-    joined = torch.cat(values).double().cpu()
-    return float(joined.sum() / joined.numel())
+    """Return the mean over many batches' samples: exact before its one rounding, in any order."""
+    samples = torch.cat(values).tolist()
+    return math.fsum(samples) / len(samples)

@@ -1,0 +1,65 @@
+"""From a `_target_` in the configuration to an object, through the trusted packages only."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seedbed.config import is_trusted
+from seedbed.errors import InputError
+
+# Keys beside `_target_` that describe a choice and are no arguments of it.
+_DESCRIPTIONS = ("_target_", "name", "accepts")
+
+
+def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any) -> Any:
+    """Call what `spec._target_` names with the other entries; nested targets are built first.
+
+    Args:
+        key: where the spec stands in the configuration, for messages.
+        args: positional arguments, such as the parameters for an optimizer.
+    """
+    target = resolve(str(spec["_target_"]), key, trusted)
+    arguments = {
+        name: _build_nested(value, f"{key}.{name}", trusted)
+        for name, value in spec.items()
+        if name not in _DESCRIPTIONS
+    }
+    try:
+        return target(*args, **arguments)
+    except TypeError as error:
+        if "argument" not in str(error):  # a defect inside the class, not a wrong argument
+            raise
+        raise InputError(f"{key}: expected {target.__name__}'s arguments, got {error}") from error
+
+
+def resolve(target: str, key: str, trusted: Sequence[str]) -> Any:
+    """Import the class or function of a dotted name.
+
+    A trusted package imports others (`torch.nn` reaches `torch.hub`), so what is found must be
+    *defined* in a trusted package, not just reachable through one.
+    """
+    module_name, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"{key}._target_: expected a class that can be imported, got {target} ({error}); "
+            "check its spelling, and that its package is installed"
+        ) from None
+    home = f"{getattr(found, '__module__', '')}.{getattr(found, '__name__', '')}"
+    if not callable(found) or not (is_trusted(target, trusted) and is_trusted(home, trusted)):
+        raise InputError(
+            f"{key}._target_: expected a class defined in trusted_packages, got {target}, "
+            f"which is {home}; add its package to trusted_packages"
+        )
+    return found
+
+
+def _build_nested(value: Any, key: str, trusted: Sequence[str]) -> Any:
+    if isinstance(value, Mapping):
+        if "_target_" in value:
+            return build(value, key, trusted)
+        return {name: _build_nested(item, f"{key}.{name}", trusted) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_build_nested(item, f"{key}[{i}]", trusted) for i, item in enumerate(value)]
+    return value
