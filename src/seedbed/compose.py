@@ -1,0 +1,89 @@
+"""Hydra's ways of saying no, as one line each."""
+
+import difflib
+import re
+from pathlib import Path
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from seedbed.config import RULES, nearest
+from seedbed.errors import InputError
+
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
+
+
+def explain(error: BaseException) -> InputError:
+    """Turn an exception from composing the configuration into an InputError."""
+    text = str(error)
+    for pattern, describe in (
+        (r"Could not override '([^']+)'", _unknown_key),
+        (r"Key '([^']+)' is not in struct", _unknown_key),
+        (r"Could not find '([^']+)'", _unknown_option),
+        (r"Could not load '([^']+)'", _unknown_option),
+        (r"Cannot find primary config '([^']+)'", _no_config),
+    ):
+        match = re.search(pattern, text)
+        if match:
+            return describe(match.group(1), text)
+    if isinstance(error, YAMLError):
+        return InputError(f"{_yaml_place(error)}: expected YAML, got {_one_line(text)}; mend it")
+    cause = error.__cause__ or error
+    key = getattr(cause, "full_key", None) or "overrides"
+    return InputError(
+        f"{key}: expected Hydra's key=value syntax, got {_one_line(text)}; "
+        "quote values with special characters: 'key=\"a,b\"'"
+    )
+
+
+def _unknown_key(key: str, text: str) -> InputError:
+    if "No match in the defaults list" in text:
+        groups = sorted(path.name for path in _config_folder().iterdir() if path.is_dir())
+        close = difflib.get_close_matches(key, groups, n=1, cutoff=0.5)
+        known = f"did you mean {close[0]}" if close else f"groups are {', '.join(groups)}"
+        return InputError(f"{key}: expected a known config group, got a new one; {known}")
+    return InputError(f"{key}: expected a known key, got a new one; {nearest(key, known_keys())}")
+
+
+def _unknown_option(path: str, _text: str) -> InputError:
+    group, _, option = path.rpartition("/")
+    options = sorted(file.stem for file in (_config_folder() / group).glob("*.yaml"))
+    close = difflib.get_close_matches(option, options, n=1, cutoff=0.3)
+    advice = f"did you mean {group}={close[0]}" if close else f"see configs/{group}/"
+    if not options:  # a group of Hydra's own, such as a launcher that is not installed
+        advice = "install its plugin: pip install -r requirements-cluster.txt"
+    return InputError(
+        f"{group or 'config'}: expected one of {', '.join(options) or 'what is installed'}, "
+        f"got {option}; {advice}"
+    )
+
+
+def _no_config(name: str, _text: str) -> InputError:
+    return InputError(f"config: expected a file configs/{name}.yaml, got none; check --config-name")
+
+
+def known_keys() -> list[str]:
+    """Return the keys of RULES and of every YAML file in configs/, for naming the nearest."""
+    keys = set(RULES)
+    for path in _config_folder().glob("*/*.yaml"):
+        try:
+            names = list(OmegaConf.load(path))
+        except COMPOSITION_ERRORS:
+            continue
+        keys.update(f"{path.parent.name}.{name}" for name in names)
+    return sorted(keys)
+
+
+def _config_folder() -> Path:
+    return Path(__file__).resolve().parents[2] / "configs"
+
+
+def _yaml_place(error: YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return "a YAML file" if mark is None else f"{mark.name}, line {mark.line + 1}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]

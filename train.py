@@ -1,0 +1,76 @@
+"""Train a model: compose the configuration, check it, start the training process.
+
+python train.py                              CNN on 5,000 MNIST digits, bit for bit
+python train.py experiment=adding_lstm       an experiment of configs/experiment/
+python train.py -m seed=0,1,2                a sweep; ends with a table over the seeds
+python train.py --cfg job                    the configuration that would run
+"""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from seedbed import compose, config, launch
+from seedbed.errors import InputError, exit_status
+
+
+@hydra.main(version_base="1.3", config_path="configs", config_name="config")
+def train(composed: DictConfig) -> float | None:
+    """Run one job, in a process of its own; return its objective to Hydra."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    try:
+        resolved = config.resolve(composed)
+        config.check(resolved)
+        status = launch.start(resolved, folder)
+    except InputError as error:
+        discard_if_empty(folder)
+        if HydraConfig.get().mode is not RunMode.MULTIRUN:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return float("nan")
+    if status in launch.INTERRUPTED:
+        sys.exit(status)  # of a sweep, too: Ctrl-C is for all that is still to come
+    if status != 0 and HydraConfig.get().mode is not RunMode.MULTIRUN:
+        sys.exit(status)
+    return launch.objective(folder)
+
+
+def discard_if_empty(folder: Path) -> None:
+    """Remove the folder that Hydra made for a run that never was."""
+    try:
+        folder.rmdir()
+    except OSError:
+        pass
+
+
+def name_uniquely(arguments: list[str]) -> None:
+    """Add the part of the run folder's name that no other run has.
+
+    It is an override, and not a resolver, because launchers compose the configuration again in
+    other processes and on other machines. It goes beside the first override: Hydra's parser
+    wants them together.
+    """
+    overrides = [i for i, word in enumerate(arguments) if "=" in word and word[0] != "-"]
+    position = overrides[0] if overrides else len(arguments)
+    arguments.insert(position, f"+hydra.job.env_set.SEEDBED_RUN={secrets.token_hex(4)}")
+
+
+def main() -> int:
+    """Run Hydra with its errors as one line each."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of being printed
+    name_uniquely(sys.argv)
+    try:
+        train()
+    except compose.COMPOSITION_ERRORS as error:
+        raise compose.explain(error) from error
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
