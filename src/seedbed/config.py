@@ -94,7 +94,6 @@ RULES: dict[str, Rule] = {
     "schedule.final_fraction": _number(0, 1, "try schedule.final_fraction=0"),
     "determinism.name": _TEXT,
     "determinism.seeding": _FLAG,
-    "determinism.worker_threads": _integer(1, None, "try determinism.worker_threads=1"),
     "determinism.on_nondeterministic": _choice("error", "warn", "allow"),
     "determinism.fill_uninitialized_memory": _FLAG,
     "determinism.inductor_deterministic": _FLAG,

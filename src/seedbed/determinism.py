@@ -13,7 +13,7 @@ from typing import Any
 from seedbed.errors import InputError
 
 # Settings of a level that are not flags of a backend: their users read them themselves.
-_NOT_FLAGS = {"name", "seeding", "worker_threads", "channels_last", "fingerprint_every_steps", "env"}
+_NOT_FLAGS = {"name", "seeding", "channels_last", "fingerprint_every_steps", "env"}
 
 
 @dataclass(frozen=True)

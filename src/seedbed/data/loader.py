@@ -1,0 +1,210 @@
+"""Batches as a pure function of (epoch, sample ids), loaded here or in worker processes.
+
+What is loaded does not depend on who loads it: order and randomness come with the position, the
+generators are keyed before each sample, and every process loads with one thread.
+"""
+
+import itertools
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from seedbed import determinism, rng
+
+SPLITS = ("train", "validation", "test")
+
+
+class Position(NamedTuple):
+    """Which samples, and in which epoch: all that a batch depends on."""
+
+    epoch: int
+    ids: NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Samples stacked along the first dimension of every tensor."""
+
+    ids: torch.Tensor
+    inputs: Any
+    targets: Any
+
+
+class Source(Dataset[Batch]):
+    """A data set seen as a function from positions to batches."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        split: str,
+        seed: int,
+        collate: Callable[[list[Any]], Any] | None = None,
+        keyed: bool = True,
+    ) -> None:
+        """Wrap a data set.
+
+        Args:
+            dataset: map-style; with a method `fetch(ids, augment_key)` it loads whole batches.
+            split: one of SPLITS; samples of different splits have different randomness.
+            seed: of the augment stream.
+            collate: makes a batch of a list of samples; torch's default_collate if None.
+            keyed: whether global generators are keyed before each sample.
+        """
+        self.dataset = dataset
+        self._split = SPLITS.index(split)
+        self._seed = seed
+        self._collate = collate or default_collate
+        self._keyed = keyed
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, position: Position) -> Batch:
+        """Load a batch with one thread, here as in a loader worker."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._load(position)
+        finally:
+            torch.set_num_threads(before)
+
+    def _load(self, position: Position) -> Batch:
+        epoch, ids = position
+        training = self._split == 0
+        if hasattr(self.dataset, "fetch"):
+            key = rng.key(self._seed, "augment", epoch) if training else None
+            inputs, targets = self.dataset.fetch(ids, key)
+        else:
+            # Evaluation draws the same numbers every time: what is measured stays the same.
+            place = (self._split, epoch if training else 0)
+            samples = [self._sample(place, int(i)) for i in ids]
+            self._key_globals(*place, -1, int(ids[0]))
+            inputs, targets = self._collate(samples)
+        return Batch(torch.from_numpy(ids), inputs, targets)
+
+    def _sample(self, place: tuple[int, int], sample_id: int) -> Any:
+        self._key_globals(*place, sample_id)
+        return self.dataset[sample_id]
+
+    def _key_globals(self, *position: int) -> None:
+        if self._keyed:
+            rng.key_globals(rng.key(self._seed, "augment", *position))
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How batches are loaded; nothing of it can change what is loaded."""
+
+    num_workers: int = 0
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+    start_method: str = "fork"
+    pin_memory: bool = False
+
+
+def training_positions(
+    n: int, batch_size: int, seed: int, first_step: int, last_step: int
+) -> Iterator[Position]:
+    """Yield the positions of steps first_step + 1 to last_step.
+
+    Each epoch is a permutation of its own; what does not fill a batch at its end is left out, so
+    that all batches have the same shape.
+    """
+    batches_per_epoch = n // batch_size
+    for step in range(first_step, last_step):
+        epoch, index = divmod(step, batches_per_epoch)
+        ids = _order(seed, epoch, n)[index * batch_size : (index + 1) * batch_size]
+        yield Position(epoch, ids)
+
+
+def evaluation_positions(n: int, batch_size: int) -> list[Position]:
+    """Return the positions that cover a data set once, in the order of the samples."""
+    return [Position(0, np.arange(i, min(i + batch_size, n))) for i in range(0, n, batch_size)]
+
+
+def load(
+    source: Source,
+    positions: Iterable[Position],
+    how: Loading,
+    level: Mapping[str, Any],
+) -> Iterator[Batch]:
+    """Yield a batch for each position, in their order.
+
+    With persistent workers the same worker processes serve all positions; without, each epoch
+    gets new ones.
+    """
+    if how.num_workers == 0:
+        yield from (source[position] for position in positions)
+        return
+    groups = [positions] if how.persistent_workers else _by_epoch(positions)
+    for group in groups:
+        yield from _workers(source, group, how, level)
+
+
+def _by_epoch(positions: Iterable[Position]) -> Iterator[Iterable[Position]]:
+    return (group for _, group in itertools.groupby(positions, key=lambda p: p.epoch))
+
+
+def _workers(
+    source: Source, positions: Iterable[Position], how: Loading, level: Mapping[str, Any]
+) -> Iterator[Batch]:
+    loader: DataLoader[Batch] = DataLoader(
+        source,
+        sampler=positions,  # type: ignore[arg-type]
+        batch_size=None,
+        num_workers=how.num_workers,
+        collate_fn=_as_it_is,
+        worker_init_fn=partial(_start_worker, level),
+        prefetch_factor=how.prefetch_factor,
+        multiprocessing_context=how.start_method,
+        pin_memory=how.pin_memory,
+        # The base seed of the workers' generators, which every sample keys again.
+        generator=torch.Generator().manual_seed(0),
+    )
+    yield from loader
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+def _start_worker(level: Mapping[str, Any], _worker_id: int) -> None:
+    """Set up a loader worker: the level's flags, and signals left to the training process.
+
+    Ctrl-C in a terminal, and a cluster's SIGTERM, reach the whole process group; the workers must
+    live until the training process has saved its checkpoint, and end with it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    determinism.apply(level, threads=1)
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+    return rng.permutation(rng.key(seed, "order", epoch), n)
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Apply a function to every tensor in nested tuples, lists and mappings."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {name: map_tensors(function, item) for name, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(function, item) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(function, item) for item in value)
+    return value
+
+
+def tensors_of(value: Any) -> Sequence[torch.Tensor]:
+    """Return every tensor in nested tuples, lists and mappings, in order."""
+    found: list[torch.Tensor] = []
+    map_tensors(lambda tensor: found.append(tensor) or tensor, value)  # type: ignore[func-returns-value]
+    return found

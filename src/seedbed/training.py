@@ -1,0 +1,280 @@
+"""Training: one step, one evaluation, and the loop around them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from seedbed import fingerprint, rng, tasks
+from seedbed.data.loader import Batch, map_tensors, tensors_of
+
+Rungs = dict[str, Tensor | None]
+Reduce = Callable[[list[list[Tensor]]], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What is trained, and how a batch reaches it."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    task: tasks.Task
+    device: torch.device
+    autocast: bool = False
+    channels_last: bool = False
+    gradient_clip_norm: float | None = None
+    dropout_seed: int | None = 0  # None: global generators are left alone
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The fixed slices of a batch, those that this process works on, and their sum."""
+
+    count: int = 1
+    mine: range = range(1)
+    reduce: Reduce = lambda lists: lists[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When things happen, in steps and epochs; 0 means never."""
+
+    total_steps: int
+    steps_per_epoch: int
+    log_every_steps: int
+    validate_every_epochs: int
+    checkpoint_every_steps: int
+    fingerprint_every_steps: int
+    early_stopping_patience: int | None
+    learning_rate_factor: Callable[[int], float]
+
+    def validates_after(self, step: int) -> bool:
+        """Say whether a validation follows this step."""
+        epoch, rest = divmod(step, self.steps_per_epoch)
+        every = self.validate_every_epochs
+        return step == self.total_steps or bool(every and epoch and not rest and epoch % every == 0)
+
+    def is_due(self, every_steps: int, step: int) -> bool:
+        """Say whether something that happens every so many steps, and in the last, is due."""
+        return bool(every_steps) and (step % every_steps == 0 or step == self.total_steps)
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that a checkpoint holds beside the weights and the optimizer."""
+
+    step: int = 0
+    validated_step: int = 0
+    best_step: int = 0
+    best_metric: float | None = None
+    validations_without_gain: int = 0
+    seconds: float = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """Return the plain values for a checkpoint."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The means over a data set, and the outputs on the CPU in the order of the samples."""
+
+    loss: float
+    metric: float
+    outputs: Tensor
+    targets: Tensor
+
+
+class Journal(Protocol):
+    """Who writes down what happens; see journal.py."""
+
+    def note_step(self, step: int, loss: Tensor, metric: Tensor | None, rungs: Rungs) -> None: ...
+    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None: ...
+    def write(self, progress: Progress) -> None: ...
+    def save_checkpoint(self, progress: Progress) -> None: ...
+    def stop_requested(self) -> bool: ...
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and everything that it needs to go on is saved."""
+
+
+def fit(
+    learner: Learner,
+    plan: Plan,
+    progress: Progress,
+    batches: Iterator[Batch],
+    validation: Callable[[], Iterable[Batch]],
+    journal: Journal,
+    shards: Shards,
+) -> None:
+    """Train from where `progress` stands to the end of the plan.
+
+    Raises:
+        Interrupted: the journal was asked to stop; a checkpoint of the last whole step is saved.
+    """
+    try:
+        while True:
+            if plan.validates_after(progress.step) and progress.validated_step < progress.step:
+                result = evaluate(learner, validation(), journal.stop_requested)
+                is_best = note_result(progress, result, learner.task.higher_is_better)
+                journal.note_validation(progress, result, is_best)
+            patience = plan.early_stopping_patience
+            stale = patience is not None and progress.validations_without_gain >= patience
+            if stale or progress.step == plan.total_steps:
+                break
+            if journal.stop_requested():
+                raise Interrupted
+            batch = next(batches)
+            set_learning_rate(learner.optimizer, plan.learning_rate_factor(progress.step))
+            step = progress.step + 1
+            logs = plan.is_due(plan.log_every_steps, step)
+            climbs = plan.is_due(plan.fingerprint_every_steps, step)
+            loss, metric, rungs = train_step(learner, batch, step, shards, logs, climbs)
+            progress.step = step
+            journal.note_step(step, loss, metric, rungs)
+            if logs or step % 100 == 0:
+                journal.write(progress)
+            if plan.checkpoint_every_steps and step % plan.checkpoint_every_steps == 0:
+                journal.save_checkpoint(progress)
+    except Interrupted:
+        journal.save_checkpoint(progress)
+        raise
+    journal.save_checkpoint(progress)
+
+
+def train_step(
+    learner: Learner, batch: Batch, step: int, shards: Shards, with_metric: bool, with_rungs: bool
+) -> tuple[Tensor, Tensor | None, Rungs]:
+    """Take one step: forward and backward for each shard, their sum, clipping, the update.
+
+    Returns:
+        The batch's loss and (if asked for) metric, scalars on the device, not synchronised; the
+        fingerprints of the step (if asked for).
+    """
+    model, optimizer = learner.model, learner.optimizer
+    batch = to_device(batch, learner)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    parts: list[list[Tensor]] = []
+    for index, shard in zip(shards.mine, cut(batch, len(shards.mine)), strict=True):
+        if learner.dropout_seed is not None:
+            key = rng.key(learner.dropout_seed, "dropout", step, index)
+            rng.key_globals(key, learner.device.type)
+        loss, outputs = forward(learner, shard)
+        optimizer.zero_grad()
+        loss.backward()
+        metric = [_metric(learner, outputs, shard)] if with_metric else []
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        parts.append([loss.detach(), *metric, *gradients])
+    loss, *rest = shards.reduce(parts)
+    metric_mean, gradients = (rest[0], rest[1:]) if with_metric else (None, rest)
+    if shards.count > 1:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+    rungs = _rungs_before(batch, loss, gradients) if with_rungs else {}
+    if learner.gradient_clip_norm is not None:
+        nn.utils.clip_grad_norm_(parameters, learner.gradient_clip_norm)
+    optimizer.step()
+    if with_rungs:
+        rungs |= _rungs_after(model, optimizer)
+    return loss, metric_mean, rungs
+
+
+def forward(learner: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the loss (scalar) and the outputs (B, ...) of a batch."""
+    with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.autocast):
+        outputs = learner.model(batch.inputs)
+        return learner.task.loss(outputs.float(), batch.targets), outputs
+
+
+@torch.no_grad()
+def evaluate(
+    learner: Learner, batches: Iterable[Batch], stop_requested: Callable[[], bool]
+) -> Evaluation:
+    """Evaluate the model on a data set, in evaluation mode.
+
+    Raises:
+        Interrupted: the run was asked to stop meanwhile.
+    """
+    learner.model.eval()
+    losses, metrics, outputs, targets = [], [], [], []
+    try:
+        for batch in batches:
+            if stop_requested():
+                raise Interrupted
+            batch = to_device(batch, learner)
+            with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.autocast):
+                output = learner.model(batch.inputs).float()
+            losses.append(learner.task.losses(output, batch.targets))
+            metrics.append(learner.task.metric(output, batch.targets))
+            outputs.append(output)
+            targets.append(batch.targets)
+    finally:
+        learner.model.train()
+    joined = torch.cat(outputs).cpu(), torch.cat(targets).cpu()
+    return Evaluation(tasks.mean(losses), tasks.mean(metrics), *joined)
+
+
+def note_result(progress: Progress, result: Evaluation, higher_is_better: bool) -> bool:
+    """Bring progress up to date after a validation; say whether it was the best so far."""
+    progress.validated_step = progress.step
+    best, new = progress.best_metric, result.metric
+    is_best = best is None or (new > best if higher_is_better else new < best)
+    if is_best:
+        progress.best_metric, progress.best_step = new, progress.step
+    progress.validations_without_gain = 0 if is_best else progress.validations_without_gain + 1
+    return is_best
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Set each group's learning rate to its peak times a factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+
+
+def to_device(batch: Batch, learner: Learner) -> Batch:
+    """Move a batch to the device, images in the memory order that was asked for."""
+
+    def move(tensor: Tensor) -> Tensor:
+        moved = tensor.to(learner.device, non_blocking=True)
+        if learner.channels_last and moved.dim() == 4:
+            return moved.to(memory_format=torch.channels_last)
+        return moved
+
+    return Batch(batch.ids, map_tensors(move, batch.inputs), map_tensors(move, batch.targets))
+
+
+def cut(batch: Batch, pieces: int) -> Sequence[Batch]:
+    """Cut a batch into equal slices along the first dimension."""
+    if pieces == 1:
+        return [batch]
+    size = len(batch.ids) // pieces
+    return [
+        map_tensors(lambda tensor, i=i: tensor[i * size : (i + 1) * size], batch)  # type: ignore[misc]
+        for i in range(pieces)
+    ]
+
+
+def _metric(learner: Learner, outputs: Tensor, batch: Batch) -> Tensor:
+    return learner.task.metric(outputs.detach().float(), batch.targets).mean()
+
+
+def _rungs_before(batch: Batch, loss: Tensor, gradients: Sequence[Tensor]) -> Rungs:
+    return {
+        "sample_ids": fingerprint.of_tensors([batch.ids]),
+        "batch": fingerprint.of_tensors(tensors_of((batch.inputs, batch.targets))),
+        "loss": fingerprint.of_tensors([loss]),
+        "gradients": fingerprint.of_tensors(gradients),
+    }
+
+
+def _rungs_after(model: nn.Module, optimizer: torch.optim.Optimizer) -> Rungs:
+    buffers = list(model.buffers())
+    state = fingerprint.optimizer_tensors(optimizer)
+    return {
+        "weights": fingerprint.of_tensors(model.parameters()),
+        "buffers": fingerprint.of_tensors(buffers) if buffers else None,
+        "optimizer": fingerprint.of_tensors(state) if state else None,
+    }
