@@ -6,6 +6,7 @@ python train.py -m seed=0,1,2                a sweep; ends with a table over the
 python train.py --cfg job                    the configuration that would run
 """
 
+import contextlib
 import os
 import secrets
 import sys
@@ -43,10 +44,8 @@ def train(composed: DictConfig) -> float | None:
 
 def discard_if_empty(folder: Path) -> None:
     """Remove the folder that Hydra made for a run that never was."""
-    try:
+    with contextlib.suppress(OSError):
         folder.rmdir()
-    except OSError:
-        pass
 
 
 def name_uniquely(arguments: list[str]) -> None:

@@ -29,9 +29,7 @@ def save(state: dict[str, Any], path: Path) -> None:
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
     body = buffer.getvalue()[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
     temporary = path.with_name(f".{path.name}.new")
-    record.write_atomically(
-        temporary, body + _PREFIX + hashlib.sha256(body).hexdigest().encode()
-    )
+    record.write_atomically(temporary, body + _PREFIX + hashlib.sha256(body).hexdigest().encode())
     if path.name == LAST and path.exists():
         os.replace(path, path.with_name(PREVIOUS))
     os.replace(temporary, path)

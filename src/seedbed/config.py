@@ -45,7 +45,9 @@ def _number(low: float, high: float, advice: str, optional: bool = False) -> Rul
     def holds(value: Any) -> bool:
         if value is None:
             return optional
-        return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+        return (
+            isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+        )
 
     words = f"a number from {low:g} to {high:g}" if high < 1e300 else f"a number >= {low:g}"
     return Rule(f"{words}{' or null' if optional else ''}", holds, advice)
@@ -55,14 +57,19 @@ def _choice(*options: Any) -> Rule:
     words = ", ".join("null" if option is None else str(option).lower() for option in options)
 
     def holds(value: Any) -> bool:
-        return any(value is option or (value == option and type(value) is type(option)) for option in options)
+        return any(
+            value is option or (value == option and type(value) is type(option))
+            for option in options
+        )
 
     return Rule(f"one of {words}", holds, f"try {str(options[0]).lower()}")
 
 
 def _device(value: Any) -> bool:
     kind, _, index = str(value).partition(":")
-    return kind in ("auto", "cpu", "cuda", "mps") and (not index or (kind == "cuda" and index.isdigit()))
+    return kind in ("auto", "cpu", "cuda", "mps") and (
+        not index or (kind == "cuda" and index.isdigit())
+    )
 
 
 _FLAG = _choice(True, False)

@@ -9,6 +9,10 @@ class InputError(Exception):
     """Say in one line what was expected, what was given, and what to do: exit status 2."""
 
 
+class Interrupted(Exception):
+    """The run was asked to stop, and everything that it needs to go on is saved."""
+
+
 def exit_status(main: Callable[[], int]) -> int:
     """Run a command and turn what users can cause into one line and an exit status.
 

@@ -45,9 +45,13 @@ def read_config(path: Path) -> DictConfig:
     try:
         config = OmegaConf.load(path)
     except FileNotFoundError:
-        raise InputError(f"{path}: expected a run's configuration, got no file; name a run") from None
+        raise InputError(
+            f"{path}: expected a run's configuration, got no file; name a run"
+        ) from None
     except (OSError, YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected YAML, got {_first_line(error)}; mend the file") from None
+        raise InputError(
+            f"{path}: expected YAML, got {_first_line(error)}; mend the file"
+        ) from None
     if not isinstance(config, DictConfig):
         raise InputError(f"{path}: expected a mapping, got a list; name a run's config.yaml")
     return config

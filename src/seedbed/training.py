@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from seedbed import fingerprint, rng, tasks
 from seedbed.data.loader import Batch, map_tensors, tensors_of
+from seedbed.errors import Interrupted
+
+if TYPE_CHECKING:
+    from seedbed.journal import Journal
 
 Rungs = dict[str, Tensor | None]
 Reduce = Callable[[list[list[Tensor]]], list[Tensor]]
@@ -87,27 +91,13 @@ class Evaluation:
     targets: Tensor
 
 
-class Journal(Protocol):
-    """Who writes down what happens; see journal.py."""
-
-    def note_step(self, step: int, loss: Tensor, metric: Tensor | None, rungs: Rungs) -> None: ...
-    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None: ...
-    def write(self, progress: Progress) -> None: ...
-    def save_checkpoint(self, progress: Progress) -> None: ...
-    def stop_requested(self) -> bool: ...
-
-
-class Interrupted(Exception):
-    """The run was asked to stop, and everything that it needs to go on is saved."""
-
-
 def fit(
     learner: Learner,
     plan: Plan,
     progress: Progress,
     batches: Iterator[Batch],
     validation: Callable[[], Iterable[Batch]],
-    journal: Journal,
+    journal: "Journal",
     shards: Shards,
 ) -> None:
     """Train from where `progress` stands to the end of the plan.

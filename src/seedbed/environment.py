@@ -1,0 +1,94 @@
+"""What a run ran on: versions, processor, devices, and the flags in force."""
+
+import os
+import platform
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seedbed import determinism
+
+_PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "mlxtend")
+# Variables that can change results, beside those that the level sets.
+_PREFIXES = (
+    "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "NCCL_", "NVIDIA_",
+    "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH", "PYTHONHASHSEED", "XLA_",
+)  # fmt: skip
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return everything of the environment that can change a bit, for environment.json."""
+    return {
+        "versions": versions(),
+        "cpu": cpu(),
+        "gpu": gpus() if device.type == "cuda" else [],
+        "device": device.type,
+        "platform": platform.platform(),
+        "env": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_PREFIXES)},
+        "flags": determinism.in_force(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python, the packages, and the GPU libraries that torch came with."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    found["torch_git"] = torch.version.git_version
+    found["cuda"] = torch.version.cuda
+    if torch.cuda.is_available():
+        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["driver"] = _driver()
+    return found
+
+
+def cpu() -> dict[str, Any]:
+    """Return the processor's model, the instruction set in use, and the threads in force."""
+    return {
+        "model": _cpu_model(),
+        "cores": os.cpu_count(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "byteorder": sys.byteorder,
+    }
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Return name, number of multiprocessors and memory of each GPU."""
+    properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [
+        {
+            "name": p.name,
+            "multiprocessors": p.multi_processor_count,
+            "capability": f"{p.major}.{p.minor}",
+            "memory_bytes": p.total_memory,
+        }
+        for p in properties
+    ]
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return platform.processor()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1) if found else platform.processor()
+
+
+def _driver() -> str | None:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module\D*([\d.]+)", text)
+    return found.group(1) if found else None

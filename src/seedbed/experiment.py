@@ -1,0 +1,310 @@
+"""One experiment: from the settings to a finished record."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from seedbed import (
+    build,
+    checkpoint,
+    determinism,
+    environment,
+    fingerprint,
+    record,
+    rng,
+    schedules,
+    tasks,
+    training,
+)
+from seedbed.data import loader
+from seedbed.errors import InputError
+from seedbed.journal import Journal
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The data sets of a run, as functions from positions to batches."""
+
+    train: loader.Source
+    validation: loader.Source
+    test: loader.Source
+
+
+def carry_out(
+    folder: Path,
+    settings: Settings,
+    code: tuple[dict[str, Any], bytes],
+    stop_requested: Callable[[], bool],
+    summary: dict[str, Any],
+) -> None:
+    """Train from the newest checkpoint, or from the beginning; write the record.
+
+    Args:
+        code: what `source.snapshot` returned.
+        summary: brought up to date, also when an exception leaves; what becomes summary.json.
+
+    Raises:
+        training.Interrupted: it was asked to stop, and a checkpoint is saved.
+    """
+    prepare_backends(settings["determinism"])
+    device = choose_device(settings["trainer"]["device"])
+    circumstances = environment.describe(device) | {"git": code[0], "data_sha256": None}
+    is_new = not (folder / "environment.json").exists()
+    if is_new:
+        write_circumstances(folder, circumstances, code[1])
+    sources = build_sources(settings)
+    circumstances["data_sha256"] = getattr(sources.train.dataset, "sha256", None)
+    if is_new:
+        write_circumstances(folder, circumstances, code[1])
+    learner = build_learner(settings, device)
+    state = restore(folder, learner)
+    plan = make_plan(settings, len(sources.train))
+    progress = training.Progress(**(state or {}).get("progress", {}))
+    journal = Journal(folder, learner, plan, stop_requested, state)
+    introduce(journal, settings, learner, plan, progress)
+    try:
+        train(settings, learner, plan, progress, sources, journal)
+        result = training.evaluate(learner, evaluation(settings, sources.test), stop_requested)
+        journal.note_test(progress, result)
+        summary["fingerprints"] = {"predictions": hash_of([result.outputs])}
+    finally:
+        journal.close()
+        summarize(folder, settings, learner, plan, progress, journal.last, summary)
+
+
+def hash_of(tensors: Iterable[torch.Tensor]) -> str:
+    """Return the fingerprint of tensors as text."""
+    return fingerprint.text(int(fingerprint.of_tensors(tensors)))
+
+
+def prepare_backends(level: Settings) -> None:
+    """Apply a level's flags; where errors are asked for, refuse to go on if they do not hold."""
+    determinism.apply(level)
+    differences = determinism.differences(level)
+    if differences and level["on_nondeterministic"] == "error":
+        raise InputError(f"{differences[0]}; unset what overrides it, or choose another level")
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of that name; `auto` is a GPU of NVIDIA's or AMD's if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (device.index or 0) < count,
+        "mps": torch.backends.mps.is_available(),
+    }[device.type]
+    if not there:
+        raise InputError(
+            f"trainer.device: expected a device that is there, got {name}; try trainer.device=auto"
+        )
+    return device
+
+
+def build_sources(settings: Settings) -> Sources:
+    """Build the data sets; without one to test on, the validation set is it."""
+    data, trusted = settings["data"], settings["trusted_packages"]
+    collate = data.get("collate")
+    if collate is not None:
+        collate = build.resolve(str(collate), "data.collate", trusted)
+
+    def source(split: str) -> loader.Source:
+        spec = data.get(split) or data["validation"]
+        dataset = build.build(spec, f"data.{split}", trusted)
+        if len(dataset) == 0:
+            raise InputError(f"data.{split}: expected at least one sample, got none")
+        seed, keyed = settings["seeds"]["augment"], settings["determinism"]["seeding"]
+        return loader.Source(dataset, split, seed, collate, keyed)
+
+    sources = Sources(source("train"), source("validation"), source("test"))
+    if data["batch_size"] > len(sources.train):
+        raise InputError(
+            f"data.batch_size: expected at most {len(sources.train)}, the number of training "
+            f"samples, got {data['batch_size']}; try data.batch_size={min(64, len(sources.train))}"
+        )
+    return sources
+
+
+def build_learner(settings: Settings, device: torch.device) -> training.Learner:
+    """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
+
+    (CUDA's generator depends on the GPU's number of multiprocessors.)
+    """
+    trusted, level, trainer = (
+        settings["trusted_packages"],
+        settings["determinism"],
+        settings["trainer"],
+    )
+    if level["seeding"]:
+        rng.key_globals(rng.key(settings["seeds"]["init"], "init"))
+    model: nn.Module = build.build(settings["model"], "model", trusted)
+    if level["channels_last"]:
+        model = model.to(memory_format=torch.channels_last)
+    model = model.to(device)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError("model: expected a model with parameters to train, got none")
+    optimizer = build.build(settings["optimizer"], "optimizer", trusted, parameters)
+    if trainer["compile"]:
+        model.compile()
+    return training.Learner(
+        model=model,
+        optimizer=optimizer,
+        task=tasks.make(**settings["data"]["task"]),
+        device=device,
+        autocast=trainer["precision"] == "bfloat16",
+        channels_last=level["channels_last"],
+        gradient_clip_norm=trainer["gradient_clip_norm"],
+        dropout_seed=settings["seeds"]["dropout"] if level["seeding"] else None,
+    )
+
+
+def make_plan(settings: Settings, training_samples: int) -> training.Plan:
+    """Work out when things happen."""
+    trainer, schedule = settings["trainer"], settings["schedule"]
+    steps_per_epoch = training_samples // settings["data"]["batch_size"]
+    total_steps = trainer["max_epochs"] * steps_per_epoch
+    if trainer["max_steps"] is not None:
+        total_steps = min(total_steps, trainer["max_steps"])
+    return training.Plan(
+        total_steps=total_steps,
+        steps_per_epoch=steps_per_epoch,
+        log_every_steps=trainer["log_every_steps"],
+        validate_every_epochs=trainer["validate_every_epochs"],
+        checkpoint_every_steps=trainer["checkpoint_every_steps"],
+        fingerprint_every_steps=settings["fingerprint"]["every_steps"],
+        early_stopping_patience=trainer["early_stopping_patience"],
+        learning_rate_factor=functools.partial(
+            schedules.factor,
+            total_steps=total_steps,
+            warmup_fraction=schedule["warmup_fraction"],
+            final_fraction=schedule["final_fraction"],
+        ),
+    )
+
+
+def restore(folder: Path, learner: training.Learner) -> dict[str, Any] | None:
+    """Load the newest good checkpoint into model and optimizer; None if there is none."""
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    state, problems = checkpoint.load_newest(folder / "checkpoints")
+    for problem in problems:
+        print(f"warning: {problem}; going on from the checkpoint before it", flush=True)
+    if state is None:
+        return None
+    try:
+        learner.model.load_state_dict(state["model"])
+        learner.optimizer.load_state_dict(state["optimizer"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"{folder}: expected a checkpoint of this model and optimizer, got "
+            f"{' '.join(str(error).split())[:160]}; go on with the configuration that wrote it"
+        ) from None
+    return state
+
+
+def write_circumstances(folder: Path, found: dict[str, Any], patch: bytes) -> None:
+    """Write environment.json and source.patch."""
+    record.write_json(folder / "environment.json", found)
+    record.write_atomically(folder / "source.patch", patch)
+
+
+def train(
+    settings: Settings,
+    learner: training.Learner,
+    plan: training.Plan,
+    progress: training.Progress,
+    sources: Sources,
+    journal: Journal,
+) -> None:
+    """Train to the end of the plan, in this process."""
+    positions = loader.training_positions(
+        len(sources.train),
+        settings["data"]["batch_size"],
+        settings["seeds"]["order"],
+        progress.step,
+        plan.total_steps,
+    )
+    how = loading(settings, learner.device)
+    batches = loader.load(sources.train, positions, how, settings["determinism"])
+    validation = functools.partial(evaluation, settings, sources.validation)
+    training.fit(learner, plan, progress, batches, validation, journal, training.Shards())
+
+
+def evaluation(settings: Settings, source: loader.Source) -> Iterable[loader.Batch]:
+    """Return the batches of an evaluation; data sets that load whole batches need no workers."""
+    positions = loader.evaluation_positions(len(source), settings["data"]["eval_batch_size"])
+    workers = 0 if hasattr(source.dataset, "fetch") else settings["data"]["num_workers"]
+    how = loader.Loading(workers, True, 2, settings["data"]["start_method"])
+    return loader.load(source, positions, how, settings["determinism"])
+
+
+def loading(settings: Settings, device: torch.device) -> loader.Loading:
+    """Return how training batches are loaded."""
+    data = settings["data"]
+    return loader.Loading(
+        num_workers=data["num_workers"],
+        persistent_workers=data["persistent_workers"],
+        prefetch_factor=data["prefetch_factor"],
+        start_method=data["start_method"],
+        pin_memory=device.type == "cuda",
+    )
+
+
+def introduce(
+    journal: Journal,
+    settings: Settings,
+    learner: training.Learner,
+    plan: training.Plan,
+    progress: training.Progress,
+) -> None:
+    """Say what is going to happen."""
+    size = sum(parameter.numel() for parameter in learner.model.parameters())
+    journal.say(
+        f"{settings['model']['name']} ({size:,} parameters) on {settings['data']['name']}, "
+        f"{learner.device}, determinism={settings['determinism']['name']}, "
+        f"seed={settings['seed']}, {plan.total_steps} steps"
+        + (f", going on after step {progress.step}" if progress.step else "")
+    )
+
+
+def summarize(
+    folder: Path,
+    settings: Settings,
+    learner: training.Learner,
+    plan: training.Plan,
+    progress: training.Progress,
+    last: dict[str, float],
+    summary: dict[str, Any],
+) -> None:
+    """Bring a summary up to date with where the run stands."""
+    model, name = learner.model, learner.task.metric_name
+    metrics = dict(last)
+    if progress.best_metric is not None:
+        metrics[f"best_validation_{name}"] = progress.best_metric
+    samples = progress.step * settings["data"]["batch_size"]
+    summary |= {
+        "task": settings["data"]["task"]["name"],
+        "metric_name": name,
+        "steps": progress.step,
+        "epochs": progress.step / plan.steps_per_epoch,
+        "metrics": metrics,
+        "objective": {"name": settings["objective"], "value": metrics.get(settings["objective"])},
+        "seconds": progress.seconds,
+        "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "fingerprints": {
+            "weights": hash_of([*model.parameters(), *model.buffers()]),
+            "predictions": None,
+            "ladder": fingerprint.of_file(folder / "fingerprints.csv"),
+            **summary.get("fingerprints", {}),
+        },
+    }

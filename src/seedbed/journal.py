@@ -1,0 +1,192 @@
+"""What a run writes down while it trains: tables, checkpoints, the terminal."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from seedbed import checkpoint, fingerprint, record
+from seedbed.errors import InputError
+from seedbed.training import Evaluation, Learner, Plan, Progress, Rungs
+
+
+class Journal:
+    """Writes the record of a run; see `training.fit` for when it is called.
+
+    Losses, metrics and fingerprints stay on the device until `write`, so that no step waits for
+    them. Times are not part of the tables: those hold what must come back bit for bit.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        learner: Learner,
+        plan: Plan,
+        stop_requested: Callable[[], bool],
+        resumed_from: dict[str, Any] | None = None,
+    ) -> None:
+        """Start the tables, or cut them back to where the checkpoint was made."""
+        lengths = (resumed_from or {}).get("table_bytes", {})
+        self._folder, self._learner, self._plan = folder, learner, plan
+        self.stop_requested = stop_requested
+        self._metrics = record.Table(
+            folder / "metrics.csv", record.METRIC_FIELDS, lengths.get("metrics.csv")
+        )
+        self._fingerprints = record.Table(
+            folder / "fingerprints.csv", record.FINGERPRINT_FIELDS, lengths.get("fingerprints.csv")
+        )
+        self._pending: list[tuple[int, Tensor, Tensor | None]] = []
+        self._ladder = fingerprint.Ladder()
+        self._since = time.perf_counter()
+        self.last: dict[str, float] = dict((resumed_from or {}).get("last", {}))
+        first_step = (resumed_from or {}).get("progress", {}).get("step", 0)
+        self._bar = _bar(plan.total_steps, first_step)
+
+    def note_step(self, step: int, loss: Tensor, metric: Tensor | None, rungs: Rungs) -> None:
+        """Note a step; nothing is read from the device yet."""
+        self._pending.append((step, loss, metric))
+        if rungs:
+            self._ladder.add(step, rungs)
+        if self._bar is not None:
+            self._bar.update()
+
+    def write(self, progress: Progress) -> None:
+        """Write down the steps noted since the last call; waits for the device once.
+
+        Raises:
+            InputError: a loss was not finite. Nothing is saved from there on, so the last
+            checkpoint is a good one.
+        """
+        if not self._pending:
+            return
+        losses = torch.stack([loss for _, loss, _ in self._pending]).tolist()
+        rows = []
+        for (step, _, metric), loss in zip(self._pending, losses, strict=True):
+            if not math.isfinite(loss):
+                raise InputError(self._not_finite(step, loss))
+            if metric is not None:
+                rows.append(self._training_row(step, loss, float(metric)))
+        self._pending = []
+        self._metrics.append(rows)
+        self._fingerprints.append(self._ladder.take_rows())
+        if rows:
+            self._show(rows[-1], progress)
+
+    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+        """Write down a validation, and keep the weights if they are the best so far."""
+        self.write(progress)
+        name = self._learner.task.metric_name
+        self.last |= {"validation_loss": result.loss, f"validation_{name}": result.metric}
+        self._metrics.append([self._row("validation", progress.step, result)])
+        best = " (best so far)" if is_best else ""
+        self.say(
+            f"epoch {progress.step / self._plan.steps_per_epoch:<4g} step {progress.step}  "
+            f"validation loss {result.loss:.4f}  {name} {result.metric:.4f}{best}"
+        )
+        if is_best:
+            state = {
+                "format_version": record.FORMAT_VERSION,
+                "step": progress.step,
+                "metric": result.metric,
+                "model": self._learner.model.state_dict(),
+            }
+            checkpoint.save(state, self._folder / "checkpoints" / checkpoint.BEST)
+
+    def note_test(self, progress: Progress, result: Evaluation) -> None:
+        """Write down the evaluation at the end, with each sample's prediction."""
+        name = self._learner.task.metric_name
+        self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
+        self._metrics.append([self._row("test", progress.step, result)])
+        predictions = self._learner.task.predictions(result.outputs).tolist()
+        lines = [
+            f"{sample},{target!r},{prediction!r}\n"
+            for sample, (target, prediction) in enumerate(
+                zip(result.targets.flatten().tolist(), predictions, strict=True)
+            )
+        ]
+        content = "sample_id,target,prediction\n" + "".join(lines)
+        record.write_atomically(self._folder / "test_predictions.csv", content)
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        """Save all that the run needs to go on from here as if it had never stopped."""
+        self.write(progress)
+        now = time.perf_counter()
+        progress.seconds += now - self._since
+        self._since = now
+        state = {
+            "format_version": record.FORMAT_VERSION,
+            "progress": progress.state(),
+            "model": self._learner.model.state_dict(),
+            "optimizer": self._learner.optimizer.state_dict(),
+            "last": self.last,
+            "table_bytes": {
+                "metrics.csv": self._metrics.sync(),
+                "fingerprints.csv": self._fingerprints.sync(),
+            },
+        }
+        checkpoint.save(state, self._folder / "checkpoints" / checkpoint.LAST)
+
+    def say(self, text: str) -> None:
+        """Print a line without disturbing the progress bar."""
+        if self._bar is not None:
+            self._bar.clear()
+        print(text, flush=True)
+        if self._bar is not None:
+            self._bar.refresh()
+
+    def close(self) -> None:
+        """Close the tables and the progress bar."""
+        self._metrics.close()
+        self._fingerprints.close()
+        if self._bar is not None:
+            self._bar.close()
+
+    def _training_row(self, step: int, loss: float, metric: float) -> dict[str, object]:
+        peak = self._learner.optimizer.param_groups[0].get("initial_lr", 0.0)
+        learning_rate = peak * self._plan.learning_rate_factor(step - 1)
+        epoch = step / self._plan.steps_per_epoch
+        self.last |= {"train_loss": loss}
+        return dict(
+            zip(
+                record.METRIC_FIELDS,
+                (step, repr(epoch), "train", repr(loss), repr(metric), repr(learning_rate)),
+                strict=True,
+            )
+        )
+
+    def _row(self, phase: str, step: int, result: Evaluation) -> dict[str, object]:
+        epoch = repr(step / self._plan.steps_per_epoch)
+        loss, metric = repr(result.loss), repr(result.metric)
+        return {"step": step, "epoch": epoch, "phase": phase, "loss": loss, "metric": metric}
+
+    def _show(self, row: dict[str, object], progress: Progress) -> None:
+        loss, metric = float(str(row["loss"])), float(str(row["metric"]))
+        name = self._learner.task.metric_name
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.4f}, {name} {metric:.4f}", refresh=False)
+        elif int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
+            print(f"step {row['step']}  loss {loss:.4f}  {name} {metric:.4f}", flush=True)
+
+    def _not_finite(self, step: int, loss: float) -> str:
+        epoch = 1 + (step - 1) // self._plan.steps_per_epoch
+        return (
+            f"loss: expected a finite number, got {loss} in step {step} (epoch {epoch}); lower "
+            "optimizer.lr or set trainer.gradient_clip_norm, the last checkpoint is kept"
+        )
+
+
+def _bar(total_steps: int, first_step: int) -> "tqdm[Any] | None":
+    """Return a progress bar if somebody watches; it is for the terminal, not for train.log."""
+    stream = getattr(sys.stdout, "stream", sys.stdout)
+    if not stream.isatty():
+        return None
+    return tqdm(
+        total=total_steps, initial=first_step, unit=" steps", file=stream, leave=False,
+        dynamic_ncols=True, smoothing=0.1,
+    )  # fmt: skip

@@ -1,0 +1,139 @@
+"""The training process: a run folder's configuration in, its record out.
+
+python -m seedbed.worker RUN_FOLDER
+
+It starts the run, or goes on from its newest checkpoint. Signals are handled before anything
+slow is imported.
+"""
+
+import errno
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import config, record
+from seedbed.errors import InputError, Interrupted, exit_status
+
+# What a disk says when it will not take any more.
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+
+
+class Stop:
+    """Whether somebody asked the run to stop; the answer is given between two steps."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._since = 0.0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def requested(self) -> bool:
+        """Say whether SIGINT or SIGTERM came."""
+        return self.signal is not None
+
+    def _ask(self, number: int, _frame: object) -> None:
+        # One Ctrl-C can come twice, from the terminal and from train.py; a person's second one
+        # does not come within a second of the first.
+        if self.signal is None:
+            self.signal, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since > 1:
+            raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Train in the folder that the command line names; return the exit status."""
+    if len(sys.argv) != 2:
+        raise InputError("usage: expected python -m seedbed.worker RUN_FOLDER; name one folder")
+    folder = Path(sys.argv[1])
+    stop = Stop()
+    settings = record.read_config(folder)
+    with record.lock(folder), record.tee_output(folder / "train.log"):
+        summary: dict[str, Any] = {
+            "format_version": record.FORMAT_VERSION,
+            "status": "running",
+            "error": None,
+            "seed": settings.get("seed"),
+        }
+        status = run(folder, settings, stop, summary)
+        conclude(folder, summary)
+    return status
+
+
+def run(folder: Path, settings: DictConfig, stop: Stop, summary: dict[str, Any]) -> int:
+    """Train; however it ends, bring the summary up to date and return the exit status."""
+    try:
+        record.write_json(folder / "summary.json", summary)
+        config.check(settings)
+        _train(folder, settings, stop, summary)
+    except (Interrupted, KeyboardInterrupt):
+        summary["status"] = "interrupted"
+        return 128 + (stop.signal or signal.SIGINT)
+    except InputError as error:
+        return _fail(summary, str(error))
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        place = error.filename or folder
+        return _fail(
+            summary,
+            f"{place}: expected room on the disk, got {error.strerror}; free some, then go on with "
+            f"`python scripts/resume.py {folder}`",
+        )
+    except Exception as error:  # a defect, here or in the user's code: it deserves its traceback
+        traceback.print_exc()
+        summary |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        return 1
+    summary["status"] = "finished"
+    return 0
+
+
+def _train(folder: Path, settings: DictConfig, stop: Stop, summary: dict[str, Any]) -> None:
+    """Import what is slow, meanwhile asking git what code this is; then train."""
+    from seedbed import source
+
+    found: list[tuple[dict[str, Any], bytes]] = []
+    reader = threading.Thread(target=lambda: found.append(source.snapshot(source.project_root())))
+    reader.start()
+    from seedbed import experiment
+
+    reader.join()
+    plain: dict[str, Any] = OmegaConf.to_container(settings)  # type: ignore[assignment]
+    experiment.carry_out(folder, plain, found[0], stop.requested, summary)
+
+
+def _fail(summary: dict[str, Any], error: str) -> int:
+    summary |= {"status": "failed", "error": error}
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    return 2
+
+
+def conclude(folder: Path, summary: dict[str, Any]) -> None:
+    """Write the summary, draw the loss curve, and say how it ended."""
+    try:
+        record.write_json(folder / "summary.json", summary)
+        if (folder / "metrics.csv").exists():
+            from seedbed import plots
+
+            plots.loss_curve(folder)
+    except OSError as error:
+        print(f"warning: {folder}: the record is not complete, {error}", file=sys.stderr)
+    if "steps" not in summary:
+        return
+    values = ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
+    print(
+        f"{summary['status']} after {summary['steps']} steps in {summary['seconds']:.1f} s "
+        f"({summary['samples_per_second']:.0f} samples/s)\n{values}\n"
+        f"weights {summary['fingerprints']['weights']}  "
+        f"ladder {summary['fingerprints']['ladder']}\n{folder}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
