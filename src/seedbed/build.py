@@ -1,6 +1,7 @@
 """From a `_target_` in the configuration to an object, through the trusted packages only."""
 
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,11 +26,13 @@ def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any)
         if name not in _DESCRIPTIONS
     }
     try:
-        return target(*args, **arguments)
+        inspect.signature(target).bind(*args, **arguments)
     except TypeError as error:
-        if "argument" not in str(error):  # a defect inside the class, not a wrong argument
-            raise
-        raise InputError(f"{key}: expected {target.__name__}'s arguments, got {error}") from error
+        raise InputError(
+            f"{key}: expected the arguments of {target.__name__}, got others ({error}); see its "
+            "signature"
+        ) from None
+    return target(*args, **arguments)
 
 
 def resolve(target: str, key: str, trusted: Sequence[str]) -> Any:

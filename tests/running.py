@@ -1,0 +1,48 @@
+"""Running the real commands, as a person would, on a run that takes seconds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# One thread, because tests share the machine; few steps, because bits show at once.
+QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_steps=1")
+
+
+def command(
+    *words: str, environment: dict[str, str] | None = None, timeout_seconds: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python script of the project from its root, and return what came of it."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=False,
+    )
+
+
+def train(
+    folder: Path, *overrides: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `python train.py` into a folder."""
+    return command("train.py", f"hydra.run.dir={folder}", *overrides, environment=environment)
+
+
+def trained(folder: Path, *overrides: str, environment: dict[str, str] | None = None) -> Path:
+    """Run a quick training that must succeed; return its run folder."""
+    done = train(folder, *QUICK, *overrides, environment=environment)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the one line with which a command refused: exit status 2, nothing else, no traceback."""
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: "), lines
+    return lines[0].removeprefix("error: ")

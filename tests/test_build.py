@@ -1,0 +1,70 @@
+"""Building from `_target_`: only what trusted packages define."""
+
+import pytest
+import torch
+
+from seedbed import build
+from seedbed.errors import InputError
+
+TRUSTED = ("torch.nn", "torch.optim", "seedbed.data", "torchvision.models")
+
+
+def test_nested_targets_are_built_and_arguments_kept() -> None:
+    """A module inside a module comes from the same YAML."""
+    built = build.build(
+        {
+            "_target_": "torch.nn.Bilinear",
+            "name": "x",
+            "in1_features": 2,
+            "in2_features": 3,
+            "out_features": 4,
+        },
+        "model",
+        TRUSTED,
+    )
+    assert built.weight.shape == (4, 2, 3)
+
+
+def test_positional_arguments_come_first() -> None:
+    """An optimizer gets its parameters."""
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = build.build(
+        {"_target_": "torch.optim.SGD", "name": "sgd", "lr": 0.5}, "optimizer", TRUSTED, [parameter]
+    )
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "builtins.eval",
+        "torch.nn.modules.module.torch.hub.load",  # reachable through torch.nn, not defined there
+        "torch.nn.functional.torch.load",
+        "torch.hub.load",
+        "torch.nn.init.normal_",  # a function among classes
+        "seedbed.data.loader.signal.raise_signal",
+        "torch.nn.NoSuchThing",
+        "torch.nn",
+        "Linear",
+        "",
+    ],
+)
+def test_what_is_not_defined_in_a_trusted_package_is_refused(target: str) -> None:
+    """Being reachable through a trusted package is not being one of its classes."""
+    with pytest.raises(InputError, match=r"model\._target_: expected a class"):
+        build.build({"_target_": target}, "model", TRUSTED)
+
+
+def test_wrong_arguments_are_refused_with_the_key() -> None:
+    """A misspelt argument of a model is a message, not a traceback."""
+    with pytest.raises(InputError, match=r"model: expected the arguments of Linear, got .*in_feature"):
+        build.build({"_target_": "torch.nn.Linear", "in_feature": 1}, "model", TRUSTED)
+
+
+def test_a_defect_inside_a_class_is_not_disguised() -> None:
+    """Twin: a TypeError that has nothing to do with arguments keeps its traceback."""
+    with pytest.raises(TypeError):
+        build.build(
+            {"_target_": "torch.nn.Linear", "in_features": "2", "out_features": 2}, "model", TRUSTED
+        )

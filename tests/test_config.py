@@ -1,0 +1,145 @@
+"""The configuration: what cannot be is refused in one line that says what to do."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import config
+from seedbed.errors import InputError
+from tests.running import ROOT
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", overrides=list(overrides))
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        config.check(config.resolve(composed(*overrides)))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert ": expected " in message
+    assert ", got " in message
+    assert "; " in message
+    return message
+
+
+def option_names(group: str) -> list[str]:
+    return sorted(path.stem for path in (ROOT / "configs" / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("group", ["data", "model", "optimizer", "schedule", "determinism"])
+def test_every_option_of_every_group_is_a_valid_configuration(group: str) -> None:
+    """What the repository ships passes its own checks."""
+    for option in option_names(group):
+        extra = ["model=lstm"] if (group, option) == ("data", "adding") else []
+        config.check(config.resolve(composed(f"{group}={option}", *extra)))
+
+
+@pytest.mark.parametrize("name", option_names("experiment"))
+def test_every_experiment_is_a_valid_configuration(name: str) -> None:
+    """What the repository ships passes its own checks."""
+    config.check(config.resolve(composed(f"experiment={name}")))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+def test_every_seed_in_range_is_kept(seed: int) -> None:
+    """0 is a seed like any other, and the largest is no exception."""
+    resolved = config.resolve(composed(f"seed={seed}"))
+    config.check(resolved)
+    assert resolved.seed == seed
+    assert resolved.seeds.init == seed
+
+
+def test_a_null_seed_is_drawn_once_and_reaches_every_stream() -> None:
+    """The seed drawn is the seed recorded."""
+    first, second = (config.resolve(composed("seed=null")) for _ in range(2))
+    assert first.seed != second.seed
+    assert first.seed == first.seeds.init == first.seeds.dropout
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "shown"),
+    [
+        ("seed=-1", "seed", "got -1"),
+        ("seed=abc", "seed", "got 'abc'"),
+        ("seed=1.5", "seed", "got 1.5"),
+        ("seed=true", "seed", "got True"),
+        ("seed=9223372036854775808", "seed", "got 9223372036854775808"),
+        ("seeds.init=-1", "seeds.init", "got -1"),
+        ("seeds.order=null", "seeds.order", "got null"),
+        ("data.batch_size=0", "data.batch_size", "got 0"),
+        ("data.num_workers=-1", "data.num_workers", "got -1"),
+        ("data.start_method=thread", "data.start_method", "got 'thread'"),
+        ("trainer.max_epochs=0", "trainer.max_epochs", "got 0"),
+        ("trainer.max_epochs=-3", "trainer.max_epochs", "got -3"),
+        ("trainer.precision=float16", "trainer.precision", "got 'float16'"),
+        ("trainer.device=tpu", "trainer.device", "got 'tpu'"),
+        ("optimizer.lr=-1", "optimizer.lr", "got -1"),
+        ("optimizer.lr=nan", "optimizer.lr", "got nan"),
+        ("determinism.threads=0", "determinism.threads", "got 0"),
+        ("determinism.on_nondeterministic=panic", "determinism.on_nondeterministic", "'panic'"),
+        ("fingerprint.every_steps=0", "fingerprint.every_steps", "got 0"),
+        ("trainer.processes=0", "trainer.processes", "got 0"),
+        ("trainer.shards=3", "trainer.shards", "got 3"),
+        ("model._target_=os.system", "model._target_", "got os.system"),
+        ("data.train._target_=subprocess.run", "data.train._target_", "got subprocess.run"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_key(override: str, key: str, shown: str) -> None:
+    """The line names the key, what was given, and what to do."""
+    message = refused(override)
+    assert message.startswith(f"{key}: ")
+    assert shown in message
+
+
+def test_a_recurrent_model_of_no_size_is_refused() -> None:
+    """Sizes of a model that Seedbed ships are checked before anything starts."""
+    assert refused("model=lstm", "model.hidden_size=0").startswith("model.hidden_size: ")
+
+
+def test_a_model_that_cannot_take_the_data_is_refused() -> None:
+    """An image model is not given sequences."""
+    message = refused("model=cnn", "data=adding")
+    assert message.startswith("model: ")
+    assert "adding" in message
+
+
+def test_a_key_nobody_knows_is_refused_and_the_nearest_named() -> None:
+    """A misspelt key does not silently do nothing."""
+    message = refused("+trainer.max_epoch=3")
+    assert message.startswith("trainer.max_epoch: ")
+    assert "trainer.max_epochs" in message
+
+
+def test_a_package_that_is_trusted_may_be_used() -> None:
+    """Twin of the refused targets: the list decides, not the name."""
+    resolved = config.resolve(
+        composed("model._target_=my_project.Model", "trusted_packages=[my_project,seedbed,torch]")
+    )
+    config.check(resolved)
+
+
+def test_a_prefix_of_a_trusted_name_is_not_trusted() -> None:
+    """`torch.nnx` is not in `torch.nn`."""
+    assert not config.is_trusted("torch.nnx.Evil", ["torch.nn"])
+    assert config.is_trusted("torch.nn.Linear", ["torch.nn"])
+
+
+def test_a_missing_key_is_refused(tmp_path: Path) -> None:
+    """A run's file that lost a key is not run with a guess."""
+    resolved = config.resolve(composed())
+    del resolved.trainer.max_epochs
+    with pytest.raises(InputError, match=r"trainer\.max_epochs: expected .*, got nothing"):
+        config.check(resolved)
+
+
+def test_a_resolved_configuration_survives_its_file(tmp_path: Path) -> None:
+    """config.yaml is the training process's only input, so it must lose nothing."""
+    resolved = config.resolve(composed("optimizer.lr=1e-5"))
+    path = tmp_path / "config.yaml"
+    path.write_text(OmegaConf.to_yaml(resolved))
+    assert OmegaConf.load(path) == resolved
