@@ -1,0 +1,125 @@
+"""Say what differs between two runs: first step and rung, configuration, environment, code.
+
+usage: python scripts/compare.py RUN_A RUN_B [--out comparison.png]
+
+example:
+    python train.py seed=0 hydra.run.dir=runs/a
+    python train.py seed=0 data.num_workers=2 hydra.run.dir=runs/b
+    python scripts/compare.py runs/a runs/b
+
+exit status: 0 the same bits, 1 they differ, 2 they cannot be compared
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from seedbed import causes, compare, plots
+from seedbed.compare import Comparison, Record
+from seedbed.errors import InputError, exit_status
+from seedbed.rungs import RUNGS
+
+SHOWN_STEPS = 6
+
+
+def main() -> int:
+    """Compare two run folders and print what was found."""
+    arguments = parse()
+    a, b = compare.read(arguments.run_a), compare.read(arguments.run_b)
+    out = outside(arguments.out, arguments.run_a, arguments.run_b)
+    result = compare.compare(a, b)
+    plots.comparison(a, b, result, out)
+    for line in report(a, b, result):
+        print(line)
+    print(f"\npicture: {out}")
+    return 0 if result.difference is None else 1
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder")
+    parser.add_argument("run_b", metavar="RUN_B", type=Path, help="another run folder")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        default=Path("comparison.png"),
+        help="where to draw the picture (default: comparison.png here)",
+    )
+    return parser.parse_args()
+
+
+def outside(out: Path, *runs: Path) -> Path:
+    """Return `out` if it is a PNG file's name outside the run folders, else raise InputError."""
+    for run in runs:
+        if out.resolve().is_relative_to(run.resolve()):
+            raise InputError(
+                f"--out: expected a file outside the run folders, got {out} in {run}; name another"
+            )
+    if out.suffix != ".png":
+        raise InputError(f"--out: expected a name that ends in .png, got {out}; name another")
+    return out
+
+
+def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
+    """Yield the lines to print."""
+    yield from (f"{side} {name(run)}" for side, run in (("A", a), ("B", b)))
+    yield from (f"note: {note}" for note in result.notes)
+    found = causes.changes(a, b)
+    yield ""
+    if result.difference is None:
+        rungs = ", ".join(RUNGS[rung].name for rung in result.rungs)
+        yield f"SAME at every step compared ({result.steps:,}): {rungs}"
+        if found:
+            yield "\nWhat differs all the same"
+    else:
+        first, *more = causes.explain(result.difference, found)
+        yield f"DIFFERS at {first}"
+        yield from more
+        likely = causes.rank(result.difference, found)
+        found = [change for change in found if change not in likely]
+        if found:
+            yield "\nDiffers too, but does not explain it"
+    if found:
+        yield from causes.table(found)
+    yield from loss_table(
+        compare.losses(a), compare.losses(b), result.difference.step if result.difference else 0
+    )
+
+
+def name(run: Record) -> str:
+    """Return a run's folder, what it trained and how far it got."""
+    what = " ".join(
+        str(run.config[key])
+        for key in ("model.name", "data.name", "optimizer.name", "determinism.name")
+        if key in run.config
+    )
+    return f"{run.name}: {what}, {run.summary.get('status')} at step {run.summary.get('steps')}"
+
+
+def loss_table(a: dict[int, float], b: dict[int, float], around: int) -> Iterator[str]:
+    """Yield the training losses of the first logged steps, and of those around a step."""
+    steps = sorted(a.keys() & b.keys())
+    near = next((place for place, step in enumerate(steps) if step >= around), len(steps))
+    places = sorted({*range(SHOWN_STEPS), *range(near - 2, near + SHOWN_STEPS - 2)})
+    places = [place for place in places if 0 <= place < len(steps)]
+    if not places:
+        yield "\nNo step's training loss is in both records"
+        return
+    yield "\nTraining loss\n" + f"{'step':>8}  {'run A':<12}  {'run B':<12}  difference"
+    for before, place in zip([-1, *places], places, strict=False):
+        if place > before + 1:
+            yield f"{'...':>8}"
+        step = steps[place]
+        apart = "0" if str(a[step]) == str(b[step]) else f"{b[step] - a[step]:+.3g}"
+        yield f"{step:>8}  {a[step]:<12.9g}  {b[step]:<12.9g}  {apart}"
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,127 @@
+"""What can explain a difference: changes of configuration, environment and code, ranked."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from seedbed.compare import Difference, Record
+from seedbed.rungs import CAUSAL_ORDER, RUNGS
+
+ABSENT = "(absent)"
+_MOST_CHARACTERS = 44
+
+# Where a run lies and when it ran changes no bit; what lies there is known by its digest.
+_PLACES = {
+    "date", "dir", "directory", "file", "finished", "folder", "home", "host", "hostname", "mirrors",
+    "path", "paths", "pid", "pwd", "root", "seconds", "started", "time", "tmpdir", "user",
+}  # fmt: skip
+_LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting, an environment entry or a source file that is not the same in two records."""
+
+    kind: str  # configuration, environment or code
+    key: str
+    a: Any
+    b: Any
+
+
+def changes(a: Record, b: Record) -> list[Change]:
+    """Return everything that differs in configuration, environment and code, by key."""
+    sides = (
+        ("configuration", a.config, b.config),
+        ("environment", a.environment, b.environment),
+        ("code", a.code, b.code),
+    )
+    return [
+        Change(kind, key, before.get(key, ABSENT), after.get(key, ABSENT))
+        for kind, before, after in sides
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key, ABSENT) != after.get(key, ABSENT)
+    ]
+
+
+def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
+    """Return the changes that can explain a difference, likeliest first.
+
+    Where the ladder does not say on which rung the difference arose, the rungs above and below
+    follow the one that was seen.
+    """
+    keys = RUNGS[difference.rung].keys
+    if not difference.located:
+        keys += tuple(key for rung in CAUSAL_ORDER for key in RUNGS[rung].keys)
+    if difference.equal_through is not None:  # weights that were equal once began equal
+        keys = tuple(key for key in keys if key != "seeds.init")
+    ranked = [
+        (place, change.key, change)
+        for change in found
+        if not _is_no_cause(change)
+        for place in [next((n for n, key in enumerate(keys) if _fits(change, key)), None)]
+        if place is not None
+    ]
+    return [change for _, _, change in sorted(ranked, key=lambda item: item[:2])]
+
+
+def describe(difference: Difference) -> Iterator[str]:
+    """Say in a few lines where two records part, and what that means."""
+    rung = RUNGS[difference.rung]
+    yield f"step {difference.step}, {rung.name} ({rung.stage})"
+    yield f"  A {difference.a or '(none)'}"
+    yield f"  B {difference.b or '(none)'}"
+    equal = [RUNGS[name].name for name in difference.equal_rungs]
+    through = difference.equal_through
+    yield (
+        ("  equal before it: " + ("nothing" if through is None else f"steps up to {through}"))
+        + (f"; at step {difference.step}: {', '.join(equal)}" if equal else "")
+    )
+    yield f"  look at: {rung.look}"
+    if not difference.located:
+        yield (
+            "  the ladder was not compared at this step and the one before, so it may have arisen "
+            "earlier and on another rung; fingerprint.every_steps=1 in both runs tells"
+        )
+
+
+def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:
+    """Say where two records part, what that means, and what can explain it, likeliest first."""
+    yield from describe(difference)
+    likely = rank(difference, found)
+    if likely:
+        yield "\nLikely causes, likeliest first"
+        yield from table(likely)
+    else:
+        yield (
+            "\nNothing recorded explains it: an operation that does not repeat (determinism=strict "
+            "refuses those), or a draw from outside the streams"
+        )
+
+
+def table(found: Iterable[Change]) -> Iterator[str]:
+    """Yield changes side by side, aligned."""
+    cells = [("", "A", "B"), *((c.key, _short(c.a), _short(c.b)) for c in found)]
+    widths = [max(len(row[column]) for row in cells) for column in (0, 1)]
+    for key, a, b in cells:
+        yield f"  {key:{widths[0]}}  {a:{widths[1]}}  {b}"
+
+
+def _short(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+
+
+def _fits(change: Change, pattern: str) -> bool:
+    is_file = change.kind == "code" and change.key != "git.commit"
+    return fnmatchcase(f"code:/{change.key}" if is_file else change.key, pattern)
+
+
+def _is_no_cause(change: Change) -> bool:
+    if change.kind == "code":
+        return False
+    if change.key == "determinism.fingerprint_every_steps":
+        return True
+    is_place = not _PLACES.isdisjoint(re.split(r"[._]", change.key.lower()))
+    return is_place or any(_LOOKS_LIKE_A_PLACE.match(str(value)) for value in (change.a, change.b))

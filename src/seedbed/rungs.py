@@ -1,0 +1,153 @@
+"""The rungs of the ladder: what each means, where to look when it differs, what explains it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What a rung stands for; the keys (shell patterns) that explain it, likeliest first."""
+
+    name: str
+    stage: str
+    look: str
+    keys: tuple[str, ...]
+
+
+_CODE = ("code:*.py", "code:*.c*", "git.commit")
+_MACHINE = (
+    *("trainer.device", "device", "trainer.precision", "trainer.compile", "determinism.name"),
+    *("determinism.on_nondeterministic", "determinism.*", "flags.*", "versions.torch*"),
+    *("gpu*", "cpu.*", "versions.*", "env.*", "platform"),
+)
+_DATA = (
+    "data.name",
+    "data_sha256*",
+    "seeds.split",
+    "seeds.data",
+    "data.train*",
+    "code:*/data/*.py",
+)
+_LOADING = "data.[!evt]*"  # the rest of data.*, without evaluation, validation and test
+_MODEL = ("model.*", "code:*/models/*.py")
+_TASK = ("data.task*", "code:*/tasks.py")
+_PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed.py")
+_STEP = (
+    *("optimizer.*", "schedule.*", "trainer.gradient_clip_norm", "trainer.max_epochs"),
+    *("trainer.max_steps", "code:*/schedules.py", "code:*/training.py"),
+)
+_FORWARD = (
+    *("seeds.init", "seeds.dropout", "seed", "determinism.seeding", *_MODEL, *_TASK, *_PARTS),
+    *(*_CODE, *_MACHINE),
+)
+_EVALUATION = (
+    *("data.validation*", "data.test*", "seeds.split", "data_sha256*", "data.eval_batch_size"),
+    *("code:*/tasks.py", "code:*/training.py"),
+)
+
+RUNGS = {
+    "sample_ids": Rung(
+        "sample ids",
+        "data order",
+        "which samples the step took: the sampler, the split, the batch size",
+        ("seeds.order", "seed", "data.batch_size", *_DATA, *_PARTS, _LOADING, *_CODE, "versions.*"),
+    ),
+    "batch": Rung(
+        "batch contents",
+        "augmentation or loading",
+        "what became of the same samples: the files, the transforms, draws inside __getitem__",
+        (
+            *("seeds.augment", "seed", "data.augment*", *_DATA, "determinism.seeding"),
+            *("versions.torchvision", "versions.numpy", "env.PYTHONHASHSEED", _LOADING, *_CODE),
+            *("determinism.worker_threads", "versions.*"),
+        ),
+    ),
+    "loss": Rung(
+        "loss",
+        "forward pass",
+        "the model's forward pass on the same batch: initial weights, dropout, kernels",
+        _FORWARD,
+    ),
+    "gradients": Rung(
+        "gradients",
+        "backward pass",
+        "the backward pass of the same loss: kernels that add in no fixed order, sums over shards",
+        (
+            *("determinism.on_nondeterministic", "determinism.cudnn.*", *_PARTS, *_TASK, *_MODEL),
+            *(*_CODE, *_MACHINE),
+        ),
+    ),
+    "weights": Rung(
+        "weights",
+        "optimizer",
+        "the update from the same gradients: learning rate, clipping, the optimizer",
+        (*_STEP, *_CODE, *_MACHINE),
+    ),
+    "buffers": Rung(
+        "buffers",
+        "forward pass",
+        "what the model keeps besides weights, such as running averages of batch norm",
+        (*_MODEL, *_CODE, *_MACHINE),
+    ),
+    "optimizer": Rung(
+        "optimizer state",
+        "optimizer",
+        "the optimizer's moments and counters; weights that are equal now will part",
+        (*_STEP, *_CODE, *_MACHINE),
+    ),
+    "train_loss": Rung(
+        "training loss",
+        "forward pass",
+        "metrics.csv holds another loss: the forward pass, or what is averaged for the log",
+        _FORWARD,
+    ),
+    "train_metric": Rung(
+        "training metric",
+        "forward pass",
+        "the same loss, another metric: the task's metric, the forward pass",
+        ("seeds.dropout", *_TASK, *_MODEL, *_CODE, *_MACHINE),
+    ),
+    "train_learning_rate": Rung(
+        "learning rate",
+        "optimizer",
+        "the schedule: its length in steps, its settings",
+        (*_STEP, "data.batch_size", "data.train*", *_CODE),
+    ),
+    "validation_loss": Rung(
+        "validation loss",
+        "evaluation",
+        "training is the same so far: the held-out samples, their batches, evaluation mode",
+        (*_EVALUATION, *_CODE, *_MACHINE),
+    ),
+    "validation_metric": Rung(
+        "validation metric",
+        "evaluation",
+        "the same loss on held-out samples, another metric: the task's metric",
+        (*_EVALUATION, *_CODE, *_MACHINE),
+    ),
+    "test_loss": Rung(
+        "test loss",
+        "evaluation",
+        "training is the same: the test samples, their batches, evaluation mode",
+        (*_EVALUATION, *_CODE, *_MACHINE),
+    ),
+    "test_metric": Rung(
+        "test metric",
+        "evaluation",
+        "the same loss on test samples, another metric: the task's metric",
+        (*_EVALUATION, *_CODE, *_MACHINE),
+    ),
+    "final_weights": Rung(
+        "final weights",
+        "optimizer",
+        "the weights at the end; the ladder says at which step they parted",
+        (*_STEP, *_CODE, *_MACHINE),
+    ),
+    "final_predictions": Rung(
+        "final predictions",
+        "evaluation",
+        "the same weights at the end, other predictions: the samples, evaluation mode",
+        (*_EVALUATION, *_CODE, *_MACHINE),
+    ),
+}
+
+CAUSAL_ORDER = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")

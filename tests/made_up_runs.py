@@ -1,0 +1,119 @@
+"""Run folders that no training made: records of any length, with any losses, in milliseconds."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS, RUNGS
+
+CONFIG: dict[str, Any] = {
+    "seed": 0,
+    "seeds": {"init": 0, "order": 0, "augment": 0, "dropout": 0, "data": 0, "split": 0},
+    "data": {
+        "name": "mnist5k",
+        "root": "data",
+        "batch_size": 64,
+        "num_workers": 0,
+        "train": {"_target_": "seedbed.data.mnist.Digits", "root": "data", "augment": True},
+    },
+    "model": {"name": "cnn", "width": 32},
+    "optimizer": {"name": "adamw", "lr": 0.003, "betas": [0.9, 0.999]},
+    "determinism": {"name": "strict", "threads": 2, "fingerprint_every_steps": 1},
+    "trainer": {"max_epochs": 10, "precision": "float32", "log_every_steps": 1},
+    "fingerprint": {"every_steps": 1},
+}
+ENVIRONMENT: dict[str, Any] = {
+    "versions": {"python": "3.11.2", "torch": "2.15.0", "torchvision": "0.29.2"},
+    "cpu": {"model": "Made Up 9000", "threads": 2},
+    "gpu": [],
+    "env": {"PYTHONHASHSEED": "0", "PWD": "/home/somebody"},
+    "flags": {"cudnn.benchmark": False},
+    "git": {"commit": "0123456789abcdef", "dirty": False, "omitted": []},
+    "data_sha256": {"images": "00ff"},
+}
+
+
+def loss(step: int) -> float:
+    """Return a loss that falls from 2.3 to 0.5, with noise that belongs to the step."""
+    noise = hashlib.sha256(str(step).encode()).digest()[0] / 255 - 0.5
+    return 0.5 + 1.8 * math.exp(-step / 120) * (1 + 0.3 * noise) + 0.05 * noise
+
+
+def hash_of(step: int, rung: str) -> str:
+    """Return 16 hexadecimal digits that belong to a step and a rung."""
+    return hashlib.sha256(f"{step} {rung}".encode()).hexdigest()[:16]
+
+
+def ladder(steps: int, every: int = 1) -> list[dict[str, str]]:
+    """Return the rows of a fingerprints.csv; there are no buffers."""
+    return [
+        {"step": str(step)}
+        | {rung: "" if rung == "buffers" else hash_of(step, rung) for rung in RUNGS}
+        for step in range(every, steps + 1, every)
+    ]
+
+
+def metrics(steps: int, every: int = 1, epoch_steps: int = 20) -> list[dict[str, str]]:
+    """Return the rows of a metrics.csv: training, and validation at the end of each epoch."""
+    rows = []
+    for step in range(1, steps + 1):
+        epoch, value = repr(step / epoch_steps), loss(step)
+        accuracy = min(1.0, 1.0 - (value - 0.5) / 2)
+        row = {"step": str(step), "epoch": epoch, "loss": repr(value), "metric": repr(accuracy)}
+        if step % every == 0:
+            rows.append({**row, "phase": "train", "learning_rate": repr(0.003 * (1 - step / 1e6))})
+        if step % epoch_steps == 0 or step == steps:
+            held_out = {"loss": repr(value * 1.02), "metric": repr(accuracy * 0.995)}
+            rows.append({**row, **held_out, "phase": "validation", "learning_rate": ""})
+    return rows
+
+
+def write_run(
+    folder: Path,
+    steps: int = 40,
+    *,
+    config: dict[str, Any] | None = None,
+    environment: dict[str, Any] | None = None,
+    fingerprints: list[dict[str, str]] | None = None,
+    rows: list[dict[str, str]] | None = None,
+    patch: str = "",
+    summary: dict[str, Any] | None = None,
+) -> Path:
+    """Write a run folder; what is not given is the same in every run. Return the folder."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(merged(CONFIG, config or {})))
+    (folder / "environment.json").write_text(json.dumps(merged(ENVIRONMENT, environment or {})))
+    (folder / "source.patch").write_text(patch)
+    fingerprints = ladder(steps) if fingerprints is None else fingerprints
+    write_csv(folder / "fingerprints.csv", FINGERPRINT_FIELDS, fingerprints)
+    write_csv(folder / "metrics.csv", METRIC_FIELDS, metrics(steps) if rows is None else rows)
+    what: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "status": "finished",
+        "error": None,
+        "metric_name": "accuracy",
+        "steps": steps,
+        "fingerprints": {"weights": hash_of(steps, "weights"), "predictions": "00" * 8},
+    }
+    (folder / "summary.json").write_text(json.dumps(what | (summary or {})))
+    return folder
+
+
+def write_csv(path: Path, fields: tuple[str, ...], rows: list[dict[str, str]]) -> None:
+    """Write a table of a record as the training process does."""
+    lines = [fields, *([row[field] for field in fields] for row in rows)]
+    path.write_text("".join(",".join(line) + "\n" for line in lines))
+
+
+def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Return nested mappings with some leaves replaced."""
+    result = dict(base)
+    for key, value in change.items():
+        old = result.get(key)
+        nested = isinstance(old, dict) and isinstance(value, dict)
+        result[key] = merged(old, value) if nested else value
+    return result
