@@ -1,0 +1,53 @@
+"""Report on a sweep, or compare two: what the runs say together, and what may be claimed.
+
+usage: python scripts/sweep_report.py SWEEP [OTHER_SWEEP]
+
+One sweep: writes sweep.csv (a row for each run), groups.csv (a row for each configuration),
+report.md and sweep.png into its folder. Two: says whether the second is better than the first.
+
+example:
+    python train.py -m seed=0,1,2,3,4 hydra.sweep.dir=sweeps/adamw
+    python train.py -m seed=0,1,2,3,4 optimizer=sgd hydra.sweep.dir=sweeps/sgd
+    python scripts/sweep_report.py sweeps/adamw
+    python scripts/sweep_report.py sweeps/adamw sweeps/sgd
+
+exit status: 0 reported, 1 runs that promise the same bits differ, 2 there is nothing to report
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from seedbed import sweep, sweep_compare, sweep_groups
+from seedbed.errors import exit_status
+
+
+def main() -> int:
+    """Print the report of one sweep or the comparison of two."""
+    arguments = parse()
+    sweeps = [sweep_groups.read(arguments.sweep)]
+    if arguments.other is None:
+        print(sweep.write(sweeps[0]))
+        print(f"\nfiles: {arguments.sweep}/sweep.csv, groups.csv, report.md, sweep.png")
+    else:
+        sweeps.append(sweep_groups.read(arguments.other))
+        print(sweep_compare.compare(*sweeps))
+    return 1 if sweep.broken_promises(group for each in sweeps for group in each.groups) else 0
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("sweep", metavar="SWEEP", type=Path, help="a folder of run folders")
+    parser.add_argument(
+        "other", metavar="OTHER_SWEEP", type=Path, nargs="?", help="a sweep to compare with it"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,85 @@
+"""Made-up run folders, for reports that need many runs: python tests/fake_runs.py FOLDER RUNS."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seedbed import record, rng
+
+HEADER = ",".join(record.METRIC_FIELDS)
+
+
+def write_run(
+    folder: Path,
+    seed: int = 0,
+    *,
+    seeds: Mapping[str, int] | None = None,
+    accuracy: float = 0.98,
+    level: str = "strict",
+    model: str = "cnn",
+    status: str = "finished",
+    weights: str | None = None,
+    epochs: int = 10,
+    right: Any = None,
+    **summary: Any,
+) -> Path:
+    """Write a run folder that says it reached an accuracy; `right` (samples,) says where."""
+    folder.mkdir(parents=True)
+    streams = dict.fromkeys(rng.STREAMS, seed) | {"split": 0} | dict(seeds or {})
+    model_lines = "".join(f"  channels_{i}: 32\n" for i in range(90))
+    streams_lines = "".join(f"  {stream}: {value}\n" for stream, value in streams.items())
+    (folder / "config.yaml").write_text(
+        f"seed: {seed}\nseeds:\n{streams_lines}objective: validation_loss\n"
+        f"data:\n  name: mnist5k\n  train:\n    seed: {streams['split']}\n"
+        f"model:\n  name: {model}\n{model_lines}"
+        f"determinism:\n  name: {level}\n  env:\n    PYTHONHASHSEED: '0'\n"
+    )
+    weights = weights or f"{hash(tuple(streams.values())) & (2**64 - 1):016x}"
+    content = {
+        "format_version": 1,
+        "status": status,
+        "error": None,
+        "seed": seed,
+        "task": "classification",
+        "metric_name": "accuracy",
+        "metrics": {"validation_accuracy": accuracy, "test_accuracy": accuracy, "test_loss": 0.1},
+        "seconds": 8.0,
+        "fingerprints": {"weights": weights, "predictions": weights, "ladder": weights},
+    }
+    (folder / "summary.json").write_text(json.dumps(content | summary))
+    (folder / "metrics.csv").write_text(_metrics(accuracy, epochs))
+    if right is not None:
+        target = np.arange(len(right)) % 10
+        prediction = np.where(right, target, (target + 1) % 10)
+        rows = zip(range(len(right)), target.tolist(), prediction.tolist(), strict=True)
+        (folder / "test_predictions.csv").write_text(
+            "sample_id,target,prediction\n" + "".join(f"{i},{t},{p}\n" for i, t, p in rows)
+        )
+    return folder
+
+
+def _metrics(accuracy: float, epochs: int) -> str:
+    lines = [HEADER]
+    for epoch in range(1, epochs + 1):
+        lines += [f"{epoch * 62 - i},{epoch - i / 62},train,0.1,0.97,0.001" for i in (40, 20, 0)]
+        reached = 1 - (1 - accuracy) * (1 + 4 / epoch**2)
+        lines.append(f"{epoch * 62},{float(epoch)},validation,0.1,{reached!r},")
+    return "\n".join(lines) + "\n"
+
+
+def write_sweep(folder: Path, runs: int, mean: float = 0.985, samples: int = 1000) -> Path:
+    """Write a sweep of runs that get easy samples right and fall on the hard ones by chance."""
+    draw = np.random.default_rng(round(mean * 1e6))
+    p = np.where(draw.random(samples) < 10 * (1 - mean), 0.9, 1.0)
+    for seed in range(runs):
+        right = draw.random(samples) < p
+        write_run(folder / f"{seed}_seed={seed}", seed, accuracy=float(right.mean()), right=right)
+    return folder
+
+
+if __name__ == "__main__":
+    write_sweep(Path(sys.argv[1]), int(sys.argv[2]))
