@@ -1,0 +1,209 @@
+"""Bad input from the shell: one clear line, exit status 2, nothing half-written."""
+
+import os
+import pty
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from seedbed import record
+from tests.running import QUICK, ROOT, command, refusal, train, trained
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("trainer.max_epoch=3", "did you mean trainer.max_epochs"),
+        ("sed=1", "did you mean seed"),
+        ("data=mnst", "did you mean data=mnist"),
+        ("model=lstn", "did you mean model=lstm"),
+        ("modle=cnn", "did you mean model"),
+        ("seed=1,2", "seed"),
+        ("seed=[", "overrides"),
+        ("seed=-1", "seed: expected an integer from 0 to 9223372036854775807 or null, got -1"),
+        ("data.batch_size=0", "data.batch_size: expected an integer >= 1, got 0"),
+        ("model=cnn data=adding", "model: expected a model for data of kind sequence"),
+        ("model._target_=os.getcwd", "model._target_: expected a class from trusted_packages"),
+    ],
+)
+def test_bad_overrides_are_refused(override: str, expected: str, tmp_path: Path) -> None:
+    """The line names the key or the nearest one, and no run folder is left."""
+    message = refusal(train(tmp_path / "run", *override.split()))
+    assert expected in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("data.batch_size=4001", "data.batch_size: expected at most 4000"),
+        ("model._target_=torch.nn.NoSuch", "model._target_: expected a class that can be imported"),
+        ("+model.colour=red", "model: expected the arguments of"),
+        ("trainer.device=cuda:77", "trainer.device: expected a device that is there"),
+    ],
+)
+def test_what_only_the_training_process_can_know_is_refused_too(
+    override: str, expected: str, tmp_path: Path
+) -> None:
+    """The record says that the run failed, and why."""
+    message = refusal(train(tmp_path / "run", *QUICK, override))
+    assert expected in message
+    summary = record.read_summary(tmp_path / "run")
+    assert summary["status"] == "failed"
+    assert expected in summary["error"]
+
+
+def test_a_yaml_file_that_is_not_yaml_is_named(tmp_path: Path) -> None:
+    """The line names the file and the place."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "broken.yaml").write_text("a: [1, 2\nb: }")
+    done = train(tmp_path / "run", "--config-dir", str(tmp_path), "experiment=broken")
+    message = refusal(done)
+    assert "broken.yaml, line 2" in message
+    assert "expected YAML" in message
+
+
+def test_a_variable_that_overrides_tf32_stops_strict(tmp_path: Path) -> None:
+    """`strict` does not go on when something else decides the precision; `seeded` does."""
+    variable = {"NVIDIA_TF32_OVERRIDE": "1"}
+    message = refusal(train(tmp_path / "run", *QUICK, environment=variable))
+    assert message.startswith("NVIDIA_TF32_OVERRIDE: expected no such environment variable")
+    trained(tmp_path / "seeded", "determinism=seeded", environment=variable)
+
+
+def test_a_folder_that_holds_a_run_is_not_used_again(tmp_path: Path) -> None:
+    """A record is never overwritten."""
+    run = trained(tmp_path / "run", "trainer.max_steps=1")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert "which holds one" in refusal(train(run, *QUICK))
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """A path below a file is no folder."""
+    (tmp_path / "file").write_text("")
+    assert "hydra.run.dir" in refusal(train(tmp_path / "file" / "run", *QUICK))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    """The line says step and epoch; the last good checkpoint stays and holds finite weights."""
+    done = train(
+        tmp_path / "run",
+        *QUICK,
+        "optimizer=sgd",
+        "optimizer.lr=1e18",
+        "trainer.gradient_clip_norm=null",
+        "trainer.checkpoint_every_steps=1",
+    )
+    message = refusal(done)
+    assert message.startswith("loss: expected a finite number, got nan in step ")
+    assert "(epoch 1)" in message
+    assert record.read_summary(tmp_path / "run")["status"] == "failed"
+    assert (tmp_path / "run" / "loss_curve.png").stat().st_size > 0
+
+
+def test_a_full_disk_stops_the_run_in_one_line(tmp_path: Path) -> None:
+    """No traceback, and the run says how to go on; a limit on file sizes stands for the disk."""
+    done = subprocess.run(
+        [sys.executable, "train.py", f"hydra.run.dir={tmp_path / 'run'}", *QUICK],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    message = refusal(done)
+    assert "expected room on the disk, got File too large" in message
+    assert "scripts/resume.py" in message
+    assert list((tmp_path / "run" / "checkpoints").glob("*.pt")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_a_checkpoint_and_is_told_in_the_exit_status(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """130 after Ctrl-C and 143 after SIGTERM; the record is complete, and can go on."""
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "train.py", f"hydra.run.dir={folder}", *QUICK, "trainer.max_steps=600"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that the signal reaches train.py alone
+    )
+    wait_for_rows(folder / "metrics.csv", 3)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, errors
+    assert errors == ""
+    summary = record.read_summary(folder)
+    assert summary["status"] == "interrupted"
+    assert 0 < summary["steps"] < 600
+    assert (folder / "checkpoints" / "last.pt").exists()
+    assert (folder / "loss_curve.png").exists()
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_loader_workers_and_leaves_no_traceback(
+    tmp_path: Path,
+) -> None:
+    """A terminal sends SIGINT to every process of the group; the run ends as if it were one."""
+    folder = tmp_path / "run"
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [
+            sys.executable, "train.py", f"hydra.run.dir={folder}", *QUICK,
+            "trainer.max_steps=600", "data.num_workers=2",
+        ],
+        cwd=ROOT, stdout=slave, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    drain_in_background(master)
+    wait_for_rows(folder / "metrics.csv", 3)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert record.read_summary(folder)["status"] == "interrupted"
+
+
+def test_help_shows_usage_and_an_example() -> None:
+    """-h on the command that everybody runs first."""
+    done = command("train.py", "--help")
+    assert done.returncode == 0
+    assert "python train.py" in done.stdout
+
+
+def drain_in_background(descriptor: int) -> None:
+    import threading
+
+    def drain() -> None:
+        try:
+            while os.read(descriptor, 1024):
+                pass
+        except OSError:  # the terminal's other end is closed
+            pass
+
+    threading.Thread(target=drain, daemon=True).start()
+
+
+def wait_for_rows(path: Path, rows: int, timeout_seconds: float = 90) -> None:
+    end = time.monotonic() + timeout_seconds
+    while time.monotonic() < end:
+        if path.exists() and path.read_text().count("\n") > rows:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{path} never had {rows} rows")
+
+
+def test_a_copy_of_a_run_is_a_run(tmp_path: Path) -> None:
+    """A record does not depend on where it lies."""
+    run = trained(tmp_path / "run", "trainer.max_steps=1")
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    assert record.read_summary(copy) == record.read_summary(run)

@@ -1,0 +1,106 @@
+"""Determinism levels: every knob is set, read back, and missed when it does not hold."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from seedbed import determinism
+from seedbed.errors import InputError
+from tests.running import ROOT
+
+LEVELS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
+APPLY = """
+import json, sys
+from seedbed import determinism
+level = json.loads(sys.argv[1])
+before = determinism.in_force()
+determinism.apply(level)
+print(json.dumps([before, determinism.in_force(), determinism.differences(level)]))
+"""
+
+
+def level(name: str) -> dict[str, Any]:
+    tree = OmegaConf.create(
+        {"determinism": OmegaConf.load(ROOT / "configs" / "determinism" / f"{name}.yaml")}
+    )
+    return OmegaConf.to_container(tree, resolve=True)["determinism"]  # type: ignore[index, return-value, call-overload]
+
+
+def applied(chosen: dict[str, Any], environment: dict[str, str]) -> list[Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", APPLY, json.dumps(chosen)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_every_level_is_in_force_after_it_was_applied(name: str) -> None:
+    """What a level asks for is what the backends report, in a fresh process."""
+    chosen = level(name)
+    environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
+    _, after, differences = applied(chosen, environment)
+    assert differences == []
+    for path, asked in determinism.asked_flags(chosen).items():
+        assert asked is None or after[path] == asked
+
+
+def test_every_flag_that_can_be_set_is_set() -> None:
+    """Twin: a level that asks for the opposite of each default changes each flag."""
+    chosen = level("strict")
+    opposite = json.loads(json.dumps(chosen))
+    for path, value in determinism.asked_flags(chosen).items():
+        *sections, last = path.split(".")
+        section = opposite
+        for part in sections:
+            section = section[part]
+        if isinstance(value, bool):
+            section[last] = not value
+    opposite |= {"on_nondeterministic": "warn", "float32_matmul_precision": "medium", "threads": 3}
+    environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
+    _, strict, _ = applied(chosen, environment)
+    _, other, _ = applied(opposite, environment)
+    unchanged = {path for path in strict if strict[path] == other[path]}
+    assert unchanged == {"interop_threads", "cpu_capability"}
+
+
+def test_levels_list_the_same_knobs() -> None:
+    """A knob is in every level's file, or in none; so a level never inherits by accident."""
+    knobs = {name: set(determinism.asked_flags(level(name))) for name in LEVELS}
+    for name in LEVELS:
+        assert knobs[name] == knobs["strict"] == set(determinism.flags())
+
+
+def test_a_variable_that_must_not_be_set_is_refused() -> None:
+    """TF32 is not switched on behind the flags."""
+    with pytest.raises(InputError, match=r"NVIDIA_TF32_OVERRIDE: expected no such .*got '1'"):
+        determinism.environment_variables(level("strict"), {"NVIDIA_TF32_OVERRIDE": "1"})
+    # Twin: levels that promise less do not mind.
+    assert determinism.environment_variables(level("fast"), {"NVIDIA_TF32_OVERRIDE": "1"})
+
+
+def test_the_level_wins_over_the_shell() -> None:
+    """A thread count that somebody exported is not part of the experiment."""
+    environment = determinism.environment_variables(level("strict"), {"OMP_NUM_THREADS": "7"})
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["PYTHONHASHSEED"] == "0"
+    assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_what_is_in_force_but_not_asked_is_found() -> None:
+    """Reading back would be worth nothing if it could not find a difference."""
+    chosen = level("strict")
+    environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
+    _, _, lines = applied(chosen, environment | {"PYTHONHASHSEED": "1", "MKL_CBWR": "AVX2"})
+    assert len(lines) == 2
+    assert any(line.startswith("PYTHONHASHSEED: expected 0") for line in lines)
+    assert any(line.startswith("MKL_CBWR: expected unset") for line in lines)
+    _, _, lines = applied(chosen | {"cpu_capability": "Z80"}, environment)
+    assert lines[0].startswith("determinism.cpu_capability: expected Z80")
