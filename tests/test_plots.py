@@ -211,9 +211,11 @@ def test_every_pair_of_runs_gets_a_comparison(tmp_path: Path, other: dict[str, A
     size((tmp_path / "comparison.png").read_bytes())
 
 
-def test_a_cell_that_is_no_number_is_an_input_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metric_name", ["accuracy", "mse"])
+def test_a_cell_that_is_no_number_is_an_input_error(tmp_path: Path, metric_name: str) -> None:
     """A damaged record gets a line that says so, and no picture."""
-    folder = write_run(tmp_path / "run", rows=[{**metrics(1)[0], "loss": "much"}])
+    rows = [{**metrics(1)[0], "loss": "much"}]
+    folder = write_run(tmp_path / "run", rows=rows, summary={"metric_name": metric_name})
 
     with pytest.raises(InputError, match=r"metrics.csv: expected numbers, got .*'much'"):
         plots.loss_curve(folder)

@@ -151,7 +151,8 @@ def rows(of: Record, beside: Record) -> list[Row]:
         table.setdefault(int(row["step"]), {}).update(cells)
     ends = [(r.summary.get("status"), r.summary.get("steps")) for r in (of, beside)]
     if ends[0] == ends[1] and ends[0][0] == "finished" and isinstance(ends[0][1], int):
-        final = of.summary.get("fingerprints") or {}
+        final = of.summary.get("fingerprints")
+        final = final if isinstance(final, dict) else {}
         cells = {
             f"final_{name}": str(final[name])
             for name in ("weights", "predictions")

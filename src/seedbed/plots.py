@@ -4,7 +4,6 @@ Figures are drawn without pyplot: no global state, no window, the same picture o
 """
 
 import io
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ Array = NDArray[np.float64]
 
 # Okabe & Ito (2008): told apart by everyone.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+PHASES = ("train", "validation", "test")
 LABELS = {"accuracy": "accuracy (%)", "mse": "mean squared error"}
 _STYLE: dict[str, Any] = {
     "font.size": 9,
@@ -75,16 +75,14 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
     from matplotlib.figure import Figure
 
     loss_is_metric = metric_name == "mse" and all(
-        math.isclose(float(row["loss"]), float(row["metric"]), rel_tol=1e-3) for row in rows
+        np.allclose(points(rows, phase, "loss")[1], points(rows, phase, "metric")[1], rtol=1e-3)
+        for phase in PHASES
     )
     names = ["loss"] if loss_is_metric else ["loss", "metric"]
     figure = Figure(figsize=(3.4 * len(names) + 0.4, 2.7), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         is_share = (name, metric_name) == ("metric", "accuracy")
-        curves = {
-            phase: points(rows, phase, name, 100.0 if is_share else 1.0)
-            for phase in ("train", "validation", "test")
-        }
+        curves = {phase: points(rows, phase, name, 100.0 if is_share else 1.0) for phase in PHASES}
         _curves(axes, curves)
         label = metric_name if loss_is_metric or name == "metric" else "loss"
         axes.set(xlabel="step", ylabel=LABELS.get(label, label))
