@@ -1,0 +1,113 @@
+"""Say which operations are deterministic on this machine, and what determinism costs.
+
+usage: python scripts/probe_ops.py [--only NAME] [--repeats K] [--csv FILE] [--markdown FILE]
+
+Each operation runs forward and backward on the same inputs, again and again, under the levels
+`fast` and `strict` in turn, on every kind of device that is there. Bits are compared, not values.
+
+example:
+    python scripts/probe_ops.py
+    python scripts/probe_ops.py --only 'interpolate*' --repeats 100 --csv interpolate.csv
+
+exit status: 0 the table was made, 2 the request cannot be served
+"""
+
+import argparse
+import fnmatch
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from omegaconf import OmegaConf
+
+from seedbed.errors import InputError, exit_status
+
+if TYPE_CHECKING:
+    from seedbed.probe import Finding
+
+LEVELS = Path(__file__).resolve().parents[1] / "configs" / "determinism"
+WIDTHS = (33, 6, 29, 29, 5)
+
+
+def main() -> int:
+    """Probe, print the table row by row, and write it where asked."""
+    arguments = parse()
+    # Older versions of PyTorch refuse matrix products on a GPU under strict without this.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    from seedbed import probe_report  # brings torch, which reads the variable
+
+    files = {name: create(getattr(arguments, name)) for name in ("csv", "markdown")}
+    print(aligned(probe_report.COLUMNS[:-1]))
+    findings = []
+    for finding in probe_all(arguments.only, arguments.repeats):
+        findings.append(finding)
+        *cells, instead = probe_report.cells(finding)
+        print(aligned(cells) + (f"\n    instead: {instead}" if instead else ""), flush=True)
+    print("", *probe_report.summary(findings), probe_report.measured_on(), sep="\n")
+    if files["csv"]:
+        with files["csv"] as file:
+            probe_report.write_csv(file, findings)
+    if files["markdown"]:
+        with files["markdown"] as file:
+            command = shlex.join(["python", "scripts/probe_ops.py", *sys.argv[1:]])
+            probe_report.write_markdown(file, findings, command)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("--only", metavar="NAME", help="an operation, or several: 'max_pool*'")
+    parser.add_argument("--repeats", metavar="K", default="10", help="runs per level (default: 10)")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write every figure there")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write a page there")
+    arguments = parser.parse_args()
+    if not arguments.repeats.isdecimal() or int(arguments.repeats) < 1:
+        raise InputError(
+            f"--repeats: expected an integer >= 1, got {arguments.repeats}; try --repeats 10"
+        )
+    arguments.repeats = int(arguments.repeats)
+    return arguments
+
+
+def create(path: Path | None) -> IO[str] | None:
+    """Open a file for writing before the work starts, so that it does not end in an error."""
+    try:
+        return path.open("w", newline="") if path else None
+    except OSError as error:
+        raise InputError(
+            f"{path}: expected a file that can be written, got {error.strerror}; name another"
+        ) from None
+
+
+def probe_all(only: str | None, repeats: int) -> Iterator["Finding"]:
+    """Probe the chosen operations on every device, one after the other."""
+    from seedbed.probe import devices, probe
+    from seedbed.probe_catalog import catalogue
+
+    chosen = [op for op in catalogue() if only is None or fnmatch.fnmatchcase(op.name, only)]
+    if not chosen:
+        names = ", ".join(op.name for op in catalogue())
+        raise InputError(f"--only: expected an operation's name, got {only}; there are {names}")
+    fast, strict = (OmegaConf.load(LEVELS / f"{name}.yaml") for name in ("fast", "strict"))
+    for device in devices():
+        for operation in chosen:
+            yield probe(operation, device, fast, strict, repeats)
+
+
+def aligned(cells: Iterable[str]) -> str:
+    """Return a row with its cells below those of the other rows."""
+    *columns, note = cells
+    padded = (f"{cell:{width}}" for cell, width in zip(columns, WIDTHS, strict=True))
+    return " ".join((*padded, note)).rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
