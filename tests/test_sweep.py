@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from PIL import Image
 
-from seedbed import sweep, sweep_compare, sweep_groups, sweep_summary
+from seedbed import sweep, sweep_compare, sweep_groups, sweep_plan, sweep_summary
 from seedbed.errors import InputError
 from tests.fake_runs import write_run, write_sweep
 
@@ -272,6 +274,23 @@ def test_streams_that_vary_together_have_a_row_of_their_own(tmp_path: Path) -> N
     assert (found["all together"].runs, found["all together"].sd) == (3, pytest.approx(0.001))
 
 
+def test_variance_sources_varies_each_source_ten_times(tmp_path: Path) -> None:
+    """The ready experiment, read as Hydra reads it: one reference run for all sources."""
+    experiment = yaml.safe_load((ROOT / "configs/experiment/variance_sources.yaml").read_text())
+    sweeper = {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"}
+    sweeper |= experiment["hydra"]["sweeper"]
+    plan = {"sweeper": sweeper, "overrides": {"task": []}, "sweep": experiment["hydra"]["sweep"]}
+    (tmp_path / "multirun.yaml").write_text(yaml.safe_dump({"hydra": plan}))
+    for number, job in enumerate(sweep_plan.planned(tmp_path)):
+        [override] = OverridesParser.create().parse_overrides(job)
+        write_run(tmp_path / str(number), 0, seeds=override.value())
+    found = sweep_groups.read(tmp_path)
+    assert (len(found.runs), len(found.lost)) == (50, 0)
+    counts = {source.name: source.runs for source in sweep_summary.sources(found.groups[0])}
+    streams = ("init", "order", "augment", "dropout", "all together")
+    assert counts == dict.fromkeys(streams, 10) | {"same seeds": 5}
+
+
 def test_seed_sweeps_attribute_nothing(folder: Path) -> None:
     """Twin: where all streams move at once there is nothing to tell apart."""
     assert sweep_summary.sources(sweep_groups.read(folder).groups[0]) == []
@@ -421,6 +440,14 @@ def test_what_is_no_sweep_is_refused(tmp_path: Path, make: str) -> None:
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert "expected a folder of runs, got" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_folders_that_cannot_be_written_are_named(folder: Path) -> None:
+    """A folder where report.md should go stands for all that a disk may refuse."""
+    (folder / "report.md").mkdir()
+    result = command(folder)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "expected a folder that can be written, got Is a directory" in result.stderr
 
 
 def test_help_shows_usage_and_an_example() -> None:

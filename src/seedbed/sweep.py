@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import record
+from seedbed.errors import InputError
 from seedbed.rng import STREAMS
 from seedbed.sweep_groups import Group, Run, Seeds, Sweep, differing_keys, read
 from seedbed.sweep_summary import NONE, Scale, Summary, sources, summarise
 
 LEGEND = """\
-new test set: sqrt(p (1 - p) / n), how far the accuracy would move with another test set of the
-same size. independent errors: sqrt(sum of p (1 - p)) / n with p per sample, how far it would move
-between runs if every sample fell on its own; a spread of the runs near it says that they differ in
-which samples they get right, hardly in how well they do on new ones. seeds for a difference: runs
-in each of two sweeps to detect it (two-sided at 5 %, power 80 %)."""
+95 % interval: of the mean, by bootstrap, widened for few seeds. new test set: sqrt(p (1 - p) / n),
+how far the accuracy would move with another test set of the same size. independent errors:
+sqrt(sum of p (1 - p)) / n with p per sample, how far it would move between runs if every sample
+fell on its own; a spread of the runs near it says that they differ in which samples they get right,
+hardly in how well they do on new ones. seeds for a difference: runs in each of two sweeps to detect
+it (two-sided at 5 %, power 80 %)."""
+SOURCES_LEGEND = """\
+Each row: runs in which that seed alone differs, all others held. Rows whose intervals overlap are
+in no order."""
 
 
 def report(folder: Path) -> str:
@@ -29,12 +34,20 @@ def write(sweep: Sweep) -> str:
     """Write the files of a sweep's report into its folder and return what the terminal shows."""
     summaries = [summarise(group) for group in sweep.groups]
     text = describe(sweep, summaries)
-    record.write_atomically(sweep.folder / "report.md", f"# Sweep {sweep.folder.name}\n\n{text}\n")
-    record.write_atomically(sweep.folder / "sweep.csv", runs_csv(sweep))
     names = [field.name for field in fields(Summary)]
-    record.write_atomically(
-        sweep.folder / "groups.csv", _csv(names, (asdict(each) for each in summaries))
-    )
+    files = {
+        "report.md": f"# Sweep {sweep.folder.name}\n\n{text}\n",
+        "sweep.csv": runs_csv(sweep),
+        "groups.csv": _csv(names, (asdict(each) for each in summaries)),
+    }
+    try:
+        for name, content in files.items():
+            record.write_atomically(sweep.folder / name, content)
+    except OSError as error:
+        raise InputError(
+            f"{sweep.folder}: expected a folder that can be written, got {error.strerror}; "
+            "free space, or report on a copy"
+        ) from None
     if sweep.groups:
         from seedbed import sweep_plots  # costs the import of matplotlib
 
@@ -178,7 +191,8 @@ def sources_table(group: Group) -> list[str]:
     if not rows:
         return []
     title = f"Where the spread of {scale.title} comes from{f', {group.label}' * bool(group.label)}:"
-    return [title, markdown_table(("varied", "runs", "sd", "95 % interval of the sd"), rows)]
+    table = markdown_table(("varied", "runs", "sd", "95 % interval of the sd"), rows)
+    return [title, table, SOURCES_LEGEND]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

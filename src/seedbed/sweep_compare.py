@@ -66,8 +66,9 @@ def compare_groups(a: Group, b: Group) -> list[str]:
 
 
 def differences(a: Group, b: Group) -> list[Difference]:
-    """Return the difference that decides first: paired if the smaller sweep has all its seeds in
-    the other, else over all runs; then the other way to look at it, if there is one.
+    """Return the difference of two groups, paired and over all runs; the one that decides first.
+
+    Paired decides if all seeds of the smaller group are in the other, too. Each needs two values.
     """
     matching = [seeds for seeds in a.values if seeds in b.values]
     all_matched = len(matching) == min(len(a.values), len(b.values))

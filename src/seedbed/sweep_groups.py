@@ -185,7 +185,8 @@ def _read_run(folder: Path, sweep: Path) -> Run:
     if summary.get("status") == "running":
         problem = "running, or killed"
     elif summary.get("status") != "finished":
-        problem = ": ".join(filter(None, (str(summary.get("status")), summary.get("error"))))
+        reason = str(summary.get("error") or "").partition("\n")[0]
+        problem = ": ".join(filter(None, (str(summary.get("status")), reason)))
     elif not isinstance(summary.get("metrics"), dict):
         problem = "unreadable: summary.json has no metrics"
     return Run(name, folder, settings, seed, seeds, summary, problem)

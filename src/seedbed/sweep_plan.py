@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 
-_JOB_NUMBER = "${hydra.job.num}_"
+_JOB_NUMBER = "${hydra.job.num}"
 
 
 def planned(folder: Path) -> list[list[str]]:
