@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from seedbed import (
     environment,
     fingerprint,
     record,
+    refusals,
     rng,
     schedules,
     tasks,
@@ -70,13 +72,23 @@ def carry_out(
     journal = Journal(folder, learner, plan, stop_requested, state)
     introduce(journal, settings, learner, plan, progress)
     try:
-        train(settings, learner, plan, progress, sources, journal)
-        result = training.evaluate(learner, evaluation(settings, sources.test), stop_requested)
+        with warnings_listed(settings["determinism"], learner, journal):
+            train(settings, learner, plan, progress, sources, journal)
+            result = training.evaluate(learner, evaluation(settings, sources.test), stop_requested)
         journal.note_test(progress, result)
         summary["fingerprints"] = {"predictions": hash_of([result.outputs])}
     finally:
         journal.close()
         summarize(folder, settings, learner, plan, progress, journal.last, summary)
+
+
+def warnings_listed(
+    level: Settings, learner: training.Learner, journal: Journal
+) -> AbstractContextManager[None]:
+    """List operations without a deterministic implementation, where a warning was asked for."""
+    if level["on_nondeterministic"] != "warn":
+        return nullcontext()
+    return refusals.reported(learner.model, journal.say)
 
 
 def hash_of(tensors: Iterable[torch.Tensor]) -> str:
@@ -150,6 +162,8 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
     if level["channels_last"]:
         model = model.to(memory_format=torch.channels_last)
     model = model.to(device)
+    if level["on_nondeterministic"] == "error":
+        refusals.check_recurrent_dropout(model, device.type)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("model: expected a model with parameters to train, got none")

@@ -1,5 +1,6 @@
 """Training: one step, one evaluation, and the loop around them."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from seedbed import fingerprint, rng, tasks
+from seedbed import fingerprint, refusals, rng, tasks
 from seedbed.data.loader import Batch, map_tensors, tensors_of
 from seedbed.errors import Interrupted
 
@@ -122,7 +123,13 @@ def fit(
             step = progress.step + 1
             logs = plan.is_due(plan.log_every_steps, step)
             climbs = plan.is_due(plan.fingerprint_every_steps, step)
-            loss, metric, rungs = train_step(learner, batch, step, shards, logs, climbs)
+            try:
+                loss, metric, rungs = train_step(learner, batch, step, shards, logs, climbs)
+            except RuntimeError as error:
+                if not refusals.is_refusal(error):
+                    raise
+                repeat = functools.partial(train_step, learner, batch, step, shards, logs, climbs)
+                raise refusals.explain(error, learner.model, repeat) from None
             progress.step = step
             journal.note_step(step, loss, metric, rungs)
             if logs or step % 100 == 0:

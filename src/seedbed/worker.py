@@ -123,7 +123,8 @@ def conclude(folder: Path, summary: dict[str, Any]) -> None:
             plots.loss_curve(folder)
     except OSError as error:
         print(f"warning: {folder}: the record is not complete, {error}", file=sys.stderr)
-    if "steps" not in summary:
+    if summary["status"] == "failed" or "steps" not in summary:
+        print(f"{summary['status']}; the record is in {folder}", flush=True)
         return
     values = ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
     print(

@@ -1,0 +1,173 @@
+"""Operations that deterministic algorithms refuse: which one, where in the model, what instead."""
+
+import os
+import re
+import runpy
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from seedbed.errors import InputError
+from seedbed.substitutes import substitute_for
+
+_REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a model an operation was called.
+
+    Attributes:
+        module: path of the innermost module, such as `features.3`; empty for the model itself.
+        line: `file:line` of the user's code; empty if the operation belongs to none.
+        phase: forward or backward.
+    """
+
+    module: str
+    line: str
+    phase: str
+
+    def __str__(self) -> str:
+        module = f" in module {self.module}" if self.module else ""
+        return f"{self.phase} pass{module}" + (f", {self.line}" if self.line else "")
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Say whether an error is a refusal of deterministic algorithms."""
+    return isinstance(error, RuntimeError) and bool(_REFUSED.search(str(error)))
+
+
+def explain(error: RuntimeError, model: nn.Module, repeat: Callable[[], object]) -> InputError:
+    """Return what to tell the user about a refusal: operation, place, substitute.
+
+    A backward pass has no stack of its own to look at, so the step is repeated by `repeat` with
+    every operation of the forward pass traced.
+    """
+    place = locate(traceback.walk_tb(error.__traceback__), model)
+    if place.phase == "backward":
+        place = _backward_place(model, repeat)
+    operation, instead = _describe(str(error))
+    return InputError(
+        f"{operation}: expected an operation with a deterministic implementation, got none, in "
+        f"the {place}; {instead}, or say determinism.on_nondeterministic=warn"
+    )
+
+
+def check_recurrent_dropout(model: nn.Module, device_type: str) -> None:
+    """Refuse dropout inside a recurrent module on a GPU.
+
+    cuDNN keeps the state of that dropout to itself: it follows no seed that is set later, and a
+    checkpoint cannot hold it (https://github.com/pytorch/pytorch/issues/74177).
+    """
+    for name, module in model.named_modules():
+        inside = isinstance(module, nn.RNNBase) and module.num_layers > 1 and module.dropout > 0
+        if inside and device_type == "cuda":
+            raise InputError(
+                f"model: expected no dropout inside cuDNN under strict, got {module} as "
+                f"{name or 'the model'}; put nn.Dropout between {type(module).__name__}s of one "
+                "layer, or choose determinism=seeded"
+            )
+
+
+@contextmanager
+def reported(model: nn.Module, say: Callable[[str], None]) -> Iterator[None]:
+    """Say once for each operation and place what deterministic algorithms warn of meanwhile."""
+    seen: set[tuple[str, Place]] = set()
+    entered = [""]
+    show = warnings.showwarning
+
+    def hook(message: Any, category: Any, *rest: Any, **named: Any) -> None:
+        if not _REFUSED.search(str(message)):
+            show(message, category, *rest, **named)
+            return
+        operation, instead = _describe(str(message))
+        place = locate(reversed(list(traceback.walk_stack(sys._getframe(1)))), model)
+        if place.phase == "backward":
+            place = replace(place, module=entered[0])
+        if (operation, place) not in seen:
+            seen.add((operation, place))
+            say(f"warning: {operation} may differ from run to run: {place}; {instead}")
+
+    with warnings.catch_warnings(), _watched(model, entered):
+        warnings.filterwarnings("always", message=".*deterministic implementation")
+        warnings.showwarning = hook
+        yield
+
+
+def _backward_place(model: nn.Module, repeat: Callable[[], object]) -> Place:
+    """Repeat a refused step, and return the module and line whose backward pass it was in."""
+    entered = [""]
+    with warnings.catch_warnings(record=True) as caught, _watched(model, entered):
+        warnings.simplefilter("always")
+        try:
+            with torch.autograd.set_detect_anomaly(True, check_nan=False):
+                repeat()
+        except RuntimeError:
+            pass  # the refusal again
+    notes = [str(w.message) for w in caught if "Traceback of forward call" in str(w.message)]
+    places = re.findall(r'File "([^"]+)", line (\d+)', "\n".join(notes))
+    lines = [f"{file}:{number}" for file, number in places if _is_users(file)]
+    return Place(entered[0], lines[-1] if lines else "", "backward")
+
+
+@contextmanager
+def _watched(model: nn.Module, entered: list[str]) -> Iterator[None]:
+    """Keep in a list of one the path of the module whose backward pass began last."""
+    names = _names(model)
+
+    def note_end(module: nn.Module, _inputs: object, output: object) -> None:
+        node = getattr(output, "grad_fn", None)
+        # A module inside this one may have ended with the same operation; it is the place then.
+        if node is not None and "module" not in node.metadata:
+            name = node.metadata["module"] = names[id(module)]
+            node.register_prehook(lambda _gradients: entered.__setitem__(0, name))
+
+    handles = [module.register_forward_hook(note_end) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def locate(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> Place:
+    """Return the place in a model that stack frames, outermost first, lead to."""
+    names = _names(model)
+    module, line, phase = "", "", "forward"
+    for frame, number in frames:
+        file = frame.f_code.co_filename
+        module = names.get(id(frame.f_locals.get("self")), module)
+        if frame.f_code.co_name == "backward" and file.startswith(_TORCH):
+            phase = "backward"
+        if _is_users(file):
+            line = f"{file}:{number}"
+    return Place(module, line, phase)
+
+
+def _is_users(file: str) -> bool:
+    """Say whether a file is neither torch's nor Seedbed's own, but for the models it ships."""
+    if file.startswith((_TORCH, "<")) or file in (runpy.__file__, warnings.__file__):
+        return False
+    return not file.startswith(_HERE) or file.startswith(os.path.join(_HERE, "models"))
+
+
+def _names(model: nn.Module) -> dict[int, str]:
+    return {id(module): name for name, module in model.named_modules()}
+
+
+def _describe(text: str) -> tuple[str, str]:
+    found = _REFUSED.search(text)
+    operation = found[1].strip().split("\n")[-1] if found else text.splitlines()[0]
+    instead = substitute_for(text)
+    return operation, f"use {instead}" if instead else "no substitute is known"

@@ -1,0 +1,96 @@
+"""Refused operations are named with module, line, pass and substitute."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from seedbed import refusals
+from seedbed.errors import InputError
+from tests.refused import BackwardRefused, ForwardRefused
+
+
+@contextmanager
+def deterministic(warn_only: bool = False) -> Iterator[None]:
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def step(model: nn.Module) -> None:
+    model(torch.ones(2, 1, 28, 28)).sum().backward()
+
+
+CASES = [
+    (ForwardRefused, "max_unpooling2d_forward_out", "forward", "max_unpool2d(pooled"),
+    (BackwardRefused, "put_", "backward", "_RefusedBackward.apply(x)"),
+]
+
+
+def line_of(text: str) -> str:
+    lines = open("tests/refused.py").read().splitlines()
+    return f"tests/refused.py:{1 + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+@pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)
+def test_a_refusal_names_operation_pass_module_line_and_substitute(
+    kind: type[nn.Module], operation: str, phase: str, code: str
+) -> None:
+    """Whether it happens forward or backward, the user's line is found."""
+    model = kind()
+    with deterministic(), pytest.raises(RuntimeError) as caught:
+        step(model)
+    assert refusals.is_refusal(caught.value)
+    with deterministic():
+        message = str(refusals.explain(caught.value, model, lambda: step(model)))
+    assert message.startswith(f"{operation}: expected an operation with a deterministic")
+    assert f"in the {phase} pass in module features.1, " in message
+    assert line_of(code) in message
+    assert "; use " in message
+
+
+@pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)
+def test_warnings_are_listed_once_each(
+    kind: type[nn.Module], operation: str, phase: str, code: str
+) -> None:
+    """`warn` names every operation once, however many steps there are, and goes on."""
+    model, said = kind(), list[str]()
+    with deterministic(warn_only=True), refusals.reported(model, said.append):
+        step(model)
+        step(model)
+    assert len(said) == 1
+    assert said[0].startswith(f"warning: {operation} may differ from run to run: {phase} pass")
+    assert "in module features.1, " in said[0]
+
+
+def test_other_warnings_are_left_alone() -> None:
+    """Twin: only what deterministic algorithms warn of is taken."""
+    said = list[str]()
+    with (
+        pytest.warns(UserWarning, match="something else"),
+        refusals.reported(nn.ReLU(), said.append),
+    ):
+        warnings.warn("something else", stacklevel=1)
+    assert said == []
+
+
+def test_other_errors_are_no_refusals() -> None:
+    """A defect keeps its traceback."""
+    assert not refusals.is_refusal(RuntimeError("shapes cannot be multiplied"))
+    assert not refusals.is_refusal(ValueError("x does not have a deterministic implementation"))
+
+
+def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
+    """Its state cannot be restored, so a resumed run would differ."""
+    model = nn.Sequential(nn.LSTM(3, 4, num_layers=2, dropout=0.5))
+    with pytest.raises(InputError, match=r"model: expected no dropout inside cuDNN .*nn\.Dropout"):
+        refusals.check_recurrent_dropout(model, "cuda")
+    # Twins: nothing to refuse on a CPU, without dropout, or with a layer of its own.
+    refusals.check_recurrent_dropout(model, "cpu")
+    refusals.check_recurrent_dropout(nn.LSTM(3, 4, num_layers=2), "cuda")
+    refusals.check_recurrent_dropout(nn.Sequential(nn.LSTM(3, 4), nn.Dropout(0.5)), "cuda")
