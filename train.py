@@ -31,13 +31,11 @@ def train(composed: DictConfig) -> float | None:
         status = launch.start(resolved, folder)
     except InputError as error:
         discard_if_empty(folder)
-        if HydraConfig.get().mode is not RunMode.MULTIRUN:
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return float("nan")
-    if status in launch.INTERRUPTED:
-        sys.exit(status)  # of a sweep, too: Ctrl-C is for all that is still to come
-    if status != 0 and HydraConfig.get().mode is not RunMode.MULTIRUN:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        status = 2
+    is_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
+    # A failed job does not take the others with it; Ctrl-C is for all that are still to come.
+    if status in launch.INTERRUPTED or (status != 0 and not is_sweep):
         sys.exit(status)
     return launch.objective(folder)
 

@@ -1,0 +1,65 @@
+"""The adding problem: remember two numbers over a long sequence, and add them."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from seedbed import rng
+from seedbed.data.loader import SPLITS
+from seedbed.errors import InputError
+
+
+class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
+    """Sequences of (value, marker); the target is the sum of the two marked values.
+
+    Values are uniform in [0, 1), one marker stands in each half, and the target has variance 1/6,
+    so predicting 1 always gives a mean squared error of 1/6. Hochreiter & Schmidhuber (1997),
+    https://doi.org/10.1162/neco.1997.9.8.1735, in the form of Le, Jaitly & Hinton (2015),
+    https://arxiv.org/abs/1504.00941.
+
+    Nothing is stored: a sequence is computed when it is fetched.
+    """
+
+    def __init__(self, split: str, seed: int, samples: int, length: int) -> None:
+        """Describe the sequences.
+
+        Args:
+            split: train, validation or test; each has sequences of its own.
+            seed: of the data stream.
+            samples: how many sequences; the first n are the same for any number >= n.
+            length: steps of a sequence, at least 2.
+        """
+        _check_at_least("data.length", length, 2)
+        _check_at_least(f"data.{split}.samples", samples, 1)
+        self._key = rng.key(seed, "data", SPLITS.index(split))
+        self._samples, self._length = samples, length
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return a sequence, float32 (T, 2), and its target, float32 (1,)."""
+        if not 0 <= index < self._samples:
+            raise IndexError(index)
+        inputs, targets = self.fetch(np.array([index]), None)
+        return inputs[0], targets[0]
+
+    def fetch(self, ids: NDArray[np.int64], augment_key: int | None) -> tuple[Tensor, Tensor]:
+        """Compute sequences, float32 (B, T, 2), and targets, float32 (B, 1); nothing to augment."""
+        length, half = self._length, self._length // 2
+        draws = rng.uniform(self._key, ids, length + 2)
+        rows = np.arange(len(ids))
+        first = (draws[:, length] * half).astype(np.int64)
+        second = half + (draws[:, length + 1] * (length - half)).astype(np.int64)
+        inputs = np.zeros((len(ids), length, 2), dtype=np.float32)
+        inputs[:, :, 0] = draws[:, :length]
+        inputs[rows, first, 1] = inputs[rows, second, 1] = 1
+        targets = inputs[rows, first, 0] + inputs[rows, second, 0]
+        return torch.from_numpy(inputs), torch.from_numpy(targets[:, None])
+
+
+def _check_at_least(key: str, value: int, low: int) -> None:
+    if not isinstance(value, int) or value < low:
+        raise InputError(f"{key}: expected an integer >= {low}, got {value}; try {key}=100")
