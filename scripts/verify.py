@@ -1,0 +1,106 @@
+"""Replay a run from its record: REPRODUCED, or the first step and rung that differ, and why.
+
+usage: python scripts/verify.py RUN [--steps N] [--keep DIR] [--restore-code] [--trust PACKAGE]
+
+example:
+    python train.py seed=0 hydra.run.dir=runs/a
+    python scripts/verify.py runs/a
+    python scripts/verify.py runs/a --steps 100 --keep runs/a-again
+
+exit status: 0 reproduced, 1 it differs, 2 it cannot be replayed
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from seedbed import causes, verify
+from seedbed.errors import InputError, exit_status
+from seedbed.rungs import RUNGS
+from seedbed.verify import Outcome
+
+
+def main() -> int:
+    """Replay the run that the command line names and print what was found."""
+    arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replay ends with us
+    if arguments.keep is not None:
+        return judge(arguments, arguments.keep)
+    with tempfile.TemporaryDirectory(prefix="seedbed-verify-") as folder:
+        return judge(arguments, Path(folder))
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder; it is only read")
+    parser.add_argument("--steps", metavar="N", type=int, help="replay the first N steps only")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="replay there, and keep it")
+    parser.add_argument(
+        "--restore-code",
+        action="store_true",
+        help="replay with the record's commit and source.patch, in a git worktree of its own; "
+        "this runs code of the record",
+    )
+    parser.add_argument(
+        "--trust",
+        metavar="PACKAGE",
+        action="append",
+        default=[],
+        help="a package that classes may come from, beside trusted_packages of configs/config.yaml",
+    )
+    arguments = parser.parse_args()
+    if arguments.steps is not None and arguments.steps < 1:
+        raise InputError(f"--steps: expected an integer >= 1, got {arguments.steps}; try --steps 1")
+    return arguments
+
+
+def judge(arguments: argparse.Namespace, folder: Path) -> int:
+    """Replay into a folder, print the verdict, and return the exit status."""
+    outcome = verify.replay(
+        arguments.run, folder, arguments.steps, arguments.trust, arguments.restore_code
+    )
+    for line in report(outcome):
+        print(line)
+    if arguments.keep is not None:
+        print(f"\nreplay: {folder}")
+    elif not outcome.reproduced:
+        print("\nTo look closer, keep the replay (--keep DIR) and run scripts/compare.py RUN DIR")
+    return 0 if outcome.reproduced else 1
+
+
+def report(outcome: Outcome) -> Iterator[str]:
+    """Yield the lines to print: the verdict first."""
+    found = causes.changes(outcome.record, outcome.replay)
+    difference, comparison = outcome.comparison.difference, outcome.comparison
+    if difference is not None:
+        first, *more = causes.explain(difference, found)
+        yield f"DIFFERS at {first}"
+        yield from more
+        likely = causes.rank(difference, found)
+        found = [change for change in found if change not in likely]
+    elif outcome.reproduced:
+        rungs = ", ".join(RUNGS[rung].name for rung in comparison.rungs)
+        yield f"REPRODUCED {outcome.record.name}"
+        yield f"  the same bits through step {outcome.last_step:,}: {rungs}"
+    else:
+        yield f"DIFFERS in length: the record goes on to step {outcome.last_step:,}"
+        yield f"  the replay of its configuration ends after step {outcome.reached_step:,}"
+    yield from (f"note: {note}" for note in comparison.notes)
+    level = outcome.record.config
+    if difference is not None and level.get("determinism.on_nondeterministic") != "error":
+        yield f"note: determinism={level.get('determinism.name')} does not promise equal bits"
+    if found:
+        yield "\nDiffers too, but explains nothing" if difference else "\nWhat differs all the same"
+        yield from causes.table(found)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
