@@ -366,8 +366,8 @@ def test_one_seed_a_side_claims_nothing(tmp_path: Path) -> None:
     write_run(tmp_path / "b" / "0", 0, accuracy=0.9, model="lstm")
     compared = sweep_compare.compare(*map(sweep_groups.read, (tmp_path / "a", tmp_path / "b")))
     assert "No difference can be claimed: one seed a side" in compared
-    write_run(tmp_path / "a" / "1", 1, accuracy=0.5)
-    write_run(tmp_path / "b" / "1", 1, accuracy=0.9, model="lstm")
+    write_run(tmp_path / "a" / "1", 1, accuracy=0.3)
+    write_run(tmp_path / "b" / "1", 1, accuracy=0.7, model="lstm")
     compared = sweep_compare.compare(*map(sweep_groups.read, (tmp_path / "a", tmp_path / "b")))
     assert "No difference can be claimed: 2 seeds in both show no spread" in compared
 

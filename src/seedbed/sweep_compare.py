@@ -13,6 +13,7 @@ from seedbed.sweep_groups import ABSENT, Group, Seeds, Sweep, differing_keys
 from seedbed.sweep_summary import Scale, summarise
 
 _MOST_KEYS_SHOWN = 12
+_ROUNDING = 1e-9  # what the same difference of other floats may differ by
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,9 @@ def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
     best = found[0]
     interval = scale.show_interval(best.interval, "+")
     seeds = f"{best.n_a} seeds in both" if best.paired else f"{best.n_a} and {best.n_b} seeds"
-    if best.sd == 0 and best.mean == 0:
+    if best.sd == best.mean == 0:
         return f"No difference can be claimed: {seeds}, and not one value differs."
-    if best.sd == 0:
+    if best.sd <= _ROUNDING * abs(best.mean):
         return f"No difference can be claimed: {seeds} show no spread, so it is not known."
     if best.interval[0] <= 0 <= best.interval[1]:
         differences = scale.differences(float(np.mean(_values(a, a.values))))
