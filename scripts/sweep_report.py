@@ -28,7 +28,8 @@ def main() -> int:
     sweeps = [sweep_groups.read(arguments.sweep)]
     if arguments.other is None:
         print(sweep.write(sweeps[0]))
-        print(f"\nfiles: {arguments.sweep}/sweep.csv, groups.csv, report.md, sweep.png")
+        picture = ", sweep.png" if sweeps[0].groups else ""
+        print(f"\nwritten to {arguments.sweep}: report.md, sweep.csv, groups.csv{picture}")
     else:
         sweeps.append(sweep_groups.read(arguments.other))
         print(sweep_compare.compare(*sweeps))
