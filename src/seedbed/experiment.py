@@ -26,6 +26,7 @@ from seedbed import (
 from seedbed.data import loader
 from seedbed.errors import InputError
 from seedbed.journal import Journal
+from seedbed.shards import Shards
 
 Settings = Mapping[str, Any]
 
@@ -69,12 +70,14 @@ def carry_out(
     state = restore(folder, learner)
     plan = make_plan(settings, len(sources.train))
     progress = training.Progress(**(state or {}).get("progress", {}))
-    journal = Journal(folder, learner, plan, stop_requested, state)
+    shards = Shards(stop_requested)
+    journal = Journal(folder, learner, plan, state)
     introduce(journal, settings, learner, plan, progress)
     try:
         with warnings_listed(settings["determinism"], learner, journal):
-            train(settings, learner, plan, progress, sources, journal)
-            result = training.evaluate(learner, evaluation(settings, sources.test), stop_requested)
+            train(settings, learner, plan, progress, sources, journal, shards)
+            test = evaluation(settings, sources.test, shards)
+            result = training.evaluate(learner, test, shards)
         journal.note_test(progress, result)
         summary["fingerprints"] = {"predictions": hash_of([result.outputs])}
     finally:
@@ -238,8 +241,9 @@ def train(
     progress: training.Progress,
     sources: Sources,
     journal: Journal,
+    shards: Shards,
 ) -> None:
-    """Train to the end of the plan, in this process."""
+    """Train to the end of the plan."""
     positions = loader.training_positions(
         len(sources.train),
         settings["data"]["batch_size"],
@@ -248,17 +252,17 @@ def train(
         plan.total_steps,
     )
     how = loading(settings, learner.device)
-    batches = loader.load(sources.train, positions, how, settings["determinism"])
-    validation = functools.partial(evaluation, settings, sources.validation)
-    training.fit(learner, plan, progress, batches, validation, journal, training.Shards())
+    batches = loader.load(sources.train, shards.divide(positions), how, settings["determinism"])
+    validation = functools.partial(evaluation, settings, sources.validation, shards)
+    training.fit(learner, plan, progress, batches, validation, journal, shards)
 
 
-def evaluation(settings: Settings, source: loader.Source) -> Iterable[loader.Batch]:
-    """Return the batches of an evaluation; data sets that load whole batches need no workers."""
+def evaluation(settings: Settings, source: loader.Source, shards: Shards) -> Iterable[loader.Batch]:
+    """Return our batches of an evaluation; data sets that load whole batches need no workers."""
     positions = loader.evaluation_positions(len(source), settings["data"]["eval_batch_size"])
     workers = 0 if hasattr(source.dataset, "fetch") else settings["data"]["num_workers"]
     how = loader.Loading(workers, True, 2, settings["data"]["start_method"])
-    return loader.load(source, positions, how, settings["determinism"])
+    return loader.load(source, shards.share(positions), how, settings["determinism"])
 
 
 def loading(settings: Settings, device: torch.device) -> loader.Loading:

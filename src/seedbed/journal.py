@@ -3,7 +3,6 @@
 import math
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,11 @@ class Journal:
         folder: Path,
         learner: Learner,
         plan: Plan,
-        stop_requested: Callable[[], bool],
         resumed_from: dict[str, Any] | None = None,
     ) -> None:
         """Start the tables, or cut them back to where the checkpoint was made."""
         lengths = (resumed_from or {}).get("table_bytes", {})
         self._folder, self._learner, self._plan = folder, learner, plan
-        self.stop_requested = stop_requested
         self._metrics = record.Table(
             folder / "metrics.csv", record.METRIC_FIELDS, lengths.get("metrics.csv")
         )

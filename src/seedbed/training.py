@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from seedbed import fingerprint, refusals, rng, tasks
 from seedbed.data.loader import Batch, map_tensors, tensors_of
 from seedbed.errors import Interrupted
+from seedbed.shards import Shards
 
 if TYPE_CHECKING:
     from seedbed.journal import Journal
 
 Rungs = dict[str, Tensor | None]
-Reduce = Callable[[list[list[Tensor]]], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,6 @@ class Learner:
     channels_last: bool = False
     gradient_clip_norm: float | None = None
     dropout_seed: int | None = 0  # None: global generators are left alone
-
-
-@dataclass(frozen=True)
-class Shards:
-    """The fixed slices of a batch, those that this process works on, and their sum."""
-
-    count: int = 1
-    mine: range = range(1)
-    reduce: Reduce = lambda lists: lists[0]
 
 
 @dataclass(frozen=True)
@@ -103,80 +94,110 @@ def fit(
 ) -> None:
     """Train from where `progress` stands to the end of the plan.
 
+    Args:
+        batches: one for each of `shards.mine`, step after step.
+
     Raises:
-        Interrupted: the journal was asked to stop; a checkpoint of the last whole step is saved.
+        Interrupted: the run was asked to stop; a checkpoint of the last whole step is saved.
     """
+
+    def save() -> None:
+        shards.compare(learner, progress.step)
+        journal.save_checkpoint(progress)
+
+    shards.begin(learner, progress.step)
     try:
         while True:
             if plan.validates_after(progress.step) and progress.validated_step < progress.step:
-                result = evaluate(learner, validation(), journal.stop_requested)
+                shards.compare(learner, progress.step)
+                result = evaluate(learner, validation(), shards)
                 is_best = note_result(progress, result, learner.task.higher_is_better)
                 journal.note_validation(progress, result, is_best)
             patience = plan.early_stopping_patience
             stale = patience is not None and progress.validations_without_gain >= patience
             if stale or progress.step == plan.total_steps:
                 break
-            if journal.stop_requested():
+            if shards.stop_requested():
                 raise Interrupted
-            batch = next(batches)
+            parts = [next(batches) for _ in shards.mine]
             set_learning_rate(learner.optimizer, plan.learning_rate_factor(progress.step))
             step = progress.step + 1
             logs = plan.is_due(plan.log_every_steps, step)
             climbs = plan.is_due(plan.fingerprint_every_steps, step)
             try:
-                loss, metric, rungs = train_step(learner, batch, step, shards, logs, climbs)
+                loss, metric, rungs = train_step(learner, parts, step, shards, logs, climbs)
             except RuntimeError as error:
                 if not refusals.is_refusal(error):
                     raise
-                repeat = functools.partial(train_step, learner, batch, step, shards, logs, climbs)
+                repeat = functools.partial(train_step, learner, parts, step, shards, logs, climbs)
                 raise refusals.explain(error, learner.model, repeat) from None
             progress.step = step
             journal.note_step(step, loss, metric, rungs)
             if logs or step % 100 == 0:
                 journal.write(progress)
             if plan.checkpoint_every_steps and step % plan.checkpoint_every_steps == 0:
-                journal.save_checkpoint(progress)
+                save()
     except Interrupted:
-        journal.save_checkpoint(progress)
+        save()
         raise
-    journal.save_checkpoint(progress)
+    save()
 
 
 def train_step(
-    learner: Learner, batch: Batch, step: int, shards: Shards, with_metric: bool, with_rungs: bool
+    learner: Learner,
+    batches: Sequence[Batch],
+    step: int,
+    shards: Shards,
+    with_metric: bool,
+    with_rungs: bool,
 ) -> tuple[Tensor, Tensor | None, Rungs]:
-    """Take one step: forward and backward for each shard, their sum, clipping, the update.
+    """Take one step: forward and backward for each shard, their mean, clipping, the update.
+
+    Args:
+        batches: one for each of `shards.mine`.
 
     Returns:
-        The batch's loss and (if asked for) metric, scalars on the device, not synchronised; the
-        fingerprints of the step (if asked for).
+        The whole batch's loss and (if asked for) metric, scalars on the device, not synchronised;
+        the fingerprints of the step (if asked for).
     """
     model, optimizer = learner.model, learner.optimizer
-    batch = to_device(batch, learner)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    parts: list[list[Tensor]] = []
-    for index, shard in zip(shards.mine, cut(batch, len(shards.mine)), strict=True):
-        if learner.dropout_seed is not None:
-            key = rng.key(learner.dropout_seed, "dropout", step, index)
-            rng.key_globals(key, learner.device.type)
-        loss, outputs = forward(learner, shard)
-        optimizer.zero_grad()
-        loss.backward()
-        metric = [_metric(learner, outputs, shard)] if with_metric else []
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        parts.append([loss.detach(), *metric, *gradients])
-    loss, *rest = shards.reduce(parts)
-    metric_mean, gradients = (rest[0], rest[1:]) if with_metric else (None, rest)
+
+    def parts() -> Iterator[list[Tensor]]:
+        for index, batch in zip(shards.mine, batches, strict=True):
+            batch = to_device(batch, learner)
+            hashes = [_hashes(batch, index, shards.count)] if with_rungs else []
+            if learner.dropout_seed is not None:
+                key = rng.key(learner.dropout_seed, "dropout", step, index)
+                rng.key_globals(key, learner.device.type)
+            yield hashes + forward_and_backward(learner, parameters, batch, with_metric)
+
+    mean = iter(shards.reduce(parts()))
+    hashes = next(mean) if with_rungs else None
+    loss, metric = next(mean), next(mean) if with_metric else None
+    gradients = list(mean)
     if shards.count > 1:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-    rungs = _rungs_before(batch, loss, gradients) if with_rungs else {}
+    rungs = {} if hashes is None else _rungs_before(hashes, loss, gradients)
     if learner.gradient_clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, learner.gradient_clip_norm)
     optimizer.step()
     if with_rungs:
         rungs |= _rungs_after(model, optimizer)
-    return loss, metric_mean, rungs
+    return loss, metric, rungs
+
+
+def forward_and_backward(
+    learner: Learner, parameters: Sequence[Tensor], batch: Batch, with_metric: bool
+) -> list[Tensor]:
+    """Return the loss of a batch, its metric (if asked for), and each parameter's gradient."""
+    loss, outputs = forward(learner, batch)
+    learner.optimizer.zero_grad()
+    loss.backward()
+    metric = [_metric(learner, outputs, batch)] if with_metric else []
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    return [loss.detach(), *metric, *gradients]
 
 
 def forward(learner: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -186,32 +207,41 @@ def forward(learner: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
         return learner.task.loss(outputs.float(), batch.targets), outputs
 
 
-@torch.no_grad()
-def evaluate(
-    learner: Learner, batches: Iterable[Batch], stop_requested: Callable[[], bool]
-) -> Evaluation:
+def evaluate(learner: Learner, batches: Iterable[Batch], shards: Shards) -> Evaluation:
     """Evaluate the model on a data set, in evaluation mode.
+
+    Args:
+        batches: those that are ours by `shards.share`.
 
     Raises:
         Interrupted: the run was asked to stop meanwhile.
     """
+    parts = shards.gather(lambda: measure(learner, batches, shards.asked_to_stop))
+    columns = zip(*(part for part in parts if part), strict=True)
+    losses, metrics, outputs, targets = (torch.cat(column) for column in columns)
+    return Evaluation(tasks.mean([losses]), tasks.mean([metrics]), outputs, targets)
+
+
+@torch.no_grad()
+def measure(
+    learner: Learner, batches: Iterable[Batch], asked_to_stop: Callable[[], bool]
+) -> list[Tensor]:
+    """Return losses, metrics, outputs and targets of all samples, on the CPU; [] for no batch."""
     learner.model.eval()
-    losses, metrics, outputs, targets = [], [], [], []
+    rows = []
     try:
         for batch in batches:
-            if stop_requested():
+            if asked_to_stop():
                 raise Interrupted
             batch = to_device(batch, learner)
             with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.autocast):
                 output = learner.model(batch.inputs).float()
-            losses.append(learner.task.losses(output, batch.targets))
-            metrics.append(learner.task.metric(output, batch.targets))
-            outputs.append(output)
-            targets.append(batch.targets)
+            losses = learner.task.losses(output, batch.targets)
+            metrics = learner.task.metric(output, batch.targets)
+            rows.append((losses, metrics, output, batch.targets))
     finally:
         learner.model.train()
-    joined = torch.cat(outputs).cpu(), torch.cat(targets).cpu()
-    return Evaluation(tasks.mean(losses), tasks.mean(metrics), *joined)
+    return [torch.cat(column).cpu() for column in zip(*rows, strict=True)]
 
 
 def note_result(progress: Progress, result: Evaluation, higher_is_better: bool) -> bool:
@@ -243,25 +273,23 @@ def to_device(batch: Batch, learner: Learner) -> Batch:
     return Batch(batch.ids, map_tensors(move, batch.inputs), map_tensors(move, batch.targets))
 
 
-def cut(batch: Batch, pieces: int) -> Sequence[Batch]:
-    """Cut a batch into equal slices along the first dimension."""
-    if pieces == 1:
-        return [batch]
-    size = len(batch.ids) // pieces
-    return [
-        map_tensors(lambda tensor, i=i: tensor[i * size : (i + 1) * size], batch)  # type: ignore[misc]
-        for i in range(pieces)
-    ]
-
-
 def _metric(learner: Learner, outputs: Tensor, batch: Batch) -> Tensor:
     return learner.task.metric(outputs.detach().float(), batch.targets).mean()
 
 
-def _rungs_before(batch: Batch, loss: Tensor, gradients: Sequence[Tensor]) -> Rungs:
+def _hashes(batch: Batch, index: int, count: int) -> Tensor:
+    """Return the fingerprints of a shard's sample ids and contents, each in its shard's column."""
+    contents = fingerprint.of_tensors(tensors_of((batch.inputs, batch.targets)))
+    hashes = torch.zeros((2, count), dtype=torch.int64, device=contents.device)
+    hashes[0, index] = fingerprint.of_tensors([batch.ids]).to(contents.device)
+    hashes[1, index] = contents
+    return hashes
+
+
+def _rungs_before(hashes: Tensor, loss: Tensor, gradients: Sequence[Tensor]) -> Rungs:
     return {
-        "sample_ids": fingerprint.of_tensors([batch.ids]),
-        "batch": fingerprint.of_tensors(tensors_of((batch.inputs, batch.targets))),
+        "sample_ids": fingerprint.combine(list(hashes[0])),
+        "batch": fingerprint.combine(list(hashes[1])),
         "loss": fingerprint.of_tensors([loss]),
         "gradients": fingerprint.of_tensors(gradients),
     }
