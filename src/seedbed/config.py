@@ -146,9 +146,9 @@ def resolve(composed: DictConfig) -> DictConfig:
     """Return the configuration with its seed drawn if it is null, and nothing left to look up."""
     config = OmegaConf.create(OmegaConf.to_container(composed))
     assert isinstance(config, DictConfig)
-    if config.get("seed", 0) is None:
-        config.seed = secrets.randbits(63)
     try:
+        if config.get("seed", 0) is None:
+            config.seed = secrets.randbits(63)
         OmegaConf.resolve(config)
         plain = OmegaConf.to_container(config, throw_on_missing=True)
     except OmegaConfBaseException as error:
