@@ -1,15 +1,22 @@
 """Say which operations are deterministic on this machine, and what determinism costs.
 
 usage: python scripts/probe_ops.py [--only NAME] [--repeats K] [--csv FILE] [--markdown FILE]
+       python scripts/probe_ops.py OVERRIDE...
 
 Each operation runs forward and backward on the same inputs, again and again, under the levels
 `fast` and `strict` in turn, on every kind of device that is there. Bits are compared, not values.
 
+With overrides, as train.py takes them, the first steps of that configuration run again and again
+instead. Listed by module are operations that strict refuses or that differ from one time to the
+next, and randomness that was drawn outside the streams.
+
 example:
     python scripts/probe_ops.py
     python scripts/probe_ops.py --only 'interpolate*' --repeats 100 --csv interpolate.csv
+    python scripts/probe_ops.py experiment=adding_lstm
 
-exit status: 0 the table was made, 2 the request cannot be served
+exit status: 0 the table was made, or nothing was found in the configuration; 1 something was
+found in it; 2 the request cannot be served
 """
 
 import argparse
@@ -17,12 +24,16 @@ import fnmatch
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from seedbed import config, launch
+from seedbed.compose import COMPOSITION_ERRORS, explain
 from seedbed.errors import InputError, exit_status
 
 if TYPE_CHECKING:
@@ -35,6 +46,8 @@ WIDTHS = (33, 6, 29, 29, 5)
 def main() -> int:
     """Probe, print the table row by row, and write it where asked."""
     arguments = parse()
+    if arguments.overrides:
+        return examine(arguments.overrides)
     # Older versions of PyTorch refuse matrix products on a GPU under strict without this.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     from seedbed import probe_report  # brings torch, which reads the variable
@@ -64,6 +77,7 @@ def parse() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )
+    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="such as model=lstm")
     parser.add_argument("--only", metavar="NAME", help="an operation, or several: 'max_pool*'")
     parser.add_argument("--repeats", metavar="K", default="10", help="runs per level (default: 10)")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write every figure there")
@@ -75,6 +89,24 @@ def parse() -> argparse.Namespace:
         )
     arguments.repeats = int(arguments.repeats)
     return arguments
+
+
+def examine(overrides: list[str]) -> int:
+    """Examine the configuration that train.py would make of the overrides.
+
+    A process of its own does it, under the environment variables of the level, as in training.
+    """
+    try:
+        with initialize_config_dir(str(LEVELS.parent), version_base="1.3"):
+            composed = compose("config", overrides)
+    except COMPOSITION_ERRORS as error:
+        raise explain(error) from error
+    settings = config.resolve(composed)
+    config.check(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        OmegaConf.save(settings, Path(folder) / "config.yaml")
+        command = [sys.executable, "-m", "seedbed.probe_model", folder]
+        return launch.run_passing_signals(command, launch.training_environment(settings))
 
 
 def create(path: Path | None) -> IO[str] | None:

@@ -1,0 +1,326 @@
+"""Examining one's own model finds what would not come back, and where, and nothing else."""
+
+import random
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from seedbed import determinism, rng
+from seedbed.probe_model import Remark, examine
+from seedbed.probe_randomness import held_generators
+from seedbed.probe_trace import Event, differing
+from seedbed.refusals import Place
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = np.random.default_rng(0)
+
+
+class Honest(torch.utils.data.Dataset):
+    """Sixteen images of 4 x 4 with noise from keyed generators."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.rand(1, 4, 4) + self.noise() + rng.generator().random(), index % 3
+
+    def noise(self) -> float:
+        return random.random() + np.random.random()
+
+
+class OwnGenerator(Honest):
+    def __init__(self) -> None:
+        self.transform = [np.random.RandomState(0)]
+
+    def noise(self) -> float:
+        return float(self.transform[0].random_sample())
+
+
+class Unseeded(Honest):
+    def noise(self) -> float:
+        return float(np.random.default_rng().random())
+
+
+class SharedGenerator(Honest):
+    def noise(self) -> float:
+        return float(SHARED.random())
+
+
+class UnkeyedFetch(Honest):
+    def fetch(self, ids: np.ndarray, key: int | None) -> tuple[Tensor, Tensor]:
+        return torch.ones(len(ids), 1, 4, 4) * np.random.random(), torch.from_numpy(ids % 3)
+
+
+class Net(nn.Module):
+    """Two layers with dropout between them, and a place for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(), self.middle())
+        self.head = nn.Linear(8, 3)
+
+    def middle(self) -> nn.Module:
+        return nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+class Unpooling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pooled, indices = F.max_pool1d(x[:, None], 2, return_indices=True)
+        return F.max_unpool1d(pooled, indices, 2)[:, 0]
+
+
+class Refused(Net):
+    def middle(self) -> nn.Module:
+        return Unpooling()
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()
+        self.generator.manual_seed(secrets.randbits(60))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(x.shape, generator=self.generator)
+
+
+class Noisy(Net):
+    def middle(self) -> nn.Module:
+        return Noise()
+
+
+class Outside(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.from_numpy(np.random.default_rng().random(8)).float()
+
+
+class FromOutside(Net):
+    def middle(self) -> nn.Module:
+        return Outside()
+
+
+class RandomStart(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.constant_(self.head.bias, secrets.randbits(20))
+
+
+class Forking(torch.autograd.Function):
+    """Does nothing; its gradient is another one each time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient + torch.rand(
+            1, generator=torch.Generator().manual_seed(secrets.randbits(60))
+        )
+
+
+class ForkingLayer(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Forking.apply(x)
+
+
+class OtherGradient(Net):
+    def middle(self) -> nn.Module:
+        return ForkingLayer()
+
+
+@pytest.fixture(autouse=True)
+def _flags() -> Iterator[None]:
+    before = determinism.in_force()
+    yield
+    determinism.apply(before)
+
+
+def settings(
+    model: type = Net, data: type = Honest, level: str = "strict", seeding: bool = True
+) -> dict[str, Any]:
+    spec = OmegaConf.to_container(OmegaConf.load(ROOT / f"configs/determinism/{level}.yaml"))
+    # This process has started already, with an environment and threads of its own.
+    spec |= {"env": {}, "interop_threads": None, "seeding": seeding}
+    here = {"_target_": f"{__name__}.{data.__name__}"}
+    return {
+        "seed": 0,
+        "seeds": dict.fromkeys(rng.STREAMS, 0),
+        "determinism": spec,
+        "trainer": {
+            "device": "cpu", "compile": False, "precision": "float32", "gradient_clip_norm": 1.0,
+            "processes": 1, "shards": 1,
+        },
+        "data": {
+            "batch_size": 4, "task": {"name": "classification"}, "train": here, "validation": here,
+        },
+        "model": {"name": "net", "_target_": f"{__name__}.{model.__name__}"},
+        "optimizer": {"name": "adamw", "_target_": "torch.optim.AdamW", "lr": 0.01},
+        "trusted_packages": [__name__, "torch.optim"],
+    }  # fmt: skip
+
+
+def found(remarks: list[Remark]) -> list[tuple[str, str, str]]:
+    return [(remark.where, remark.phase, remark.what) for remark in remarks]
+
+
+@pytest.mark.parametrize("level", ["strict", "seeded", "fast"])
+def test_an_honest_configuration_gets_no_remark(level: str) -> None:
+    """Keyed draws from four generators, in data and model, are no reason for a remark."""
+    assert examine(settings(level=level)) == []
+
+
+@pytest.mark.parametrize("level", ["strict", "fast"])
+def test_a_refused_operation_is_named_with_its_module_and_line(level: str) -> None:
+    """What strict would refuse is found at every level, with what to use instead."""
+    (remark,) = examine(settings(Refused, level=level))
+
+    assert found([remark]) == [("body.3", "forward", "aten.max_unpool2d.default")]
+    assert "raises under strict: max_unpooling2d_forward_out" in remark.says
+    assert "use torch.zeros" in remark.says
+    assert remark.line.startswith(f"{__file__}:")
+
+
+def test_a_generator_of_ones_own_in_a_model_is_found() -> None:
+    """The operation that draws from it, the generator, and the entropy behind its seed."""
+    remarks = examine(settings(Noisy))
+
+    assert ("body.3", "forward", "aten.rand.generator") in found(remarks)
+    assert ("model", "step", "model.body.3.generator") in found(remarks)
+    says = {remark.says for remark in remarks if remark.what == "aten.rand.generator"}
+    assert "gives other bits for the same inputs" in says
+
+
+def test_what_comes_in_from_outside_is_named_where_it_comes_in() -> None:
+    """A NumPy draw in a model has no operation of its own; the one that takes it is named."""
+    remarks = examine(settings(FromOutside))
+
+    (first,) = [r for r in remarks if r.says.startswith("gets other bits, which no operation made")]
+    assert (first.where, first.phase) == ("body.3", "forward")
+    assert first.line.startswith(f"{__file__}:")
+    assert any(__file__ in remark.what for remark in remarks if remark.phase == "step")
+
+
+def test_a_backward_pass_is_placed_in_the_module_of_its_forward_pass() -> None:
+    """Another gradient each time is found in the layer whose gradient it is."""
+    remarks = examine(settings(OtherGradient))
+
+    assert ("body.3", "backward", "aten.rand.generator") in found(remarks)
+
+
+def test_weights_that_start_otherwise_are_found() -> None:
+    """Initial weights that do not come from the init stream are named, and only those."""
+    remarks = examine(settings(RandomStart))
+
+    says = "starts with other values"
+    assert [r.what for r in remarks if r.says == says] == ["head.bias"]
+    assert not any("aten" in remark.what for remark in remarks)
+
+
+@pytest.mark.parametrize(
+    ("data", "drawn"),
+    [
+        (OwnGenerator, "data.train.dataset.transform[0]"),
+        (SharedGenerator, f"{__name__}.SHARED"),
+        (UnkeyedFetch, "numpy.random"),
+        (Unseeded, "the operating system's entropy"),
+    ],
+)
+def test_randomness_outside_the_streams_is_found_in_data(data: type, drawn: str) -> None:
+    """A generator that moved without being keyed is named by where it is held."""
+    remarks = examine(settings(data=data))
+
+    assert any(r.where == "data.train" and r.what.startswith(drawn) for r in remarks)
+
+
+def test_batches_that_differ_are_found_once_and_not_again_in_operations() -> None:
+    """The same samples with other contents are the data's fault alone."""
+    remarks = examine(settings(data=Unseeded))
+
+    assert [r.what for r in remarks if "same sample ids" in r.says] == ["batch"]
+    assert {r.where for r in remarks} == {"data.train"}
+
+
+def test_without_seeding_all_that_is_drawn_is_found() -> None:
+    """determinism.seeding=false leaves the generators to themselves, and dropout shows it."""
+    remarks = examine(settings(seeding=False))
+
+    assert ("model", "step", "torch") in found(remarks)
+    assert ("body.2", "forward") in [(where, phase) for where, phase, _ in found(remarks)]
+
+
+EVENT = Event(Place("a", "", "forward"), "aten.mm", (1,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "says"),
+    [
+        ([EVENT], [EVENT], []),
+        ([EVENT], [replace(EVENT, outputs=(3,))], ["gives other bits"]),
+        ([EVENT], [replace(EVENT, inputs=(0,), outputs=(3,))], ["gets other bits"]),
+        ([EVENT], [replace(EVENT, inputs=(0,))], []),
+        (
+            [EVENT, EVENT],
+            [replace(EVENT, outputs=(3,)), replace(EVENT, inputs=(3,), outputs=(4,))],
+            ["gives other bits"],
+        ),
+        ([EVENT, EVENT], [EVENT], ["runs in one run of the step only"]),
+        ([EVENT], [replace(EVENT, operation="aten.add")], ["another operation, aten.mm"]),
+    ],
+)
+def test_the_first_to_part_is_blamed(
+    first: list[Event], again: list[Event], says: list[str]
+) -> None:
+    """An operation that passes on other bits is not blamed for them, except the first one."""
+    said = [text for _, text in differing(first, again)]
+
+    assert [b for a, b in zip(said, says, strict=True) if not a.startswith(b)] == []
+
+
+def test_the_global_generators_are_nobodys_own() -> None:
+    """The search finds generators that objects hold, and leaves out those that are keyed."""
+
+    class Holder:
+        own = None
+
+        def __init__(self) -> None:
+            self.parts = {"x": (np.random.default_rng(0), torch.default_generator)}
+            self.draw = lambda: SHARED.random()
+
+    assert set(held_generators({"data": Holder()})) == {
+        "data.parts['x'][0]",
+        f"{__name__}.SHARED",
+    }
+
+
+def test_the_command_examines_the_configuration_that_train_would_make() -> None:
+    """Overrides are composed as by train.py; an honest model exits with 0."""
+    done = script("model=cnn", "data.batch_size=8")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all operations came back, all randomness was keyed" in done.stdout
+
+
+def test_the_command_says_no() -> None:
+    """Something found is exit status 1; a key that does not exist is 2."""
+    assert script("model=cnn", "data.batch_size=8", "determinism.seeding=false").returncode == 1
+    assert script("no_such=1").returncode == 2
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "probe_ops.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
