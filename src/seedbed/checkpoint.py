@@ -8,7 +8,6 @@ and texts only; a file that holds anything else is refused, never executed.
 import hashlib
 import io
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import torch
 from seedbed import record
 from seedbed.errors import InputError
 
-LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
+LAST, PREVIOUS = record.LAST_CHECKPOINTS
+BEST = "best.pt"
 _PREFIX = b"seedbed sha256 "
 _COMMENT_BYTES = len(_PREFIX) + 64
 
@@ -53,7 +53,7 @@ def load(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: expected the content that was written, got other bytes")
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+    except Exception as error:  # whatever a made-up file provokes
         raise InputError(
             f"{path}: expected tensors and numbers, got something else ({str(error)[:80]!r})"
         ) from None
@@ -73,7 +73,7 @@ def load_newest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
         InputError: there are checkpoints, and all of them are damaged.
     """
     problems: list[str] = []
-    for name in (LAST, PREVIOUS):
+    for name in record.LAST_CHECKPOINTS:
         if not (folder / name).exists():
             continue
         try:
@@ -83,3 +83,12 @@ def load_newest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     if problems:
         raise InputError(f"{'; '.join(problems)}; start anew by scripts/verify.py or train.py")
     return None, problems
+
+
+def discard_damaged(folder: Path) -> None:
+    """Put the checkpoint before a damaged `last.pt` in its place.
+
+    Otherwise the next one that is saved would push the damaged one over the good one.
+    """
+    os.replace(folder / PREVIOUS, folder / LAST)
+    record.sync_folder(folder)

@@ -5,7 +5,7 @@ made up, compare the same way.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import Row
+from seedbed.record import Row, flatten
 
 # What one step can say, in causal order: what the step did, then what was evaluated after it.
 COLUMNS = (
@@ -189,19 +189,6 @@ def read(folder: Path) -> Record:
     _check(folder / "metrics.csv", metrics, ("loss", "metric"))
     summary = record.read_summary(folder)
     return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
-
-
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings, and of lists of mappings, by dotted path."""
-    if isinstance(tree, list) and any(isinstance(item, Mapping) for item in tree):
-        tree = {str(number): item for number, item in enumerate(tree)}
-    if not isinstance(tree, Mapping):
-        return {prefix.removesuffix("."): tree}
-    return {
-        path: leaf
-        for name, value in tree.items()
-        for path, leaf in flatten(value, f"{prefix}{name}.").items()
-    }
 
 
 def patched_files(patch: bytes) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,16 @@ from torch import nn
 
 from seedbed import (
     build,
-    checkpoint,
     determinism,
     environment,
     fingerprint,
     record,
     refusals,
+    restart,
+    resume,
     rng,
     schedules,
+    source,
     tasks,
     training,
 )
@@ -46,12 +48,14 @@ def carry_out(
     code: tuple[dict[str, Any], bytes],
     stop_requested: Callable[[], bool],
     summary: dict[str, Any],
+    request: resume.Request,
 ) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
     Args:
         code: what `source.snapshot` returned.
         summary: brought up to date, also when an exception leaves; what becomes summary.json.
+        request: what somebody who goes on with the run asked for; in the settings already.
 
     Raises:
         training.Interrupted: it was asked to stop, and a checkpoint is saved.
@@ -59,19 +63,17 @@ def carry_out(
     prepare_backends(settings["determinism"])
     device = choose_device(settings["trainer"]["device"])
     circumstances = environment.describe(device) | {"git": code[0], "data_sha256": None}
-    is_new = not (folder / "environment.json").exists()
-    if is_new:
-        write_circumstances(folder, circumstances, code[1])
+    if summary["status"] == "running":  # a new run: its record is complete, also if it fails here
+        record.write_circumstances(folder, circumstances, code[1])
     sources = build_sources(settings)
     circumstances["data_sha256"] = getattr(sources.train.dataset, "sha256", None)
-    if is_new:
-        write_circumstances(folder, circumstances, code[1])
     learner = build_learner(settings, device)
-    state = restore(folder, learner)
+    origin = resume.Origin(dict(settings), circumstances, source.patched_files(code[1]))
+    state = restart.take_up(folder, learner, origin, code[1], request, summary)
     plan = make_plan(settings, len(sources.train))
-    progress = training.Progress(**(state or {}).get("progress", {}))
+    progress = training.Progress(**state.get("progress", {}))
     shards = Shards(stop_requested)
-    journal = Journal(folder, learner, plan, state)
+    journal = Journal(folder, learner, plan, asdict(origin), state)
     introduce(journal, settings, learner, plan, progress)
     try:
         with warnings_listed(settings["determinism"], learner, journal):
@@ -207,31 +209,6 @@ def make_plan(settings: Settings, training_samples: int) -> training.Plan:
             final_fraction=schedule["final_fraction"],
         ),
     )
-
-
-def restore(folder: Path, learner: training.Learner) -> dict[str, Any] | None:
-    """Load the newest good checkpoint into model and optimizer; None if there is none."""
-    (folder / "checkpoints").mkdir(exist_ok=True)
-    state, problems = checkpoint.load_newest(folder / "checkpoints")
-    for problem in problems:
-        print(f"warning: {problem}; going on from the checkpoint before it", flush=True)
-    if state is None:
-        return None
-    try:
-        learner.model.load_state_dict(state["model"])
-        learner.optimizer.load_state_dict(state["optimizer"])
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{folder}: expected a checkpoint of this model and optimizer, got "
-            f"{' '.join(str(error).split())[:160]}; go on with the configuration that wrote it"
-        ) from None
-    return state
-
-
-def write_circumstances(folder: Path, found: dict[str, Any], patch: bytes) -> None:
-    """Write environment.json and source.patch."""
-    record.write_json(folder / "environment.json", found)
-    record.write_atomically(folder / "source.patch", patch)
 
 
 def train(

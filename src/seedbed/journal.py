@@ -27,11 +27,17 @@ class Journal:
         folder: Path,
         learner: Learner,
         plan: Plan,
+        origin: dict[str, Any],
         resumed_from: dict[str, Any] | None = None,
     ) -> None:
-        """Start the tables, or cut them back to where the checkpoint was made."""
+        """Start the tables, or cut them back to where the checkpoint was made.
+
+        Args:
+            origin: what checkpoints say of how they were made (`resume.Origin`).
+        """
         lengths = (resumed_from or {}).get("table_bytes", {})
         self._folder, self._learner, self._plan = folder, learner, plan
+        self._origin = origin
         self._metrics = record.Table(
             folder / "metrics.csv", record.METRIC_FIELDS, lengths.get("metrics.csv")
         )
@@ -118,6 +124,7 @@ class Journal:
         self._since = now
         state = {
             "format_version": record.FORMAT_VERSION,
+            "origin": self._origin,
             "progress": progress.state(),
             "model": self._learner.model.state_dict(),
             "optimizer": self._learner.optimizer.state_dict(),

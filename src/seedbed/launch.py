@@ -33,42 +33,47 @@ def training_environment(config: DictConfig) -> dict[str, str]:
 def claim(folder: Path, config: DictConfig) -> None:
     """Create the run folder and its config.yaml; a folder that holds a run is never taken.
 
-    The file is created exclusively, so of two runs that want one folder in the same instant one
-    gets it and the other is refused.
+    Of two runs that want one folder in the same instant one gets the lock and the other is
+    refused. Whenever the process is killed, there is a whole config.yaml or none.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "config.yaml", "x") as file:
-            file.write(OmegaConf.to_yaml(config, resolve=True))
+        with record.lock(folder):
+            if (folder / "config.yaml").exists():
+                raise FileExistsError
+            yaml = OmegaConf.to_yaml(config, resolve=True)
+            record.write_atomically(folder / "config.yaml", yaml)
     except FileExistsError:
         raise InputError(
             f"hydra.run.dir: expected a folder without a run, got {folder}, which holds one; "
             "choose another, or go on with it by scripts/resume.py"
         ) from None
     except OSError as error:
-        (folder / "config.yaml").unlink(missing_ok=True)
+        (folder / ".lock").unlink(missing_ok=True)
         raise InputError(
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{folder}; choose another, or free space"
         ) from None
 
 
-def worker_command(config: DictConfig, folder: Path) -> list[str]:
-    """Return the command that trains in a run folder."""
+def worker_command(config: DictConfig, folder: Path, request: str | None = None) -> list[str]:
+    """Return the command that trains in a run folder; `request` is a `resume.Request` as text."""
     python = [sys.executable, "-m"]
     processes = config.trainer.processes
     if processes > 1:
         python += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
-    return [*python, "seedbed.worker", str(folder)]
+    return [*python, "seedbed.worker", str(folder), *([request] if request else [])]
 
 
-def run_worker(config: DictConfig, folder: Path, environment: Mapping[str, str]) -> int:
+def run_worker(
+    config: DictConfig, folder: Path, environment: Mapping[str, str], request: str | None = None
+) -> int:
     """Run the training process to its end, passing signals on; return its exit status.
 
     It keeps our terminal, so that a `breakpoint()` in a model works, and our process group, so
     that Ctrl-C reaches it. A process killed by signal N gives 128 + N, as in a shell.
     """
-    return run_passing_signals(worker_command(config, folder), environment)
+    return run_passing_signals(worker_command(config, folder, request), environment)
 
 
 def run_passing_signals(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -20,6 +20,7 @@ FORMAT_VERSION = 1
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "metric", "learning_rate")
 RUNGS = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
 FINGERPRINT_FIELDS = ("step", *RUNGS)
+LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 Row = dict[str, str]
 
 
@@ -113,6 +114,19 @@ def read_rows(path: Path, fields: tuple[str, ...]) -> Iterator[Row]:
             yield dict(zip(fields, values, strict=True))
 
 
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings, and of lists of mappings, by dotted path."""
+    if isinstance(tree, list) and any(isinstance(item, Mapping) for item in tree):
+        tree = {str(number): item for number, item in enumerate(tree)}
+    if not isinstance(tree, Mapping):
+        return {prefix.removesuffix("."): tree}
+    return {
+        path: leaf
+        for name, value in tree.items()
+        for path, leaf in flatten(value, f"{prefix}{name}.").items()
+    }
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file so that a reader, or a power cut, finds the old content or the new."""
     data = content.encode() if isinstance(content, str) else content
@@ -142,6 +156,22 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(value, indent=2, allow_nan=True) + "\n")
 
 
+def require_bytes(path: Path, least: int) -> None:
+    """Raise InputError for a table that is shorter than it was when a checkpoint was made."""
+    size = path.stat().st_size if path.exists() else 0
+    if size < least:
+        raise InputError(
+            f"{path}: expected at least {least} bytes, got {size}; the record was shortened, "
+            "replay the run with scripts/verify.py"
+        )
+
+
+def write_circumstances(folder: Path, environment: Mapping[str, Any], patch: bytes) -> None:
+    """Write environment.json and source.patch."""
+    write_json(folder / "environment.json", environment)
+    write_atomically(folder / "source.patch", patch)
+
+
 class Table:
     """A CSV file of a record that only grows, and can be cut back to where a checkpoint was."""
 
@@ -152,11 +182,7 @@ class Table:
             self._file = open(path, "w", newline="")
             self.append([dict(zip(fields, fields, strict=True))])
             return
-        if path.stat().st_size < keep_bytes:
-            raise InputError(
-                f"{path}: expected at least {keep_bytes} bytes, got {path.stat().st_size}; the "
-                "record was shortened, replay the run with scripts/verify.py"
-            )
+        require_bytes(path, keep_bytes)
         os.truncate(path, keep_bytes)
         self._file = open(path, "a", newline="")
 
@@ -215,13 +241,13 @@ class Tee:
 
 
 @contextmanager
-def tee_output(path: Path) -> Iterator[None]:
-    """Copy what the process prints into a file, after what the file holds already."""
+def tee_output(path: Path) -> Iterator[IO[str]]:
+    """Copy what the process prints into a file, after what the file holds already; yield it."""
     stdout, stderr = sys.stdout, sys.stderr
     with open(path, "a", buffering=1) as log:
         sys.stdout, sys.stderr = Tee(stdout, log), Tee(stderr, log)  # type: ignore[assignment]
         try:
-            yield
+            yield log
         finally:
             sys.stdout, sys.stderr = stdout, stderr
 

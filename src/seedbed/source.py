@@ -1,6 +1,7 @@
 """The code that ran: git commit and patch of what was not committed."""
 
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -8,6 +9,11 @@ from typing import Any
 
 # Untracked files that are larger are named in the record, not copied into it.
 MAX_UNTRACKED_BYTES = 1 << 20
+# Whatever the user's git is set to, patches look the same.
+_DIFF = (
+    "diff", "--binary", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color",
+    "--src-prefix=a/", "--dst-prefix=b/",
+)  # fmt: skip
 
 
 def project_root() -> Path:
@@ -33,10 +39,30 @@ def snapshot(root: Path) -> tuple[dict[str, Any], bytes]:
     return state, patch
 
 
+def files(root: Path, commit: str) -> dict[str, str] | None:
+    """Return the blob id of each file of a commit, by path; None if git does not have it."""
+    listing = _git(root, "ls-tree", "-r", "-z", "--full-tree", commit)
+    if listing is None:
+        return None
+    entries = (entry.partition(b"\t") for entry in listing.split(b"\0") if entry)
+    return {os.fsdecode(path): facts.split()[2].decode() for facts, _, path in entries}
+
+
+def patched_files(patch: bytes) -> dict[str, str]:
+    """Return the blob id of each file that a patch of `snapshot` makes; empty if it deletes it."""
+    blobs = {}
+    for section in (b"\n" + patch).split(b"\ndiff --git ")[1:]:
+        path = os.fsdecode(section.splitlines()[0].rpartition(b" b/")[2])
+        found = re.search(rb"^index [0-9a-f]+\.\.([0-9a-f]+)", section, re.MULTILINE)
+        if found:  # or only its permissions changed
+            blobs[path] = found[1].decode().strip("0") and found[1].decode()
+    return blobs
+
+
 def _patch(root: Path, untracked: list[str]) -> bytes:
     """Diff against HEAD with untracked files, leaving the user's index as it is."""
     if not untracked:
-        return _git(root, "diff", "--binary", "HEAD") or b""
+        return _git(root, *_DIFF, "HEAD") or b""
     with tempfile.TemporaryDirectory() as folder:
         objects = (_git(root, "rev-parse", "--git-path", "objects") or b"").decode().strip()
         environment = {
@@ -47,7 +73,7 @@ def _patch(root: Path, untracked: list[str]) -> bytes:
         _git(root, "read-tree", "HEAD", environment=environment)
         _git(root, "add", "--update", environment=environment)
         _git(root, "add", "--", *untracked, environment=environment)
-        return _git(root, "diff", "--binary", "--cached", "HEAD", environment=environment) or b""
+        return _git(root, *_DIFF, "--cached", "HEAD", environment=environment) or b""
 
 
 def _git(root: Path, *arguments: str, environment: dict[str, str] | None = None) -> bytes | None:

@@ -1,9 +1,9 @@
 """The training process: a run folder's configuration in, its record out.
 
-python -m seedbed.worker RUN_FOLDER
+python -m seedbed.worker RUN_FOLDER [REQUEST]
 
-It starts the run, or goes on from its newest checkpoint. Signals are handled before anything
-slow is imported.
+It starts the run, or goes on from its newest checkpoint; REQUEST (of `resume.Request`) says what
+shall change then. Signals are handled before anything slow is imported.
 """
 
 import errno
@@ -17,11 +17,15 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, record
+from seedbed import config, record, resume
 from seedbed.errors import InputError, Interrupted, exit_status
 
 # What a disk says when it will not take any more.
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+
+
+# A checkpoint is there, but whether the run can go on from it is not known yet.
+RESUMING = "resuming"
 
 
 class Stop:
@@ -48,31 +52,51 @@ class Stop:
 
 def main() -> int:
     """Train in the folder that the command line names; return the exit status."""
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         raise InputError("usage: expected python -m seedbed.worker RUN_FOLDER; name one folder")
     folder = Path(sys.argv[1])
+    request = resume.Request.parse(sys.argv[2]) if len(sys.argv) == 3 else resume.Request()
     stop = Stop()
-    settings = record.read_config(folder)
-    with record.lock(folder), record.tee_output(folder / "train.log"):
-        summary: dict[str, Any] = {
-            "format_version": record.FORMAT_VERSION,
-            "status": "running",
-            "error": None,
-            "seed": settings.get("seed"),
-        }
-        status = run(folder, settings, stop, summary)
-        conclude(folder, summary)
+    settings = resume.with_request(record.read_config(folder), request)
+    with record.lock(folder):
+        before = resume.require_unfinished(folder)
+        with record.tee_output(folder / "train.log") as log:
+            length = log.tell()
+            summary = opening(folder, settings, before)
+            status = run(folder, settings, request, stop, summary)
+            if summary["status"] == RESUMING:
+                log.truncate(length)  # the run did not go on, and its record stays as it was
+            else:
+                conclude(folder, summary)
     return status
 
 
-def run(folder: Path, settings: DictConfig, stop: Stop, summary: dict[str, Any]) -> int:
+def opening(folder: Path, settings: DictConfig, before: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run that is about to start, or to go on."""
+    return {
+        "format_version": record.FORMAT_VERSION,
+        "status": RESUMING if resume.has_checkpoint(folder) else "running",
+        "error": None,
+        "seed": settings.get("seed"),
+        "resumes": before.get("resumes", []),
+    }
+
+
+def run(
+    folder: Path,
+    settings: DictConfig,
+    request: resume.Request,
+    stop: Stop,
+    summary: dict[str, Any],
+) -> int:
     """Train; however it ends, bring the summary up to date and return the exit status."""
     try:
-        record.write_json(folder / "summary.json", summary)
+        if summary["status"] == "running":
+            record.write_json(folder / "summary.json", summary)
         config.check(settings)
-        _train(folder, settings, stop, summary)
+        _train(folder, settings, request, stop, summary)
     except (Interrupted, KeyboardInterrupt):
-        summary["status"] = "interrupted"
+        _note(summary, "interrupted", None)
         return 128 + (stop.signal or signal.SIGINT)
     except InputError as error:
         return _fail(summary, str(error))
@@ -87,13 +111,19 @@ def run(folder: Path, settings: DictConfig, stop: Stop, summary: dict[str, Any])
         )
     except Exception as error:  # a defect, here or in the user's code: it deserves its traceback
         traceback.print_exc()
-        summary |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        _note(summary, "failed", f"{type(error).__name__}: {error}")
         return 1
-    summary["status"] = "finished"
+    _note(summary, "finished", None)
     return 0
 
 
-def _train(folder: Path, settings: DictConfig, stop: Stop, summary: dict[str, Any]) -> None:
+def _train(
+    folder: Path,
+    settings: DictConfig,
+    request: resume.Request,
+    stop: Stop,
+    summary: dict[str, Any],
+) -> None:
     """Import what is slow, meanwhile asking git what code this is; then train."""
     from seedbed import source
 
@@ -104,11 +134,17 @@ def _train(folder: Path, settings: DictConfig, stop: Stop, summary: dict[str, An
 
     reader.join()
     plain: dict[str, Any] = OmegaConf.to_container(settings)  # type: ignore[assignment]
-    experiment.carry_out(folder, plain, found[0], stop.requested, summary)
+    experiment.carry_out(folder, plain, found[0], stop.requested, summary, request)
+
+
+def _note(summary: dict[str, Any], status: str, error: str | None) -> None:
+    """Note how a run ended, unless it ended before it went on."""
+    if summary["status"] != RESUMING:
+        summary |= {"status": status, "error": error}
 
 
 def _fail(summary: dict[str, Any], error: str) -> int:
-    summary |= {"status": "failed", "error": error}
+    _note(summary, "failed", error)
     print(f"error: {error}", file=sys.stderr, flush=True)
     return 2
 

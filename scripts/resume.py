@@ -1,0 +1,48 @@
+"""Go on with a run that was interrupted, killed or failed; it ends with the bits it would have had.
+
+usage: python scripts/resume.py RUN [--allow-changed] [key=value ...]
+
+example:
+    python scripts/resume.py runs/a                      from its newest checkpoint
+    python scripts/resume.py runs/a data.num_workers=4   with another number of loader workers
+
+How the work is done may change: data.num_workers, data.persistent_workers, data.prefetch_factor,
+data.start_method, trainer.processes. Any other change of configuration, code or environment since
+the checkpoint was made is reported; under determinism=strict, one that can alter bits is refused.
+
+exit status: 0 finished, 2 it cannot go on, 130 or 143 interrupted again
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from seedbed import resume
+from seedbed.errors import exit_status
+
+
+def main() -> int:
+    """Go on with a run folder."""
+    arguments = parse()
+    return resume.go_on(arguments.run, arguments.overrides, arguments.allow_changed)
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="what shall change")
+    parser.add_argument(
+        "--allow-changed",
+        action="store_true",
+        help="go on although something changed that can alter bits",
+    )
+    return parser.parse_intermixed_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

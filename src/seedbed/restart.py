@@ -1,0 +1,90 @@
+"""Going on from a checkpoint: into model and optimizer, if nothing speaks against it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from seedbed import checkpoint, record, resume, training
+from seedbed.errors import InputError
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that a run can go on from.
+
+    Attributes:
+        problems: what is wrong with the newer ones that were passed over.
+        changes: what is not as it was when it was made.
+    """
+
+    state: dict[str, Any]
+    problems: list[str]
+    changes: list[resume.Change]
+
+
+def take_up(
+    folder: Path,
+    learner: training.Learner,
+    origin: resume.Origin,
+    patch: bytes,
+    request: resume.Request,
+    summary: dict[str, Any],
+) -> dict[str, Any]:
+    """Take up a run where its newest good checkpoint is, and bring its record up to date.
+
+    Returns:
+        The checkpoint; {} where there is none, and the run starts from the beginning.
+
+    Raises:
+        InputError: the run cannot go on from here. Nothing of the record has changed.
+    """
+    restored = load(folder, learner, origin, request.allow_changed)
+    if restored is not None:
+        note(folder, restored, summary)
+    if request.settings:
+        record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
+    record.write_circumstances(folder, origin.environment, patch)
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    resume.remove_leftovers(folder)
+    return restored.state if restored else {}
+
+
+def load(
+    folder: Path, learner: training.Learner, origin: resume.Origin, allow_changed: bool
+) -> Restored | None:
+    """Load the newest good checkpoint into model and optimizer; None if there is none."""
+    state, problems = checkpoint.load_newest(folder / "checkpoints")
+    if state is None:
+        return None
+    try:
+        made_under, step = resume.Origin(**state["origin"]), state["progress"]["step"]
+        changes = resume.changes(made_under, origin)
+        strict = made_under.settings["determinism"]["on_nondeterministic"] == "error"
+        if strict and not allow_changed:
+            resume.require_equal(changes, step)
+        for name, length in state["table_bytes"].items():
+            record.require_bytes(folder / name, length)
+        learner.model.load_state_dict(state["model"])
+        learner.optimizer.load_state_dict(state["optimizer"])
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{folder}: expected a checkpoint of this model and optimizer, got "
+            f"{' '.join(str(error).split())[:160]}; go on with the configuration that wrote it"
+        ) from None
+    return Restored(state, problems, changes)
+
+
+def note(folder: Path, restored: Restored, summary: dict[str, Any]) -> None:
+    """Say and record with what the run goes on."""
+    step = restored.state["progress"]["step"]
+    for problem in restored.problems:
+        print(f"warning: {problem}; going on from the one before it, of step {step}", flush=True)
+    for change in restored.changes:
+        print(f"changed since step {step}: {change}", flush=True)
+    summary["status"] = "running"
+    summary["resumes"] = [*summary["resumes"], resume.entry(step, restored.changes)]
+    record.write_json(folder / "summary.json", summary)
+    if restored.problems:
+        checkpoint.discard_damaged(folder / "checkpoints")
