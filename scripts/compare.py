@@ -85,7 +85,7 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
         likely = causes.rank(result.difference, found)
         found = [change for change in found if change not in likely]
         if found:
-            yield "\nDiffers too, but does not explain it"
+            yield "\nDiffers too"
     if found:
         yield from causes.table(found)
     yield from loss_table(

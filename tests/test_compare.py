@@ -313,6 +313,16 @@ def test_places_and_times_are_never_causes(tmp_path: Path, rung: str) -> None:
     assert [digest] == causes.rank(Difference(2, "batch", "", "", located=False), [*found, digest])
 
 
+def test_a_flag_is_no_cause_beside_the_setting_that_asked_for_it() -> None:
+    """What is in force because it was asked for is named once; what nobody asked for stays."""
+    asked = causes.Change("configuration", "determinism.cudnn.benchmark", False, True)
+    in_force = causes.Change("environment", "flags.cudnn.benchmark", False, True)
+    difference = Difference(1, "gradients", "", "")
+
+    assert causes.rank(difference, [asked, in_force]) == [asked]
+    assert causes.rank(difference, [in_force]) == [in_force]
+
+
 def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
     """Of two files changed, the model's explains the forward pass and the loader's the batch."""
     patch = "".join(

@@ -9,7 +9,6 @@ from typing import Any
 from seedbed.compare import Difference, Record
 from seedbed.rungs import CAUSAL_ORDER, RUNGS
 
-ABSENT = "(absent)"
 _MOST_CHARACTERS = 44
 
 # Where a run lies and when it ran changes no bit; what lies there is known by its digest.
@@ -22,7 +21,10 @@ _LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
 
 @dataclass(frozen=True)
 class Change:
-    """A setting, an environment entry or a source file that is not the same in two records."""
+    """A setting, an environment entry or a source file that is not the same in two records.
+
+    A key that a record lacks is None there.
+    """
 
     kind: str  # configuration, environment or code
     key: str
@@ -38,10 +40,10 @@ def changes(a: Record, b: Record) -> list[Change]:
         ("code", a.code, b.code),
     )
     return [
-        Change(kind, key, before.get(key, ABSENT), after.get(key, ABSENT))
+        Change(kind, key, before.get(key), after.get(key))
         for kind, before, after in sides
         for key in sorted(before.keys() | after.keys())
-        if before.get(key, ABSENT) != after.get(key, ABSENT)
+        if before.get(key) != after.get(key)
     ]
 
 
@@ -51,6 +53,8 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     Where the ladder does not say on which rung the difference arose, the rungs above and below
     follow the one that was seen.
     """
+    found = list(found)
+    settings = {change.key for change in found if change.kind == "configuration"}
     keys = RUNGS[difference.rung].keys
     if not difference.located:
         keys += tuple(key for rung in CAUSAL_ORDER for key in RUNGS[rung].keys)
@@ -59,7 +63,7 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     ranked = [
         (place, change.key, change)
         for change in found
-        if not _is_no_cause(change)
+        if not _is_no_cause(change) and _asked_for(change) not in settings
         for place in [next((n for n, key in enumerate(keys) if _fits(change, key)), None)]
         if place is not None
     ]
@@ -109,7 +113,7 @@ def table(found: Iterable[Change]) -> Iterator[str]:
 
 
 def _short(value: object) -> str:
-    text = " ".join(str(value).split())
+    text = "-" if value is None else " ".join(str(value).split())
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
 
 
@@ -118,9 +122,15 @@ def _fits(change: Change, pattern: str) -> bool:
     return fnmatchcase(f"code:/{change.key}" if is_file else change.key, pattern)
 
 
+def _asked_for(change: Change) -> str | None:
+    """Return the setting that an entry of the environment only carries out."""
+    kind, _, rest = change.key.partition(".")
+    return {"flags": f"determinism.{rest}", "env": f"determinism.env.{rest}"}.get(kind)
+
+
 def _is_no_cause(change: Change) -> bool:
-    if change.kind == "code":
-        return False
+    if change.kind == "code":  # what the training process never imports
+        return change.key.startswith(("tests/", "scripts/", "docs/"))
     if change.key == "determinism.fingerprint_every_steps":
         return True
     is_place = not _PLACES.isdisjoint(re.split(r"[._]", change.key.lower()))

@@ -183,7 +183,7 @@ def _curves(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
         _line(axes, running_mean(*train, window), label, color=BLUE)
     else:
         _line(axes, train, "training", color=BLUE)
-    _line(axes, curves["validation"], "validation", color=ORANGE, marker="o", markersize=3)
+    _line(axes, curves["validation"], "validation", color=ORANGE, marker="o", markersize=4)
     _line(axes, curves["test"], "test", color=GREEN, ls="", marker="D")
     broken = [step for steps, values in curves.values() for step in steps[~np.isfinite(values)]]
     if broken:
@@ -244,8 +244,8 @@ def _difference(axes: "Axes", a: tuple[Array, Array], b: tuple[Array, Array]) ->
     axes.set(yscale="log", ylim=(10.0 ** (low - 1.5), 10.0 ** (high + 0.2)))
     # Below the dotted line the axis is no longer logarithmic: it is exactly zero there.
     axes.axhline(10.0 ** (low - 0.5), color=GREY, linewidth=0.8, linestyle="--")
-    axes.plot(steps[seen], apart[seen], ".", color=BLUE, markersize=3)
-    axes.plot(steps[zero], np.full(zero.sum(), 10.0 ** (low - 1)), ".", color=GREEN, markersize=3)
+    axes.plot(steps[seen], apart[seen], ".", color=BLUE, markersize=4)
+    axes.plot(steps[zero], np.full(zero.sum(), 10.0 ** (low - 1)), ".", color=GREEN, markersize=4)
     shown = range(low, high + 1, max(1, (high - low) // 4)) if seen.any() else []
     axes.set_yticks([10.0 ** (low - 1), *(10.0**power for power in shown)])
     axes.set_yticklabels(["exactly 0", *(f"$10^{{{power}}}$" for power in shown)])

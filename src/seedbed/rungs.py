@@ -13,7 +13,7 @@ class Rung:
     keys: tuple[str, ...]
 
 
-_CODE = ("code:*.py", "code:*.c*", "git.commit")
+_CODE = ("git.commit", "code:*.py", "code:*.c*")
 _MACHINE = (
     *("trainer.device", "device", "trainer.precision", "trainer.compile", "determinism.name"),
     *("determinism.on_nondeterministic", "determinism.*", "flags.*", "versions.torch*"),
@@ -23,7 +23,6 @@ _DATA = (
     "data.name",
     "data_sha256*",
     "seeds.split",
-    "seeds.data",
     "data.train*",
     "code:*/data/*.py",
 )
@@ -56,7 +55,14 @@ RUNGS = {
         "augmentation or loading",
         "what became of the same samples: the files, the transforms, draws inside __getitem__",
         (
-            *("seeds.augment", "seed", "data.augment*", *_DATA, "determinism.seeding"),
+            *(
+                "seeds.augment",
+                "seed",
+                "data.augment*",
+                "seeds.data",
+                *_DATA,
+                "determinism.seeding",
+            ),
             *("versions.torchvision", "versions.numpy", "env.PYTHONHASHSEED", _LOADING, *_CODE),
             *("determinism.worker_threads", "versions.*"),
         ),
