@@ -46,26 +46,32 @@ def discard_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def name_uniquely(arguments: list[str]) -> None:
-    """Add the part of the run folder's name that no other run has.
+def name_uniquely(arguments: list[str]) -> list[str]:
+    """Return a command line with the part of the run folder's name that no other run has.
 
     It is an override, and not a resolver, because launchers compose the configuration again in
-    other processes and on other machines. It goes beside the first override: Hydra's parser
-    wants them together.
+    other processes and on other machines. Options come first: Hydra's parser wants the overrides
+    together, wherever people put them.
     """
-    overrides = [i for i, word in enumerate(arguments) if "=" in word and word[0] != "-"]
-    position = overrides[0] if overrides else len(arguments)
-    arguments.insert(position, f"+hydra.job.env_set.SEEDBED_RUN={secrets.token_hex(4)}")
+    overrides = [w for w in arguments if not w.startswith("-") and ("=" in w or w[:1] == "~")]
+    options = [word for word in arguments if word not in overrides]
+    unique = f"+hydra.job.env_set.SEEDBED_RUN={secrets.token_hex(4)}"
+    return [*options, *overrides, unique]
 
 
 def main() -> int:
     """Run Hydra with its errors as one line each."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of being printed
-    name_uniquely(sys.argv)
+    sys.argv[1:] = name_uniquely(sys.argv[1:])
     try:
         train()
     except compose.COMPOSITION_ERRORS as error:
         raise compose.explain(error) from error
+    except OSError as error:  # from Hydra, which makes the folders
+        raise InputError(
+            f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
+            f"{error.filename}; choose another, or free space"
+        ) from error
     return 0
 
 

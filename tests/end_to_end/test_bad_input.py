@@ -116,7 +116,7 @@ def test_a_full_disk_stops_the_run_in_one_line(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
     )
     message = refusal(done)
     assert "expected room on the disk, got File too large" in message
