@@ -28,6 +28,11 @@ def main() -> int:
     arguments = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replay ends with us
     if arguments.keep is not None:
+        if (arguments.keep / "config.yaml").exists():
+            raise InputError(
+                f"--keep: expected a new folder, got {arguments.keep}, which holds a "
+                "run; name another"
+            )
         return judge(arguments, arguments.keep)
     with tempfile.TemporaryDirectory(prefix="seedbed-verify-") as folder:
         return judge(arguments, Path(folder))

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from seedbed import compare, config, launch, record, restore, source
-from seedbed.compare import Comparison, Record
+from seedbed.compare import Comparison, Difference, Record
 from seedbed.errors import InputError
 from seedbed.record import Row
 
@@ -77,9 +77,11 @@ def replay(
     environment = launch.training_environment(settings)
     launch.claim(folder, settings)
     with restore.environment(run, before.code, restore_code) as variables:
-        _run(settings, folder, environment | variables, before, whole)
+        difference = _run(settings, folder, environment | variables, before, whole)
     after = compare.read(folder)
-    after = after if whole else prefix(after, last)
+    if difference is not None or not whole:
+        last = last if difference is None else difference.step
+        before, after = prefix(before, last), prefix(after, last)
     return Outcome(before, after, compare.compare(before, after), last, _last(after))
 
 
@@ -171,7 +173,7 @@ def _run(
     environment: Mapping[str, str],
     before: Record,
     whole: bool,
-) -> None:
+) -> Difference | None:
     """Train in a folder until the ladders part, or to the last step of the record."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -192,6 +194,7 @@ def _run(
         if ended and difference is None:
             output.seek(0)
             _check_failure(folder, None if whole else _last(before), output.read())
+    return difference
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
