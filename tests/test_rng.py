@@ -1,0 +1,211 @@
+"""Randomness is a pure function of (seed, stream, position)."""
+
+import hashlib
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from seedbed import rng
+
+KEYS = st.integers(0, 2**64 - 1)
+SEEDS = st.integers(0, 2**63 - 1)
+IDS = st.lists(st.integers(0, 2**31), min_size=1, max_size=20)
+MASK = 2**64 - 1
+# The same examples every time, and no limit on how long one takes on a busy machine.
+property_test = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+def splitmix64(key: int, counter: int) -> int:
+    """Return output number `counter` of SplitMix64 seeded with `key`, written from the paper."""
+    z = (key + (counter + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def array(ids: list[int]) -> NDArray[np.int64]:
+    return np.array(ids, dtype=np.int64)
+
+
+def drawn() -> tuple[float, float, float]:
+    """Draw from every global generator on the CPU."""
+    return random.random(), float(np.random.random()), float(torch.rand(()))
+
+
+class TestKey:
+    @property_test
+    @given(SEEDS, st.sampled_from(rng.STREAMS), st.lists(st.integers(-2, 2**40), max_size=3))
+    def test_is_a_hash_of_its_arguments(self, seed: int, stream: str, position: list[int]) -> None:
+        """A key is the first 64 bits of BLAKE2b of "seed:stream:position", and nothing else."""
+        name = f"{seed}:{stream}" + "".join(f":{p}" for p in position)
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        assert rng.key(seed, stream, *position) == int.from_bytes(digest, "little")
+
+    def test_goldens(self) -> None:
+        """Keys of today are keys of tomorrow: records depend on them."""
+        assert rng.key(0, "init") == 0x029D6DC191A5A567
+        assert rng.key(0, "order", 3) == 0xBC56B77112242599
+        assert rng.key(2**63 - 1, "dropout", 7, 1) == 0x45CF90049E741255
+
+    def test_no_two_places_share_a_key(self) -> None:
+        """Seed, stream and every part of the position count, and do not run into each other."""
+        places = [
+            (seed, stream, *position)
+            for seed in (0, 1, 11, 111)
+            for stream in rng.STREAMS
+            for position in ((), (0,), (1,), (11,), (0, 0), (1, 1), (1, 11), (11, 1), (1, 0, 1))
+        ]
+        keys = {rng.key(place[0], str(place[1]), *map(int, place[2:])) for place in places}
+        assert len(keys) == len(places)
+
+    def test_seed_0_is_a_seed(self) -> None:
+        """0 is neither "no seed" nor any other seed."""
+        assert rng.key(0, "init") == rng.key(0, "init") != rng.key(1, "init")
+
+    def test_an_unknown_stream_is_refused(self) -> None:
+        """A stream that is misspelt is an error, not a new stream."""
+        with pytest.raises(ValueError, match="stream: expected one of init, order"):
+            rng.key(0, "orders")
+
+
+class TestBits:
+    @property_test
+    @given(KEYS, st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
+    def test_is_splitmix64(self, key: int, counters: list[int]) -> None:
+        """Bits are those of SplitMix64 at a counter, as an independent implementation has them."""
+        expected = [splitmix64(key, counter) for counter in counters]
+        assert rng.bits(key, array(counters)).tolist() == expected
+
+    def test_goldens(self) -> None:
+        """SplitMix64 seeded with 1234567 gives the numbers that its reference code prints."""
+        assert rng.bits(1234567, np.arange(5)).tolist() == [
+            6457827717110365317,
+            3203168211198807973,
+            9817491932198370423,
+            4593380528125082431,
+            16408922859458223821,
+        ]
+
+
+class TestUniform:
+    @property_test
+    @given(KEYS, IDS, st.integers(1, 5))
+    def test_a_row_belongs_to_its_sample(self, key: int, ids: list[int], draws: int) -> None:
+        """Row i depends on ids[i] alone: not on the batch, its order or its size."""
+        together = rng.uniform(key, array(ids), draws)
+        alone = [rng.uniform(key, array([i]), draws)[0] for i in ids]
+        assert together.tolist() == np.stack(alone).tolist()
+        assert rng.uniform(key, array(ids[::-1]), draws).tolist() == together[::-1].tolist()
+
+    @property_test
+    @given(KEYS, IDS, st.integers(1, 5))
+    def test_is_splitmix64_at_id_times_draws(self, key: int, ids: list[int], draws: int) -> None:
+        """A draw is the upper 53 bits at counter id * draws + j, over 2**53: never 1."""
+        expected = [
+            [(splitmix64(key, i * draws + j) >> 11) * 2.0**-53 for j in range(draws)] for i in ids
+        ]
+        values = rng.uniform(key, array(ids), draws)
+        assert values.tolist() == expected
+        assert values.shape == (len(ids), draws)
+        assert values.dtype == np.float64
+        assert ((values >= 0) & (values < 1)).all()
+
+    @property_test
+    @given(KEYS, KEYS)
+    def test_other_keys_give_other_draws(self, a: int, b: int) -> None:
+        """Twin: draws can differ, between keys and between samples."""
+        ids = np.arange(4)
+        values = rng.uniform(a, ids, 2)
+        assert (a == b) == (values.tolist() == rng.uniform(b, ids, 2).tolist())
+        assert len(set(values.ravel().tolist())) == values.size
+
+    @pytest.mark.parametrize("stream", rng.STREAMS)
+    def test_draws_are_uniform(self, stream: str) -> None:
+        """Mean, variance and 64 bins of 2**18 draws lie within 5 standard errors of a uniform's."""
+        n = 2**18
+        values = rng.uniform(rng.key(0, stream, 1), np.arange(n // 4), 4).ravel()
+        assert abs(values.mean() - 1 / 2) < 5 * (1 / 12 / n) ** 0.5
+        assert abs(values.var() - 1 / 12) < 5 * (1 / 180 / n) ** 0.5
+        counts = np.bincount((values * 64).astype(int), minlength=64)
+        chi_squared = ((counts - n / 64) ** 2 / (n / 64)).sum()
+        assert abs(chi_squared - 63) < 5 * (2 * 63) ** 0.5
+
+    def test_streams_and_positions_are_not_correlated(self) -> None:
+        """Draws for the same samples in other streams, seeds and epochs have no correlation."""
+        n = 2**16
+        places = [(0, stream, 1) for stream in rng.STREAMS] + [(0, "augment", 2), (1, "augment", 1)]
+        keys = [rng.key(seed, stream, epoch) for seed, stream, epoch in places]
+        columns = np.stack([rng.uniform(key, np.arange(n), 1)[:, 0] for key in keys])
+        correlations = np.corrcoef(columns) - np.eye(len(keys))
+        assert abs(correlations).max() < 5 / n**0.5
+
+
+class TestPermutation:
+    @property_test
+    @given(KEYS, st.integers(1, 300))
+    def test_is_a_permutation(self, key: int, n: int) -> None:
+        """Every number comes once, in the order of its hash."""
+        order = rng.permutation(key, n)
+        assert sorted(order.tolist()) == list(range(n))
+        assert order.tolist() == sorted(range(n), key=lambda i: splitmix64(key, i))
+        assert order.dtype == np.int64
+
+    def test_other_keys_give_other_orders(self) -> None:
+        """Twin: of 50 keys no two give the same order of 20."""
+        orders = {tuple(rng.permutation(rng.key(0, "order", e), 20).tolist()) for e in range(50)}
+        assert len(orders) == 50
+
+    def test_every_place_is_equally_likely(self) -> None:
+        """Over 6,000 keys each of 6 numbers stands in each of 6 places about 1,000 times."""
+        places = np.stack([rng.permutation(rng.key(0, "order", e), 6) for e in range(6000)])
+        counts = np.stack([np.bincount(column, minlength=6) for column in places.T])
+        assert abs(counts - 1000).max() < 5 * (6000 * 1 / 6 * 5 / 6) ** 0.5
+
+
+class TestKeyGlobals:
+    @property_test
+    @given(KEYS)
+    def test_draws_depend_on_the_key_alone(self, key: int) -> None:
+        """What was drawn before, and how much, does not reach past a keying."""
+        rng.key_globals(key)
+        first = drawn()
+        random.gauss(0, 1), np.random.normal(), torch.randn(5)
+        rng.key_globals(key)
+        assert drawn() == first
+
+    def test_another_key_changes_every_generator(self) -> None:
+        """Twin: each of the three generators takes part."""
+        rng.key_globals(1)
+        first = drawn()
+        rng.key_globals(2)
+        assert all(a != b for a, b in zip(first, drawn(), strict=True))
+
+    def test_without_keying_draws_depend_on_history(self) -> None:
+        """Twin: the generators do have a state that keying replaces."""
+        rng.key_globals(1)
+        first = drawn()
+        assert drawn() != first
+
+    def test_a_pending_normal_is_forgotten(self) -> None:
+        """`random.gauss` and NumPy's `normal` keep a second number back; keying drops it."""
+        rng.key_globals(7)
+        first = random.gauss(0, 1), np.random.normal()
+        rng.key_globals(7)
+        assert (random.gauss(0, 1), np.random.normal()) == first
+
+
+class TestGenerator:
+    def test_belongs_to_the_place(self) -> None:
+        """A NumPy `Generator` for users depends on the key, and each one in a place is another."""
+
+        def numbers(key: int) -> list[float]:
+            rng.key_globals(key)
+            return [float(rng.generator().random()), float(rng.generator().random())]
+
+        assert numbers(1) == numbers(1) != numbers(2)
+        assert numbers(1)[0] != numbers(1)[1]
