@@ -21,7 +21,6 @@ from seedbed.record import RUNGS
 
 # Coefficients are reused after so many words, times an odd number that is each chunk's own.
 _CHUNK_WORDS = 1 << 20
-_MAX_CHUNKS = 1 << 16
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 
@@ -36,7 +35,8 @@ def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
         return torch.zeros((), dtype=torch.int64)
     joined = words[0] if len(words) == 1 else torch.cat(words)
     chunks = joined.split(_CHUNK_WORDS)
-    total = _hash_chunk(chunks[0])
+    # The length takes part, because words that are 0 add nothing to the sum.
+    total = _hash_chunk(chunks[0]) + len(joined)
     for index, chunk in enumerate(chunks[1:], start=1):
         total = total + _chunk_factor(index) * _hash_chunk(chunk)
     return total
