@@ -1,0 +1,251 @@
+"""A fingerprint sees every bit and its place, and nothing else."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from seedbed import fingerprint
+from seedbed.record import RUNGS
+from tests.test_rng import splitmix64
+
+CHUNK_WORDS = 2**20
+MASK = 2**64 - 1
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.float8_e4m3fn),
+)
+# The same examples every time, and no limit on how long one takes on a busy machine.
+property_test = settings(max_examples=100, deadline=None, derandomize=True)
+BITS = st.binary(min_size=16, max_size=160).map(lambda b: b[: len(b) // 16 * 16])
+
+
+def of(*tensors: Tensor) -> int:
+    return int(fingerprint.of_tensors(tensors)) & MASK
+
+
+def from_bytes(content: bytes, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(dtype)
+
+
+def from_bits(*words: int) -> Tensor:
+    """Make float32 numbers of their bits."""
+    return from_bytes(struct.pack(f"<{len(words)}I", *words))
+
+
+def reference(content: bytes) -> int:
+    """Hash 32-bit words as the module's docstring says, in plain Python, within one chunk."""
+    words = struct.unpack(f"<{len(content) // 4}i", content)
+    terms = (word * (splitmix64(0x5EEDBED, i) | 1) for i, word in enumerate(words))
+    return (sum(terms) + len(words)) & MASK
+
+
+@property_test
+@given(BITS)
+def test_it_is_the_multilinear_hash(content: bytes) -> None:
+    """The hash is the one that is documented, as an independent implementation has it."""
+    assert of(from_bytes(content)) == reference(content)
+
+
+@property_test
+@given(BITS, st.data(), st.sampled_from(DTYPES))
+def test_one_flipped_bit_is_seen(content: bytes, data: st.DataObject, dtype: torch.dtype) -> None:
+    """Whichever bit of whichever dtype flips, the hash is another; flipped back, it is the same."""
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    flipped = bytearray(content)
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert of(from_bytes(content, dtype)) != of(from_bytes(bytes(flipped), dtype))
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert of(from_bytes(content, dtype)) == of(from_bytes(bytes(flipped), dtype))
+
+
+@property_test
+@given(BITS, BITS)
+def test_equal_hashes_mean_equal_bits(a: bytes, b: bytes) -> None:
+    """Of tensors of random bits, those with equal hashes have equal bits and lengths."""
+    assert (of(from_bytes(a)) == of(from_bytes(b))) == (a == b)
+
+
+@property_test
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=30), st.data())
+def test_position_is_seen(words: list[int], data: st.DataObject) -> None:
+    """Two swapped elements change the hash, unless they are equal; an XOR or a norm would not."""
+    i, j = (data.draw(st.integers(0, len(words) - 1)) for _ in range(2))
+    swapped = list(words)
+    swapped[i], swapped[j] = swapped[j], swapped[i]
+    assert (of(from_bits(*words)) == of(from_bits(*swapped))) == (words == swapped)
+
+
+@pytest.mark.parametrize(
+    ("what", "a", "b"),
+    [
+        ("the sign of a zero", 0x00000000, 0x80000000),
+        ("the sign of a number", 0x3F800000, 0xBF800000),
+        ("the payload of a NaN", 0x7FC00000, 0x7FC00001),
+        ("the sign of a NaN", 0x7FC00000, 0xFFC00000),
+        ("a number that is not normal", 0x00000000, 0x00000001),
+    ],
+)
+def test_bits_that_comparisons_overlook_are_seen(what: str, a: int, b: int) -> None:
+    """Numbers that `==` calls equal, or that equal nothing, are told apart by their bits."""
+    assert of(from_bits(1, a, 2)) != of(from_bits(1, b, 2)), what
+    assert of(from_bits(1, a, 2)) == of(from_bits(1, a, 2)), what
+
+
+def test_length_is_seen() -> None:
+    """A zero more or less at the end is another tensor."""
+    hashes = {of(torch.zeros(n)) for n in range(5)}
+    assert len(hashes) == 5
+    assert of(torch.arange(3)) != of(torch.arange(1, 3))
+
+
+def test_the_order_of_tensors_is_seen() -> None:
+    """Two tensors that change places change the hash."""
+    a, b = torch.arange(4.0), torch.arange(4.0) + 1
+    assert of(a, b) != of(b, a)
+    assert of(a, b) == of(a.clone(), b.clone())
+
+
+def test_what_is_not_a_bit_is_not_seen() -> None:
+    """Strides, views, gradients and empty tensors change nothing."""
+    tensor = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    assert of(tensor.t().contiguous()) == of(tensor.t())
+    assert of(torch.stack([tensor, -tensor], dim=-1)[..., 0]) == of(tensor)
+    assert of(tensor.clone().requires_grad_()) == of(tensor)
+    assert of(tensor, torch.zeros(0, 3)) == of(tensor)
+    image = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert of(image.to(memory_format=torch.channels_last)) == of(image)
+
+
+def test_a_transposed_matrix_is_another() -> None:
+    """Twin: what counts is the logical order, which a transposition changes."""
+    tensor = torch.arange(6.0).view(2, 3)
+    assert of(tensor.t()) != of(tensor)
+
+
+def test_booleans_and_complex_numbers_have_bits_too() -> None:
+    """Truth values and imaginary parts are seen."""
+    assert of(torch.tensor([True, False])) != of(torch.tensor([False, True]))
+    assert of(torch.tensor([1 + 2j])) != of(torch.tensor([1 + 3j]))
+
+
+@pytest.mark.parametrize("words", [CHUNK_WORDS - 1, CHUNK_WORDS, CHUNK_WORDS + 1, 2**21 + 5])
+def test_large_tensors_are_seen_to_their_end(words: int) -> None:
+    """Beyond the number of coefficients, flips, swaps and whole chunks that move are seen."""
+    tensor = torch.arange(words, dtype=torch.int32)
+    before = of(tensor)
+    for place in {0, words // 2, words - 1}:
+        tensor[place] ^= 1 << 31
+        assert of(tensor) != before
+        tensor[place] ^= 1 << 31
+    assert of(tensor) == before
+    if words > CHUNK_WORDS:
+        there = torch.tensor([0, CHUNK_WORDS])  # they have the same coefficient
+        tensor[there] = tensor[there.flip(0)]
+        assert of(tensor) != before
+        tensor[there] = tensor[there.flip(0)]
+        assert of(torch.cat([tensor[CHUNK_WORDS:], tensor[:CHUNK_WORDS]])) != before
+
+
+def test_threads_do_not_matter() -> None:
+    """Any number of threads gives the hash that one gives, where a float sum would not."""
+    tensor = torch.randn(300_000, generator=torch.Generator().manual_seed(0))
+    before = torch.get_num_threads()
+    try:
+        hashes, sums = set(), set()
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            hashes.add(of(tensor))
+            sums.add(tensor.sum().item())
+    finally:
+        torch.set_num_threads(before)
+    assert len(hashes) == 1
+    assert len(sums) > 1, "twin: a float sum was expected to depend on the threads"
+
+
+def test_no_tensors_have_the_hash_0() -> None:
+    """A model without buffers, an empty list, is a hash like any other."""
+    assert of() == 0
+
+
+def test_text_is_16_digits() -> None:
+    """Negative hashes and small ones are 16 hexadecimal digits, each its own."""
+    assert fingerprint.text(-1) == "f" * 16
+    assert fingerprint.text(1) == "0" * 15 + "1"
+    assert fingerprint.text(-(2**63)) == "8" + "0" * 15
+
+
+def test_combined_hashes_know_their_order() -> None:
+    """A batch's hash is its one shard's, or one of its shards' in their order."""
+    a, b = torch.tensor(5), torch.tensor(7)
+    assert int(fingerprint.combine([a])) == 5
+    assert int(fingerprint.combine([a, b])) != int(fingerprint.combine([b, a]))
+
+
+def test_file_hash_is_sha256(tmp_path: Path) -> None:
+    """A file's fingerprint is the beginning of its SHA-256."""
+    (tmp_path / "file").write_bytes(b"abc")
+    assert fingerprint.of_file(tmp_path / "file") == "ba7816bf8f01cfea"
+
+
+class TestLadder:
+    def test_rows_are_those_that_were_added(self) -> None:
+        """Each step gives a row with its rungs as text; a rung that does not exist is left out."""
+        ladder = fingerprint.Ladder()
+        for step in (1, 2):
+            hashes = {name: torch.tensor(step * 10 + i) for i, name in enumerate(RUNGS)}
+            ladder.add(step, {**hashes, "buffers": None})
+        rows = ladder.take_rows()
+        assert [row["step"] for row in rows] == [1, 2]
+        assert rows[1] == {"step": 2} | {
+            name: fingerprint.text(20 + i) for i, name in enumerate(RUNGS) if name != "buffers"
+        }
+
+    def test_rows_are_taken_once(self) -> None:
+        """What was written down is not written again."""
+        ladder = fingerprint.Ladder()
+        assert ladder.take_rows() == []
+        ladder.add(1, {"loss": torch.tensor(3)})
+        assert len(ladder.take_rows()) == 1
+        assert ladder.take_rows() == []
+
+
+class TestOptimizerTensors:
+    def step(self, seed: int = 0) -> torch.optim.Optimizer:
+        generator = torch.Generator().manual_seed(seed)
+        model = nn.Linear(3, 2)
+        for parameter in model.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator)
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer = torch.optim.AdamW(model.parameters())
+        optimizer.step()
+        return optimizer
+
+    def test_every_moment_counts(self) -> None:
+        """One bit of one moment of one parameter changes the hash of the optimizer's state."""
+        optimizer = self.step()
+        tensors = fingerprint.optimizer_tensors(optimizer)
+        before = of(*tensors)
+        assert before == of(*fingerprint.optimizer_tensors(self.step()))
+        for tensor in tensors:
+            bits = tensor.view(torch.int32)
+            bits.view(-1)[-1] ^= 1
+            assert of(*fingerprint.optimizer_tensors(optimizer)) != before
+            bits.view(-1)[-1] ^= 1
+        assert len(tensors) == 6  # step and two moments, of weight and bias
+
+    def test_an_optimizer_without_state_has_no_tensors(self) -> None:
+        """Before its first step, or without momentum, an optimizer remembers nothing."""
+        assert fingerprint.optimizer_tensors(torch.optim.SGD(nn.Linear(1, 1).parameters())) == []
+
+
+def test_golden() -> None:
+    """Hashes of today are hashes of tomorrow, here and elsewhere: records depend on them."""
+    numbers = torch.from_numpy(np.arange(1000, dtype=np.float32) / 7)
+    assert fingerprint.text(of(numbers)) == "f797f27552f5e8b7"
+    assert of(numbers) == reference(numbers.numpy().tobytes())
