@@ -19,7 +19,7 @@ from hydra.errors import OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from seedbed import compose, config, launch, sweep
+from seedbed import compose, config, launch
 from seedbed.callbacks import SweepFolder
 from seedbed.errors import InputError, exit_status
 
@@ -106,8 +106,11 @@ def report_sweep(folder: Path | None) -> bool:
     """Report on a sweep, if this was one; say whether jobs of it failed."""
     if folder is None or not folder.is_dir():
         return False
-    print(f"\n{sweep.report(folder)}\n\n{folder}", flush=True)
-    return bool(sweep.jobs_failed(folder))
+    from seedbed import sweep, sweep_groups  # statistics, half a second: for sweeps alone
+
+    found = sweep_groups.read(folder)
+    print(f"\n{sweep.write(found)}\n\n{folder}", flush=True)
+    return bool(found.lost)
 
 
 if __name__ == "__main__":
