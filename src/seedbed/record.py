@@ -208,8 +208,9 @@ def lock(folder: Path) -> Iterator[None]:
     """Hold the run for this process alone; the system lets go of it when the process dies."""
     with open(folder / ".lock", "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # Not flock: loader workers would inherit it, and may outlive the training process.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             raise InputError(
                 f"{folder}: expected a run that no process works on, got one that is still alive; "
                 "wait for it, or stop it"
