@@ -134,6 +134,10 @@ RULES: dict[str, Rule] = {
     "trainer.early_stopping_patience": _integer(1, None, "try null", optional=True),
     "trainer.processes": _integer(1, None, "try trainer.processes=1"),
     "trainer.shards": _integer(1, None, "try trainer.shards=1"),
+    "trainer.reduce": _choice("tree", "allreduce"),
+    "trainer.distributed_timeout_seconds": _integer(
+        1, 86400, "try trainer.distributed_timeout_seconds=60"
+    ),
     "fingerprint.every_steps": _integer(0, None, "try fingerprint.every_steps=1"),
 }
 # Sections whose other keys are arguments of a class that the user chooses.
@@ -229,15 +233,30 @@ def _check_combination(config: DictConfig) -> None:
             f"model: expected a model for data of kind {kind} (data={config.data.name}), got "
             f"{config.model.name}, which takes {' or '.join(accepts)}; try model=lstm"
         )
-    shards, processes = config.trainer.shards, config.trainer.processes
-    if shards & (shards - 1) or shards % processes or config.data.batch_size % shards:
-        raise InputError(
-            f"trainer.shards: expected a power of two that is a multiple of trainer.processes "
-            f"({processes}) and divides data.batch_size ({config.data.batch_size}), got {shards}; "
-            f"try trainer.shards={1 << (processes - 1).bit_length()}"
-        )
+    check_shards(config.trainer.shards, config.trainer.processes, config.data.batch_size)
     if config.determinism.on_nondeterministic == "error" and config.fingerprint.every_steps == 0:
         raise InputError(
             "fingerprint.every_steps: expected an integer >= 1 where bits are promised, got 0; "
             "try fingerprint.every_steps=100 or determinism=seeded"
+        )
+
+
+def check_shards(shards: int, processes: int, batch_size: int) -> None:
+    """Raise InputError unless a batch can be cut into shards, and processes can share them."""
+    for key, value in (("processes", processes), ("shards", shards)):
+        lower = 1 << (value.bit_length() - 1)
+        if value != lower:
+            raise InputError(
+                f"trainer.{key}: expected a power of two, whose sums pair up, got {value}; "
+                f"try trainer.{key}={lower}"
+            )
+    if shards < processes:
+        raise InputError(
+            f"trainer.shards: expected at least one for each of {processes} processes, got "
+            f"{shards}; try trainer.shards={processes}"
+        )
+    if batch_size % shards:
+        raise InputError(
+            f"trainer.shards: expected a divisor of data.batch_size ({batch_size}), got {shards}; "
+            f"try data.batch_size={max(batch_size - batch_size % shards, shards)}"
         )
