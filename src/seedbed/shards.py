@@ -21,6 +21,9 @@ class Shards:
 
     count = 1
     mine = range(1)  # the shards that this process works on
+    processes = 1
+    writes_record = True  # one of the processes does
+    order_is_fixed = True  # of sums, whatever the number of processes
 
     def __init__(self, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         """Take what says whether this process was asked to stop."""

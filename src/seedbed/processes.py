@@ -1,0 +1,229 @@
+"""The processes of one run: how they find each other, talk in pairs, and notice who is missing.
+
+torchrun starts them and serves a store, a small table that all can read and write and that
+outlives each of them. Tensors travel through a process group: gloo's, or NCCL's for those on GPUs.
+"""
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from seedbed.errors import InputError, Interrupted
+
+T = TypeVar("T")
+# How long a process that lost another one has to say so, before it counts as lost itself.
+_GRACE_SECONDS = 1.0
+
+
+class Processes:
+    """This process among those of the run."""
+
+    def __init__(self, store: Store, rank: int, count: int, timeout_seconds: float) -> None:
+        """Take the store that all share, our number, how many we are, and our patience."""
+        self.rank = rank
+        self.count = count
+        self._store = store
+        self._timeout_seconds = timeout_seconds
+
+    def device_name(self, asked: str, gpus: int) -> str:
+        """Return the device of this process: a GPU of its own, or the CPU.
+
+        Args:
+            asked: trainer.device.
+            gpus: how many this machine has.
+        """
+        if asked == "cpu" or (asked == "auto" and gpus == 0):
+            return "cpu"
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if asked not in ("auto", "cuda"):
+            raise InputError(
+                f"trainer.device: expected auto, cpu or cuda with several processes, got {asked}; "
+                "each process takes the GPU of its own number"
+            )
+        if here > gpus:
+            raise InputError(
+                f"trainer.processes: expected at most {gpus} on this machine, one a GPU, got "
+                f"{here}; ask for fewer, or try trainer.device=cpu"
+            )
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+    def meet(self, device: torch.device, asked_to_stop: Callable[[], bool]) -> None:
+        """Wait until all are there, then connect them.
+
+        Raises:
+            InputError: somebody did not come; it says who.
+            Interrupted: we were asked to stop meanwhile.
+        """
+        self._store.set(f"here/{self.rank}", "")
+        deadline = time.monotonic() + self._timeout_seconds
+        while missing := [r for r in range(self.count) if not self._store.check([f"here/{r}"])]:
+            if asked_to_stop():
+                raise Interrupted
+            if time.monotonic() > deadline:
+                raise InputError(
+                    f"{name(missing)}: expected {self.count} processes within "
+                    f"{self._timeout_seconds:g} s, got {self.count - len(missing)}; see what "
+                    "became of it, or raise trainer.distributed_timeout_seconds"
+                )
+            time.sleep(0.05)
+        dist.init_process_group(
+            "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+            store=self._store,
+            rank=self.rank,
+            world_size=self.count,
+            timeout=timedelta(seconds=self._timeout_seconds),
+        )
+
+    def partners(self) -> Iterator[int]:
+        """Yield whom we exchange with, at distances 1, 2, 4, ...: then each has heard of all.
+
+        This is recursive doubling (Thakur, Rabenseifner & Gropp 2005,
+        https://doi.org/10.1177/1094342005051521); the number of processes is a power of two.
+        """
+        distance = 1
+        while distance < self.count:
+            yield self.rank ^ distance
+            distance *= 2
+
+    def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
+        """Send tensors to another process, and fill `theirs` with what it sends.
+
+        Raises:
+            InputError: it, or one that it waits for, is gone or silent; it says which.
+        """
+        began = time.monotonic()
+        sends = [dist.P2POp(dist.isend, tensor, partner) for tensor in ours]
+        receives = [dist.P2POp(dist.irecv, tensor, partner) for tensor in theirs]
+        try:
+            for work in dist.batch_isend_irecv(sends + receives):
+                work.wait()
+        except RuntimeError as error:
+            silent = time.monotonic() - began > 0.9 * self._timeout_seconds
+            raise InputError(self._loss([self._culprit(partner)], silent)) from error
+
+    def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
+        """Sum tensors over all processes, in place, in an order that depends on their number."""
+        began = time.monotonic()
+        try:
+            for buffer in buffers:
+                dist.all_reduce(buffer)
+        except RuntimeError as error:
+            silent = time.monotonic() - began > 0.9 * self._timeout_seconds
+            self._store.set(f"lost/{self.rank}", "")
+            others = [r for r in range(self.count) if r != self.rank]
+            suspects = [r for r in others if not self._appears(f"lost/{r}")]
+            raise InputError(self._loss(suspects or others, silent)) from error
+
+    def gather(self, value: T) -> list[T]:
+        """Return everybody's value, in the order of ranks."""
+        held: dict[int, Any] = {self.rank: value}
+        for partner in self.partners():
+            ours = torch.frombuffer(bytearray(pickle.dumps(held)), dtype=torch.uint8)
+            size = torch.zeros(1, dtype=torch.int64)
+            self.exchange([torch.tensor([len(ours)])], [size], partner)
+            theirs = torch.zeros(int(size), dtype=torch.uint8)
+            self.exchange([ours], [theirs], partner)
+            held |= pickle.loads(theirs.numpy().tobytes())
+        return [held[rank] for rank in range(self.count)]
+
+    def note_failure(self, text: str) -> tuple[str, bool]:
+        """Return why the run failed, by the first process to fail, and whether that is us."""
+        ours = f"{self.rank}:{text}"
+        try:
+            first = self._store.compare_set("failure", "", ours).decode()
+        except RuntimeError:  # the store went away with the process that served it
+            first = ours
+        return first.partition(":")[2], first == ours
+
+    def leave(self) -> None:
+        """End together, when rank 0 has written the record.
+
+        torchrun would end it when it sees another process go, and the others when it goes.
+        """
+        if self.rank == 0:
+            self._store.set("written", "")
+        else:
+            self._appears("written", self._timeout_seconds)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        dist.destroy_process_group()
+
+    def _culprit(self, partner: int) -> int:
+        """Return who broke the chain: our partner, or the one that our partner lost, and so on."""
+        seen, suspect = {self.rank}, partner
+        try:
+            self._store.set(f"lost/{self.rank}", str(partner))
+            while suspect not in seen and self._appears(f"lost/{suspect}"):
+                seen.add(suspect)
+                suspect = int(self._store.get(f"lost/{suspect}"))
+        except RuntimeError:  # no store, no witnesses
+            return partner
+        return suspect
+
+    def _appears(self, key: str, seconds: float = _GRACE_SECONDS) -> bool:
+        """Wait for a key of the store; not longer than it takes somebody to note a failure."""
+        deadline = time.monotonic() + seconds
+        try:
+            while not self._store.check([key]):
+                if time.monotonic() > deadline or self._store.check(["failure"]):
+                    return False
+                time.sleep(0.02)
+        except RuntimeError:
+            return False
+        return True
+
+    def _loss(self, ranks: Sequence[int], silent: bool) -> str:
+        if silent:
+            return (
+                f"{name(ranks)}: expected an answer within {self._timeout_seconds:g} s, got none; "
+                "see what it waits for, or raise trainer.distributed_timeout_seconds"
+            )
+        return (
+            f"{name(ranks)}: expected to work on with the others, got a closed connection; "
+            "see why it ended, then go on with scripts/resume.py"
+        )
+
+
+def find(timeout_seconds: float) -> Processes:
+    """Find the others of the run through the variables that torchrun sets.
+
+    Raises:
+        InputError: nobody serves the store, or its port is in use.
+    """
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store: Store = TCPStore(
+            host,
+            port,
+            is_master=rank == 0 and not served,
+            timeout=timedelta(seconds=timeout_seconds),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:
+        if "EADDRINUSE" in str(error):
+            raise InputError(
+                f"MASTER_PORT: expected a free port, got {port}, which is in use; choose another"
+            ) from None
+        raise InputError(
+            f"MASTER_ADDR: expected rank 0 or torchrun at {host}:{port} within "
+            f"{timeout_seconds:g} s, got no answer; start it, or correct the address"
+        ) from None
+    # A torchrun that starts its processes again (--max-restarts) keeps the store.
+    run, attempt = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
+    return Processes(PrefixStore(f"seedbed/{run}/{attempt}", store), rank, count, timeout_seconds)
+
+
+def name(ranks: Sequence[int]) -> str:
+    """Return `rank 2` or `ranks 1, 2`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

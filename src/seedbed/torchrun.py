@@ -1,0 +1,74 @@
+"""torchrun with exit statuses that say what happened, and no traceback of its own.
+
+python -m seedbed.torchrun TORCHRUN_OPTIONS -m seedbed.worker RUN_FOLDER
+
+torchrun exits with 1 whatever its processes exit with. This exits as they did: 2 for a request
+that cannot be served, 130 or 143 after an interruption, 128 + N after a death by signal N.
+"""
+
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+from seedbed import record
+from seedbed.errors import InputError, exit_status
+
+# What summary.json says of a run that ended in peace although torchrun was asked to stop it.
+_STATUSES = {"finished": 0, "failed": 2}
+
+
+def main() -> int:
+    """Run torchrun with our arguments; return the exit status of the run."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # the processes speak for themselves
+    handle_signals(SignalException)
+    try:
+        run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *sys.argv[1:]])
+    except ChildFailedError as error:
+        # A death by signal (negative) explains the others' failures, and so does a crash (1).
+        status = min(failure.exitcode for failure in error.failures.values())
+        return status if status >= 0 else 128 - status
+    except SignalException as error:
+        return status_after(error.sigval, Path(sys.argv[-1]))
+    except RuntimeError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise InputError(
+            "--master-port: expected a free port, got one in use; choose another"
+        ) from None
+    return 0
+
+
+def handle_signals(interruption: type[Exception]) -> None:
+    """Let SIGINT and SIGTERM raise what torchrun passes on to its processes.
+
+    One Ctrl-C can come twice, from the terminal and from train.py; torchrun's own handler would
+    take the second one for a reason to leave its processes behind.
+    """
+    since = [float("-inf")]
+
+    def handle(number: int, _frame: object) -> None:
+        if time.monotonic() - since[0] > 1:
+            since[0] = time.monotonic()
+            raise interruption(f"signal {number}", signal.Signals(number))
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+
+
+def status_after(number: int, folder: Path) -> int:
+    """Return the exit status after an interruption, by what the record says became of the run."""
+    try:
+        status = record.read_summary(folder)["status"]
+    except (InputError, KeyError):
+        status = None
+    return _STATUSES.get(status, 128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
