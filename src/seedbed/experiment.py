@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -27,8 +27,11 @@ from seedbed import (
 )
 from seedbed.data import loader
 from seedbed.errors import InputError
-from seedbed.journal import Journal
+from seedbed.journal import Journal, Silence
 from seedbed.shards import Shards
+
+if TYPE_CHECKING:
+    from seedbed.processes import Processes
 
 Settings = Mapping[str, Any]
 
@@ -49,6 +52,7 @@ def carry_out(
     stop_requested: Callable[[], bool],
     summary: dict[str, Any],
     request: resume.Request,
+    processes: "Processes | None" = None,
 ) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
@@ -56,25 +60,34 @@ def carry_out(
         code: what `source.snapshot` returned.
         summary: brought up to date, also when an exception leaves; what becomes summary.json.
         request: what somebody who goes on with the run asked for; in the settings already.
+        processes: this process among those of the run; None: it is the only one.
 
     Raises:
         training.Interrupted: it was asked to stop, and a checkpoint is saved.
     """
     prepare_backends(settings["determinism"])
-    device = choose_device(settings["trainer"]["device"])
-    circumstances = environment.describe(device) | {"git": code[0], "data_sha256": None}
-    if summary["status"] == "running":  # a new run: its record is complete, also if it fails here
+    device = choose_device(settings["trainer"]["device"], processes)
+    shards = cut_batches(settings["trainer"], device, stop_requested, processes)
+    circumstances = environment.describe(device) | {
+        "processes": describe(shards),
+        "git": code[0],
+        "data_sha256": None,
+    }
+    if (
+        summary["status"] == "running" and shards.writes_record
+    ):  # a new run: its record is complete, also if it fails here
         record.write_circumstances(folder, circumstances, code[1])
     sources = build_sources(settings)
     circumstances["data_sha256"] = getattr(sources.train.dataset, "sha256", None)
     learner = build_learner(settings, device)
     origin = resume.Origin(dict(settings), circumstances, source.patched_files(code[1]))
-    state = restart.take_up(folder, learner, origin, code[1], request, summary)
+    state = take_up(folder, learner, origin, code[1], request, summary, shards)
     plan = make_plan(settings, len(sources.train))
     progress = training.Progress(**state.get("progress", {}))
-    shards = Shards(stop_requested)
-    journal = Journal(folder, learner, plan, asdict(origin), state)
-    introduce(journal, settings, learner, plan, progress)
+    journal: Journal = Silence()
+    if shards.writes_record:
+        journal = Journal(folder, learner, plan, asdict(origin), state)
+    introduce(journal, settings, learner, plan, progress, shards)
     try:
         with warnings_listed(settings["determinism"], learner, journal):
             train(settings, learner, plan, progress, sources, journal, shards)
@@ -84,7 +97,8 @@ def carry_out(
         summary["fingerprints"] = {"predictions": hash_of([result.outputs])}
     finally:
         journal.close()
-        summarize(folder, settings, learner, plan, progress, journal.last, summary)
+        if shards.writes_record:
+            summarize(folder, settings, learner, plan, progress, journal.last, summary)
 
 
 def warnings_listed(
@@ -109,8 +123,10 @@ def prepare_backends(level: Settings) -> None:
         raise InputError(f"{differences[0]}; unset what overrides it, or choose another level")
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, processes: "Processes | None" = None) -> torch.device:
     """Return the device of that name; `auto` is a GPU of NVIDIA's or AMD's if there is one."""
+    if processes is not None:
+        name = processes.device_name(name, torch.cuda.device_count())
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -125,6 +141,48 @@ def choose_device(name: str) -> torch.device:
             f"trainer.device: expected a device that is there, got {name}; try trainer.device=auto"
         )
     return device
+
+
+def cut_batches(
+    trainer: Settings,
+    device: torch.device,
+    stop_requested: Callable[[], bool],
+    processes: "Processes | None",
+) -> Shards:
+    """Return how batches are cut and who works on them; several processes meet first."""
+    if trainer["shards"] == 1:
+        return Shards(stop_requested)
+    from seedbed import distributed
+
+    if processes is not None:
+        processes.meet(device, stop_requested)
+    in_tree = trainer["reduce"] == "tree"
+    return distributed.SharedShards(trainer["shards"], stop_requested, processes, in_tree)
+
+
+def take_up(
+    folder: Path,
+    learner: training.Learner,
+    origin: resume.Origin,
+    patch: bytes,
+    request: resume.Request,
+    summary: dict[str, Any],
+    shards: Shards,
+) -> dict[str, Any]:
+    """Take up the run, the process that writes the record first: it checks and mends."""
+    if shards.writes_record:
+        state = restart.take_up(folder, learner, origin, patch, request, summary)
+    shards.gather(lambda: None)
+    if not shards.writes_record:
+        restored = restart.load(folder, learner, origin, allow_changed=True)
+        state = restored.state if restored else {}
+    return state
+
+
+def describe(shards: Shards) -> dict[str, Any]:
+    """Return what environment.json says of the processes: how many, and if bits depend on it."""
+    count = shards.processes
+    return {"count": count, "bits_depend_on_count": None if shards.order_is_fixed else count}
 
 
 def build_sources(settings: Settings) -> Sources:
@@ -260,6 +318,7 @@ def introduce(
     learner: training.Learner,
     plan: training.Plan,
     progress: training.Progress,
+    shards: Shards,
 ) -> None:
     """Say what is going to happen."""
     size = sum(parameter.numel() for parameter in learner.model.parameters())
@@ -267,6 +326,8 @@ def introduce(
         f"{settings['model']['name']} ({size:,} parameters) on {settings['data']['name']}, "
         f"{learner.device}, determinism={settings['determinism']['name']}, "
         f"seed={settings['seed']}, {plan.total_steps} steps"
+        + (f", {shards.processes} processes" if shards.processes > 1 else "")
+        + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
         + (f", going on after step {progress.step}" if progress.step else "")
     )
 

@@ -185,6 +185,34 @@ class Journal:
         )
 
 
+class Silence(Journal):
+    """The journal of a process that leaves the record to another one."""
+
+    def __init__(self) -> None:
+        self.last = {}
+
+    def note_step(self, step: int, loss: Tensor, metric: Tensor | None, rungs: Rungs) -> None:
+        """Note nothing."""
+
+    def write(self, progress: Progress) -> None:
+        """Write nothing."""
+
+    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+        """Note nothing."""
+
+    def note_test(self, progress: Progress, result: Evaluation) -> None:
+        """Note nothing."""
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        """Save nothing."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
 def _bar(total_steps: int, first_step: int) -> "tqdm[Any] | None":
     """Return a progress bar if somebody watches; it is for the terminal, not for train.log."""
     stream = getattr(sys.stdout, "stream", sys.stdout)

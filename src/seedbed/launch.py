@@ -61,7 +61,7 @@ def worker_command(config: DictConfig, folder: Path, request: str | None = None)
     python = [sys.executable, "-m"]
     processes = config.trainer.processes
     if processes > 1:
-        python += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+        python += ["seedbed.torchrun", "--standalone", f"--nproc-per-node={processes}", "-m"]
     return [*python, "seedbed.worker", str(folder), *([request] if request else [])]
 
 

@@ -24,6 +24,7 @@ NEUTRAL_KEYS = (
     "data.prefetch_factor",
     "data.start_method",
     "trainer.processes",
+    "trainer.distributed_timeout_seconds",
 )
 # What is recorded of the environment but cannot reach a training process's arithmetic: names of
 # places, sizes of the machine (threads are part of the level), what composes configurations.
@@ -35,6 +36,7 @@ _NEUTRAL_ENVIRONMENT = (
     "env.TORCHINDUCTOR_CACHE_DIR",
     "env.TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "gpu.*.memory_bytes",
+    "processes.count",
     "versions.hydra-core",
     "versions.omegaconf",
 )

@@ -6,19 +6,25 @@ It starts the run, or goes on from its newest checkpoint; REQUEST (of `resume.Re
 shall change then. Signals are handled before anything slow is imported.
 """
 
+import contextlib
 import errno
+import os
 import signal
 import sys
 import threading
 import time
 import traceback
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, record, resume
+from seedbed import config, launch, record, resume
 from seedbed.errors import InputError, Interrupted, exit_status
+
+if TYPE_CHECKING:
+    from seedbed.processes import Processes
 
 # What a disk says when it will not take any more.
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
@@ -58,17 +64,75 @@ def main() -> int:
     request = resume.Request.parse(sys.argv[2]) if len(sys.argv) == 3 else resume.Request()
     stop = Stop()
     settings = resume.with_request(record.read_config(folder), request)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return work_with_others(folder, settings, request, stop)
+    return lead(folder, settings, request, stop)
+
+
+def lead(
+    folder: Path,
+    settings: DictConfig,
+    request: resume.Request,
+    stop: Stop,
+    processes: "Processes | None" = None,
+) -> int:
+    """Train and write the record; return the exit status."""
     with record.lock(folder):
         before = resume.require_unfinished(folder)
         with record.tee_output(folder / "train.log") as log:
             length = log.tell()
             summary = opening(folder, settings, before)
-            status = run(folder, settings, request, stop, summary)
+            status = run(folder, settings, request, stop, summary, processes)
             if summary["status"] == RESUMING:
                 log.truncate(length)  # the run did not go on, and its record stays as it was
             else:
                 conclude(folder, summary)
     return status
+
+
+def work_with_others(
+    folder: Path, settings: DictConfig, request: resume.Request, stop: Stop
+) -> int:
+    """Train as one of several processes that torchrun started; return the exit status."""
+    from seedbed import processes
+
+    try:
+        config.check(settings)
+        config.check_shards(
+            settings.trainer.shards, int(os.environ["WORLD_SIZE"]), settings.data.batch_size
+        )
+        environment = launch.training_environment(settings)
+        if environment != dict(os.environ):  # whoever called torchrun did not set the level's
+            os.execve(sys.executable, sys.orig_argv, environment)
+        ours = processes.find(settings.trainer.distributed_timeout_seconds)
+    except InputError:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            raise
+        return 2  # a neighbour says why
+    try:
+        if ours.rank == 0:
+            status = lead(folder, settings, request, stop, ours)
+        else:
+            status = follow(folder, settings, request, stop, ours)
+    except InputError as error:
+        ours.note_failure(str(error))
+        raise
+    if status == 0 or status in launch.INTERRUPTED:
+        ours.leave()
+    return status
+
+
+def follow(
+    folder: Path,
+    settings: DictConfig,
+    request: resume.Request,
+    stop: Stop,
+    processes: "Processes",
+) -> int:
+    """Train in silence: rank 0 prints and writes the record."""
+    warnings.simplefilter("ignore")
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        return run(folder, settings, request, stop, opening(folder, settings, {}), processes)
 
 
 def opening(folder: Path, settings: DictConfig, before: dict[str, Any]) -> dict[str, Any]:
@@ -88,18 +152,19 @@ def run(
     request: resume.Request,
     stop: Stop,
     summary: dict[str, Any],
+    processes: "Processes | None" = None,
 ) -> int:
     """Train; however it ends, bring the summary up to date and return the exit status."""
     try:
-        if summary["status"] == "running":
+        if summary["status"] == "running" and (processes is None or processes.rank == 0):
             record.write_json(folder / "summary.json", summary)
         config.check(settings)
-        _train(folder, settings, request, stop, summary)
+        _train(folder, settings, request, stop, summary, processes)
     except (Interrupted, KeyboardInterrupt):
         _note(summary, "interrupted", None)
-        return 128 + (stop.signal or signal.SIGINT)
+        return 128 + (stop.signal or signal.SIGTERM)  # without a signal: another process got it
     except InputError as error:
-        return _fail(summary, str(error))
+        return _fail(summary, str(error), processes)
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
@@ -108,10 +173,13 @@ def run(
             summary,
             f"{place}: expected room on the disk, got {error.strerror}; free some, then go on with "
             f"`python scripts/resume.py {folder}`",
+            processes,
         )
     except Exception as error:  # a defect, here or in the user's code: it deserves its traceback
-        traceback.print_exc()
-        _note(summary, "failed", f"{type(error).__name__}: {error}")
+        reason, is_ours = _first_failure(f"{type(error).__name__}: {error}", processes)
+        if is_ours:
+            traceback.print_exc()
+        _note(summary, "failed", reason)
         return 1
     _note(summary, "finished", None)
     return 0
@@ -123,6 +191,7 @@ def _train(
     request: resume.Request,
     stop: Stop,
     summary: dict[str, Any],
+    processes: "Processes | None",
 ) -> None:
     """Import what is slow, meanwhile asking git what code this is; then train."""
     from seedbed import source
@@ -134,7 +203,7 @@ def _train(
 
     reader.join()
     plain: dict[str, Any] = OmegaConf.to_container(settings)  # type: ignore[assignment]
-    experiment.carry_out(folder, plain, found[0], stop.requested, summary, request)
+    experiment.carry_out(folder, plain, found[0], stop.requested, summary, request, processes)
 
 
 def _note(summary: dict[str, Any], status: str, error: str | None) -> None:
@@ -143,10 +212,17 @@ def _note(summary: dict[str, Any], status: str, error: str | None) -> None:
         summary |= {"status": status, "error": error}
 
 
-def _fail(summary: dict[str, Any], error: str) -> int:
-    _note(summary, "failed", error)
-    print(f"error: {error}", file=sys.stderr, flush=True)
+def _fail(summary: dict[str, Any], error: str, processes: "Processes | None") -> int:
+    reason, is_ours = _first_failure(error, processes)
+    _note(summary, "failed", reason)
+    if is_ours:
+        print(f"error: {reason}", file=sys.stderr, flush=True)
     return 2
+
+
+def _first_failure(reason: str, processes: "Processes | None") -> tuple[str, bool]:
+    """Return why the run failed, and whether it is on us to say so: the first process to fail."""
+    return (reason, True) if processes is None else processes.note_failure(reason)
 
 
 def conclude(folder: Path, summary: dict[str, Any]) -> None:
