@@ -94,6 +94,8 @@ def main() -> int:
             jobs_failed = report_sweep(SweepFolder.folder)
     except compose.COMPOSITION_ERRORS as error:
         raise compose.explain(error) from error
+    except BrokenPipeError:
+        raise
     except OSError as error:  # from Hydra, which makes the folders
         raise InputError(
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "

@@ -1,0 +1,96 @@
+"""Sweeps from the shell: one after another or side by side, with a report at the end."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seedbed import record
+from tests.end_to_end.test_bad_input import wait_for_rows
+from tests.running import QUICK, ROOT, command
+
+BASIC: tuple[str, ...] = ()
+JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+
+
+def sweep(folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
+    return command(
+        "train.py", "--multirun", f"hydra.sweep.dir={folder}", *QUICK, "trainer.max_steps=3",
+        *overrides,
+    )  # fmt: skip
+
+
+def fingerprints(folder: Path) -> dict[str, object]:
+    """Return the fingerprints of the runs that finished, by the name of their folder."""
+    jobs = {path.name: record.read_summary(path) for path in folder.iterdir() if path.is_dir()}
+    finished = {name for name, summary in jobs.items() if summary["status"] == "finished"}
+    return {name: jobs[name]["fingerprints"] for name in sorted(finished)}
+
+
+@pytest.fixture(scope="module")
+def one_after_another(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("basic")
+    done = sweep(folder, "seed=0,1", *BASIC)
+    assert done.returncode == 0, done.stderr
+    assert "| mean" in done.stdout
+    return folder
+
+
+def test_a_sweep_ends_with_table_csv_and_picture(one_after_another: Path) -> None:
+    """Folders are named by what varies, and the report lies beside them."""
+    assert {path.name for path in one_after_another.iterdir()} >= {
+        "0_seed=0", "1_seed=1", "sweep.csv", "sweep.png", "report.md",
+    }  # fmt: skip
+    text = (one_after_another / "report.md").read_text()
+    assert all(word in text for word in ("mean", "sd", "min (seed)", "max (seed)"))
+
+
+def test_jobs_side_by_side_have_the_bits_of_jobs_one_after_another(
+    one_after_another: Path, tmp_path: Path
+) -> None:
+    """The launcher changes no bit; twin: the two seeds differ."""
+    done = sweep(tmp_path, "seed=0,1", *JOBLIB)
+    assert done.returncode == 0, done.stderr
+    assert fingerprints(tmp_path) == fingerprints(one_after_another)
+    first, second = fingerprints(tmp_path).values()
+    assert first != second
+
+
+@pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
+def test_a_failed_job_leaves_the_others_their_results(
+    launcher: tuple[str, ...], tmp_path: Path
+) -> None:
+    """It is named in the report and in the exit status, and does not count silently."""
+    done = sweep(tmp_path, "data.batch_size=64,4001", *launcher)
+    assert done.returncode == 1
+    assert "1 of 2 runs do not count" in done.stdout
+    assert "data.batch_size: expected at most 4000" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert len(fingerprints(tmp_path)) == 1
+
+
+def test_ctrl_c_ends_the_sweep_and_reports_what_there_is(tmp_path: Path) -> None:
+    """The jobs still to come are not started."""
+    words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1,2"]
+    process = subprocess.Popen(
+        [sys.executable, *words, "trainer.max_steps=600"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    wait_for_rows(tmp_path / "0_seed=0" / "metrics.csv", 2)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors == ""
+    assert "interrupted" in output
+    assert not (tmp_path / "1_seed=1").exists()
+
+
+def test_a_mode_in_the_configuration_is_a_sweep_too(tmp_path: Path) -> None:
+    """hydra.mode=MULTIRUN does what --multirun does."""
+    done = command(
+        "train.py", "hydra.mode=MULTIRUN", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=range(0,1)"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "One seed only" in done.stdout
