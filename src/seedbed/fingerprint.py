@@ -8,6 +8,7 @@ hash sees position; words are the bits themselves, so it sees signs, -0.0 and Na
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,20 +25,22 @@ _CHUNK_WORDS = 1 << 20
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 
+@torch.no_grad()
 def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
     """Hash the bits of tensors, in their order.
 
     Returns:
         int64 scalar on the tensors' device, not synchronised; 0 for no tensors.
     """
-    words = [_words(tensor) for tensor in tensors if tensor.numel()]
+    runs = itertools.groupby(tensors, key=lambda tensor: tensor.dtype)
+    words = [_words([tensor.reshape(-1) for tensor in run]) for _, run in runs]
     if not words:
         return torch.zeros((), dtype=torch.int64)
     joined = words[0] if len(words) == 1 else torch.cat(words)
-    chunks = joined.split(_CHUNK_WORDS)
     # The length takes part, because words that are 0 add nothing to the sum.
-    total = _hash_chunk(chunks[0]) + len(joined)
-    for index, chunk in enumerate(chunks[1:], start=1):
+    total = _hash_chunk(joined[:_CHUNK_WORDS]) + len(joined)
+    for index in range(1, -(-len(joined) // _CHUNK_WORDS)):
+        chunk = joined[index * _CHUNK_WORDS : (index + 1) * _CHUNK_WORDS]
         total = total + _chunk_factor(index) * _hash_chunk(chunk)
     return total
 
@@ -104,15 +107,14 @@ class Ladder:
         return rows
 
 
-def _words(tensor: Tensor) -> Tensor:
-    """View a tensor's bits as integers of 32 bits or fewer, in logical order, 1-D."""
-    flat = tensor.detach().contiguous().view(-1)
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).view(-1)
-    if flat.dtype is torch.bool:
-        return flat.to(torch.int32)
-    words = flat.view(_INTEGER_OF_SIZE[flat.element_size()])
-    return words if words.dtype is torch.int32 else words.to(torch.int32)
+def _words(flat: Sequence[Tensor]) -> Tensor:
+    """View the bits of 1-D tensors of one dtype as int32, in their order, 1-D."""
+    joined = flat[0] if len(flat) == 1 else torch.cat(flat)
+    if joined.is_complex():
+        joined = torch.view_as_real(joined).view(-1)
+    if joined.dtype is torch.bool:
+        return joined.to(torch.int32)
+    return joined.view(_INTEGER_OF_SIZE[joined.element_size()]).to(torch.int32)
 
 
 def _hash_chunk(words: Tensor) -> Tensor:
