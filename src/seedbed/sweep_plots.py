@@ -78,14 +78,19 @@ def _validation_curve(run: Run) -> dict[float, float]:
 
 
 def _draw_curves(axes: "Axes", group: Group, color: str) -> Floats:
-    """Draw the median with the middle half of the runs (dark) and all of them (light)."""
+    """Draw the median with the middle half of the runs (dark) and all of them (light).
+
+    Returns:
+        What was drawn, float64 (values,): nothing if there are fewer than two epochs.
+    """
     epochs, values = curves(group)
     shown = _errors(group.metric, values)
-    if shown.size:
-        low, first, median, third, high = np.quantile(shown, [0, 0.25, 0.5, 0.75, 1], axis=0)
-        axes.fill_between(epochs, low, high, color=color, alpha=0.15, linewidth=0)
-        axes.fill_between(epochs, first, third, color=color, alpha=0.3, linewidth=0)
-        axes.plot(epochs, median, color=color, label=_name(group), marker="o", markersize=2.5)
+    if len(epochs) < 2:
+        return np.empty(0)
+    low, first, median, third, high = np.quantile(shown, [0, 0.25, 0.5, 0.75, 1], axis=0)
+    axes.fill_between(epochs, low, high, color=color, alpha=0.15, linewidth=0)
+    axes.fill_between(epochs, first, third, color=color, alpha=0.3, linewidth=0)
+    axes.plot(epochs, median, color=color, label=_name(group), marker="o", markersize=2.5)
     return shown.ravel()
 
 
@@ -109,7 +114,7 @@ def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
     axes.set(xlabel="epoch", ylabel=_ERROR_NAMES.get(metric.split("_")[-1], metric))
     axes.set_title("median, middle half and range over seeds")
     if not shown.size:
-        axes.text(0.5, 0.5, "nothing was validated", ha="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "fewer than two validations", ha="center", transform=axes.transAxes)
         return
     axes.locator_params(axis="x", integer=True)
     if 0 < shown.min() < shown.max() / _LOG_FROM_RATIO:
@@ -120,7 +125,7 @@ def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
 
 def _finish_values(axes: "Axes", metric: str, labels: Sequence[str]) -> None:
     axes.set(ylabel=Scale(metric).title, xlim=(-0.6, len(labels) - 0.4))
-    axes.set_title("each seed, mean and its 95 % interval")
+    axes.set_title("seeds, mean, 95 % interval")
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(labels)), labels)
     if sum(map(len, labels)) > _MOST_LETTERS_IN_A_ROW:
