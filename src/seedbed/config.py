@@ -89,7 +89,8 @@ RULES: dict[str, Rule] = {
     "data.persistent_workers": _FLAG,
     "data.prefetch_factor": _integer(1, None, "try data.prefetch_factor=2"),
     "data.start_method": _choice("fork", "spawn", "forkserver"),
-    "data.task.name": _choice("classification", "regression"),
+    "data.task.name": _TEXT,
+    "data.task.label_smoothing": _number(0, 1, "try data.task.label_smoothing=0.1"),
     "model.name": _TEXT,
     "model.hidden_size": _integer(1, None, "try model.hidden_size=128"),
     "model.layers": _integer(1, None, "try model.layers=1"),
@@ -143,7 +144,13 @@ RULES: dict[str, Rule] = {
 # Sections whose other keys are arguments of a class that the user chooses.
 OPEN_SECTIONS = ("data", "model", "optimizer", "determinism.env", "trusted_packages")
 # Keys that a chosen class may or may not have; the others must be there.
-OPTIONAL_KEYS = ("model.hidden_size", "model.layers", "model.dropout")
+OPTIONAL_KEYS = (
+    "data.task.label_smoothing",
+    "model.hidden_size",
+    "model.layers",
+    "model.dropout",
+)
+TASKS = ("classification", "regression")  # others come with a `_target_`
 
 
 def resolve(composed: DictConfig) -> DictConfig:
@@ -232,6 +239,12 @@ def _check_combination(config: DictConfig) -> None:
         raise InputError(
             f"model: expected a model for data of kind {kind} (data={config.data.name}), got "
             f"{config.model.name}, which takes {' or '.join(accepts)}; try model=lstm"
+        )
+    task = config.data.task
+    if "_target_" not in task and task.name not in TASKS:
+        raise InputError(
+            f"data.task.name: expected one of {', '.join(TASKS)}, or a task with a _target_, got "
+            f"{_show(task.name)}; see docs/extending.md"
         )
     check_shards(config.trainer.shards, config.trainer.processes, config.data.batch_size)
     if config.determinism.on_nondeterministic == "error" and config.fingerprint.every_steps == 0:

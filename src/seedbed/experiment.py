@@ -195,6 +195,11 @@ def build_sources(settings: Settings) -> Sources:
     def source(split: str) -> loader.Source:
         spec = data.get(split) or data["validation"]
         dataset = build.build(spec, f"data.{split}", trusted)
+        if not hasattr(dataset, "__len__"):
+            raise InputError(
+                f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
+                f"{type(dataset).__name__}; see docs/extending.md"
+            )
         if len(dataset) == 0:
             raise InputError(f"data.{split}: expected at least one sample, got none")
         seed, keyed = settings["seeds"]["augment"], settings["determinism"]["seeding"]
@@ -236,7 +241,7 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
     return training.Learner(
         model=model,
         optimizer=optimizer,
-        task=tasks.make(**settings["data"]["task"]),
+        task=tasks.make(settings["data"]["task"], trusted),
         device=device,
         autocast=trainer["precision"] == "bfloat16",
         channels_last=level["channels_last"],

@@ -107,11 +107,10 @@ class Journal:
         self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
         self._metrics.append([self._row("test", progress.step, result)])
         predictions = self._learner.task.predictions(result.outputs).tolist()
+        targets = result.targets.reshape(len(predictions), -1)[:, 0].tolist()  # the first of each
         lines = [
             f"{sample},{target!r},{prediction!r}\n"
-            for sample, (target, prediction) in enumerate(
-                zip(result.targets.flatten().tolist(), predictions, strict=True)
-            )
+            for sample, (target, prediction) in enumerate(zip(targets, predictions, strict=True))
         ]
         content = "sample_id,target,prediction\n" + "".join(lines)
         record.write_atomically(self._folder / "test_predictions.csv", content)

@@ -1,11 +1,43 @@
 """What a model is trained to do: the loss, and the metric that people quote."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from seedbed import build
+from seedbed.errors import InputError
+
+
+class Task(Protocol):
+    """What training asks of a task; `data.task._target_` names one of your own.
+
+    Outputs are float32 (B, ...), targets a tensor (B, ...).
+    """
+
+    @property
+    def metric_name(self) -> str:
+        """Name the metric, for tables and summary.json."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Say which of two metrics is the better one, for best.pt and early stopping."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return what is minimised, a scalar."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss, (B,), for evaluation: the mean is over all samples."""
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's metric, float32 (B,)."""
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return one number for each sample, (B,), for test_predictions.csv."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +76,7 @@ class Regression:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean squared error of (B, ...) against (B, ...), as a scalar."""
+        _check_same_shape(outputs, targets)
         return F.mse_loss(outputs, targets)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -52,6 +85,7 @@ class Regression:
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's mean squared error, float32 (B,)."""
+        _check_same_shape(outputs, targets)
         return ((outputs - targets) ** 2).flatten(1).mean(dim=1)
 
     def predictions(self, outputs: Tensor) -> Tensor:
@@ -59,12 +93,34 @@ class Regression:
         return outputs.flatten(1)[:, 0]
 
 
-Task = Classification | Regression
+_BUILT_IN = {
+    "classification": "seedbed.tasks.Classification",
+    "regression": "seedbed.tasks.Regression",
+}
+_MEMBERS = ("metric_name", "higher_is_better", "loss", "losses", "metric", "predictions")
 
 
-def make(name: str, label_smoothing: float = 0.0) -> Task:
-    """Return the task of that name: classification or regression."""
-    return Classification(label_smoothing) if name == "classification" else Regression()
+def make(spec: Mapping[str, Any], trusted: Sequence[str]) -> Task:
+    """Return the task that `data.task` describes: ours by its name, or one of the user's."""
+    if "_target_" not in spec:
+        spec, trusted = {**spec, "_target_": _BUILT_IN[spec["name"]]}, ("seedbed.tasks",)
+    task: Task = build.build(spec, "data.task", trusted)
+    missing = [name for name in _MEMBERS if not hasattr(task, name)]
+    if missing:
+        raise InputError(
+            f"data.task: expected a task with {', '.join(_MEMBERS)}, got {type(task).__name__} "
+            f"without {', '.join(missing)}; see docs/extending.md"
+        )
+    return task
+
+
+def _check_same_shape(outputs: Tensor, targets: Tensor) -> None:
+    """Refuse what would be broadcast to another meaning, such as (B, 1) against (B,)."""
+    if outputs.shape != targets.shape:
+        raise InputError(
+            f"data.task: expected targets of the outputs' shape {tuple(outputs.shape)}, got "
+            f"{tuple(targets.shape)}; give them the same shape"
+        )
 
 
 def mean(values: list[Tensor]) -> float:

@@ -167,9 +167,7 @@ def train_step(
         for index, batch in zip(shards.mine, batches, strict=True):
             batch = to_device(batch, learner)
             hashes = [_hashes(batch, index, shards.count)] if with_rungs else []
-            if learner.dropout_seed is not None:
-                key = rng.key(learner.dropout_seed, "dropout", step, index)
-                rng.key_globals(key, learner.device.type)
+            _key_draws(learner, step, index)
             yield hashes + forward_and_backward(learner, parameters, batch, with_metric)
 
     mean = iter(shards.reduce(parts()))
@@ -234,6 +232,7 @@ def measure(
             if asked_to_stop():
                 raise Interrupted
             batch = to_device(batch, learner)
+            _key_draws(learner, 0, int(batch.ids[0]))  # some models draw in evaluation, too
             with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.autocast):
                 output = learner.model(batch.inputs).float()
             losses = learner.task.losses(output, batch.targets)
@@ -271,6 +270,13 @@ def to_device(batch: Batch, learner: Learner) -> Batch:
         return moved
 
     return Batch(batch.ids, map_tensors(move, batch.inputs), map_tensors(move, batch.targets))
+
+
+def _key_draws(learner: Learner, step: int, place: int) -> None:
+    """Key what the model may draw from; the place is a shard in training, a sample otherwise."""
+    if learner.dropout_seed is not None:
+        key = rng.key(learner.dropout_seed, "dropout", step, place)
+        rng.key_globals(key, learner.device.type)
 
 
 def _metric(learner: Learner, outputs: Tensor, batch: Batch) -> Tensor:

@@ -77,12 +77,13 @@ class Source(Dataset[Batch]):
     def _load(self, position: Position) -> Batch:
         epoch, ids = position
         training = self._split == 0
+        # Evaluation draws the same numbers every time: what is measured stays the same.
+        place = (self._split, epoch if training else 0)
         if hasattr(self.dataset, "fetch"):
             key = rng.key(self._seed, "augment", epoch) if training else None
+            self._key_globals(*place, -1, int(ids[0]))
             inputs, targets = self.dataset.fetch(ids, key)
         else:
-            # Evaluation draws the same numbers every time: what is measured stays the same.
-            place = (self._split, epoch if training else 0)
             samples = [self._sample(place, int(i)) for i in ids]
             self._key_globals(*place, -1, int(ids[0]))
             inputs, targets = self._collate(samples)
