@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import determinism, record
 from seedbed.errors import InputError
 
-INTERRUPTED = {128 + signal.SIGINT: signal.SIGINT, 128 + signal.SIGTERM: signal.SIGTERM}
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = {128 + number: number for number in STOP_SIGNALS}
 
 
 def start(config: DictConfig, folder: Path) -> int:
@@ -73,11 +74,19 @@ def run_worker(
     It keeps our terminal, so that a `breakpoint()` in a model works, and our process group, so
     that Ctrl-C reaches it. A process killed by signal N gives 128 + N, as in a shell.
     """
-    return run_passing_signals(worker_command(config, folder, request), environment)
+    command = worker_command(config, folder, request)
+    return run_passing_signals(command, environment, held=STOP_SIGNALS)
 
 
-def run_passing_signals(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command with SIGINT and SIGTERM passed on to it; return its exit status."""
+def run_passing_signals(
+    command: Sequence[str], environment: Mapping[str, str], held: Sequence[int] = ()
+) -> int:
+    """Run a command with SIGINT and SIGTERM passed on to it; return its exit status.
+
+    Args:
+        held: signals that wait until the command lets them through (`release_signals`), because
+            it handles them, but not in its first moments.
+    """
     process: subprocess.Popen[bytes] | None = None
     pending: list[int] = []
 
@@ -88,26 +97,32 @@ def run_passing_signals(command: Sequence[str], environment: Mapping[str, str]) 
             process.send_signal(number)
 
     with _handlers(pass_on):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # the command inherits it
         process = subprocess.Popen(command, env=dict(environment))
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number in pending:
             process.send_signal(number)
         status = process.wait()
     return status if status >= 0 else 128 - status
 
 
+def release_signals() -> None:
+    """Let the signals through that `run_passing_signals` held back for this process."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
 @contextmanager
 def _handlers(handler: Any) -> Iterator[None]:
     """Handle SIGINT and SIGTERM for a while; threads other than the first cannot, and do not."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
     try:
-        before = [signal.signal(number, handler) for number in numbers]
+        before = [signal.signal(number, handler) for number in STOP_SIGNALS]
     except ValueError:  # not the main thread: a launcher's
         yield
         return
     try:
         yield
     finally:
-        for number, previous in zip(numbers, before, strict=True):
+        for number, previous in zip(STOP_SIGNALS, before, strict=True):
             signal.signal(number, previous)
 
 

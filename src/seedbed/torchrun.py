@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from seedbed import record
+from seedbed import launch, record
 from seedbed.errors import InputError, exit_status
 
 # What summary.json says of a run that ended in peace although torchrun was asked to stop it.
@@ -25,7 +25,7 @@ def main() -> int:
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    logging.getLogger("torch").setLevel(logging.CRITICAL)  # the processes speak for themselves
+    logging.disable(logging.CRITICAL)  # the processes speak for themselves
     handle_signals(SignalException)
     try:
         run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *sys.argv[1:]])
@@ -57,8 +57,9 @@ def handle_signals(interruption: type[Exception]) -> None:
             since[0] = time.monotonic()
             raise interruption(f"signal {number}", signal.Signals(number))
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in launch.STOP_SIGNALS:
         signal.signal(number, handle)
+    launch.release_signals()
 
 
 def status_after(number: int, folder: Path) -> int:

@@ -40,8 +40,9 @@ class Stop:
     def __init__(self) -> None:
         self.signal: int | None = None
         self._since = 0.0
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in launch.STOP_SIGNALS:
             signal.signal(number, self._ask)
+        launch.release_signals()
 
     def requested(self) -> bool:
         """Say whether SIGINT or SIGTERM came."""
@@ -227,12 +228,15 @@ def _first_failure(reason: str, processes: "Processes | None") -> tuple[str, boo
 
 def conclude(folder: Path, summary: dict[str, Any]) -> None:
     """Write the summary, draw the loss curve, and say how it ended."""
+    # A run that is killed while its picture is drawn has not finished, and can go on.
+    unfinished = "running" if summary["status"] == "finished" else summary["status"]
     try:
-        record.write_json(folder / "summary.json", summary)
+        record.write_json(folder / "summary.json", summary | {"status": unfinished})
         if (folder / "metrics.csv").exists():
             from seedbed import plots
 
             plots.loss_curve(folder)
+        record.write_json(folder / "summary.json", summary)
     except OSError as error:
         print(f"warning: {folder}: the record is not complete, {error}", file=sys.stderr)
     if summary["status"] == "failed" or "steps" not in summary:
