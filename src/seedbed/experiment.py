@@ -194,6 +194,10 @@ def build_sources(settings: Settings) -> Sources:
 
     def source(split: str) -> loader.Source:
         spec = data.get(split) or data["validation"]
+        seed, keyed = settings["seeds"]["augment"], settings["determinism"]["seeding"]
+        if keyed:  # a data set may draw when it is built
+            position = loader.SPLITS.index(split)
+            rng.key_globals(rng.key(settings["seeds"]["data"], "data", position))
         dataset = build.build(spec, f"data.{split}", trusted)
         if not hasattr(dataset, "__len__"):
             raise InputError(
@@ -202,7 +206,6 @@ def build_sources(settings: Settings) -> Sources:
             )
         if len(dataset) == 0:
             raise InputError(f"data.{split}: expected at least one sample, got none")
-        seed, keyed = settings["seeds"]["augment"], settings["determinism"]["seeding"]
         return loader.Source(dataset, split, seed, collate, keyed)
 
     sources = Sources(source("train"), source("validation"), source("test"))
