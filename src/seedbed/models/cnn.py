@@ -8,29 +8,52 @@ from seedbed.errors import InputError
 
 
 class CNN(nn.Module):
-    """Two convolutions, each with ReLU and max-pooling, then a linear layer."""
+    """Convolutions, each with ReLU and a halving max-pool, then dropout and a linear layer.
+
+    It has no batch normalisation: running averages would depend on how a batch is shared between
+    processes.
+    """
 
     def __init__(
         self, input_shape: Sequence[int], outputs: int, channels: Sequence[int], dropout: float
     ) -> None:
-        """Build the network for images of shape (C, H, W)."""
+        """Build the network.
+
+        Args:
+            input_shape: (C, H, W).
+            outputs: classes, or numbers to predict.
+            channels: of each 3x3 convolution, in order.
+            dropout: probability that a feature is dropped before the linear layer.
+        """
         super().__init__()
-        if len(input_shape) != 3:
-            raise InputError(
-                "model.input_shape: expected (channels, height, width), got "
-                f"{tuple(input_shape)}; choose model=lstm or model=rnn for sequences"
-            )
-        inputs, height, width = input_shape
-        first, second = channels
-        self.features = nn.Sequential(
-            nn.Conv2d(inputs, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        )  # fmt: skip
-        self.head = nn.Sequential(
-            nn.Flatten(), nn.Dropout(dropout), nn.Linear(second * (height // 4) * (width // 4), outputs)
-        )
+        inputs, height, width = _checked(input_shape, channels)
+        blocks = [
+            nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+            for before, after in zip([inputs, *channels[:-1]], channels, strict=True)
+        ]
+        halvings = len(channels)
+        self.features = nn.Sequential(*blocks)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(channels[-1] * (height >> halvings) * (width >> halvings), outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images, float32 (B, C, H, W), to logits, float32 (B, outputs)."""
-        logits: Tensor = self.head(self.features(images))
-        return logits
+        """Map images, float32 (B, C, H, W), to float32 (B, outputs): logits or predictions."""
+        features = self.features(images).flatten(1)
+        outputs: Tensor = self.head(self.dropout(features))
+        return outputs.float()
+
+
+def _checked(input_shape: Sequence[int], channels: Sequence[int]) -> tuple[int, int, int]:
+    if not channels or any(not isinstance(n, int) or n < 1 for n in channels):
+        raise InputError(
+            f"model.channels: expected a list of integers >= 1, got {channels}; "
+            "try model.channels=[32,64,128]"
+        )
+    smallest = 2 ** len(channels)
+    if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
+        raise InputError(
+            f"model.input_shape: expected (channels, height, width) of at least {smallest} pixels, "
+            f"got {tuple(input_shape)}; try model=lstm for sequences, or fewer model.channels"
+        )
+    count, height, width = input_shape
+    return count, height, width

@@ -1,35 +1,81 @@
 """Recurrent networks that answer from the last step of a sequence."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
-CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM}
+from seedbed.errors import InputError
+
+CELLS: dict[str, type[nn.RNN] | type[nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
 
 
 class Recurrent(nn.Module):
-    """Recurrent layers with dropout between them, then a linear layer on the last step.
+    """Recurrent layers with dropout after each, then a linear layer on the last step.
 
-    Dropout is a layer of its own: the one inside cuDNN has a state that cannot be restored.
+    Every layer is a module of its own with `nn.Dropout` behind it, because the dropout inside
+    cuDNN's recurrent layers keeps a state that no key reaches and no checkpoint holds.
     """
 
     def __init__(
-        self, input_shape: Sequence[int], outputs: int, cell: str, hidden_size: int, layers: int, dropout: float
+        self,
+        input_shape: Sequence[int],
+        outputs: int,
+        cell: str,
+        hidden_size: int,
+        layers: int,
+        dropout: float,
     ) -> None:
-        """Build the network for sequences of shape (T, F); an image (1, H, W) is H steps of W."""
+        """Build the network.
+
+        Args:
+            input_shape: (T, F), or (C, H, W): an image is a sequence of H rows of C * W values.
+            outputs: numbers to predict, or classes.
+            cell: rnn (Elman's, with tanh) or lstm.
+            hidden_size: values that a layer remembers.
+            layers: how many.
+            dropout: probability that a value is dropped.
+        """
         super().__init__()
-        sizes = [input_shape[-1]] + [hidden_size] * layers
-        kind = CELLS[cell]
+        if cell not in CELLS:
+            raise InputError(f"model.cell: expected {' or '.join(CELLS)}, got {cell}; try lstm")
+        sizes = [_features(input_shape)] + [hidden_size] * layers
         self.layers = nn.ModuleList(
-            kind(a, b, batch_first=True) for a, b in zip(sizes, sizes[1:], strict=False)
+            CELLS[cell](inputs, size, batch_first=True) for inputs, size in pairwise(sizes)
         )
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, outputs)
+        for layer in self.layers:
+            if isinstance(layer, nn.LSTM):
+                _open_forget_gate(layer)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map sequences, float32 (B, T, F) or (B, 1, T, F), to float32 (B, outputs)."""
-        x = inputs.squeeze(1) if inputs.dim() == 4 else inputs
+        """Map sequences, float32 (B, T, F) or (B, C, H, W), to float32 (B, outputs)."""
+        x = inputs.transpose(1, 2).flatten(2) if inputs.dim() == 4 else inputs  # (B, T, F)
         for layer in self.layers:
             x = self.dropout(layer(x)[0])
-        out: Tensor = self.head(x[:, -1])
-        return out
+        outputs: Tensor = self.head(x[:, -1])
+        return outputs.float()
+
+
+def _features(input_shape: Sequence[int]) -> int:
+    if len(input_shape) == 2:
+        return input_shape[1]
+    if len(input_shape) == 3:
+        return input_shape[0] * input_shape[2]
+    raise InputError(
+        "model.input_shape: expected (steps, values) or (channels, height, width), got "
+        f"{tuple(input_shape)}; give the model a data set of kind sequence or image"
+    )
+
+
+def _open_forget_gate(layer: nn.LSTM) -> None:
+    """Set the forget gate's bias to 1, so that a memory lasts from the first step on.
+
+    Gers, Schmidhuber & Cummins (2000), https://doi.org/10.1162/089976600300015015.
+    """
+    forget = slice(layer.hidden_size, 2 * layer.hidden_size)  # PyTorch's gates: i, f, g, o
+    with torch.no_grad():
+        layer.bias_ih_l0[forget] = 1
+        layer.bias_hh_l0[forget] = 0

@@ -1,0 +1,144 @@
+"""The models take what they say, answer in float32, and refuse what they cannot take."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seedbed.errors import InputError
+from seedbed.models.cnn import CNN
+from seedbed.models.recurrent import Recurrent
+
+IMAGE, SEQUENCE = (1, 28, 28), (20, 2)
+
+
+def cnn(dropout: float = 0.0) -> CNN:
+    torch.manual_seed(0)
+    return CNN(IMAGE, outputs=10, channels=[4, 8], dropout=dropout)
+
+
+def recurrent(
+    cell: str = "lstm",
+    shape: tuple[int, ...] = SEQUENCE,
+    hidden_size: int = 8,
+    layers: int = 1,
+    dropout: float = 0.0,
+) -> Recurrent:
+    torch.manual_seed(0)
+    return Recurrent(shape, 3, cell, hidden_size, layers, dropout)
+
+
+CASES = [
+    pytest.param(cnn, IMAGE, 10, id="cnn"),
+    pytest.param(lambda: recurrent("rnn"), SEQUENCE, 3, id="rnn"),
+    pytest.param(lambda: recurrent("lstm", layers=2, dropout=0.5), SEQUENCE, 3, id="lstm"),
+    pytest.param(lambda: recurrent("lstm", IMAGE), IMAGE, 3, id="lstm-on-images"),
+]
+
+
+def inputs(shape: tuple[int, ...], batch_size: int = 5) -> Tensor:
+    return torch.randn(batch_size, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("make", "shape", "outputs"), CASES)
+def test_outputs_are_float32_with_or_without_autocast(make, shape, outputs) -> None:  # type: ignore[no-untyped-def]
+    """A model answers (B, outputs) in float32, in bfloat16 autocast too, and passes gradients."""
+    model = make()
+    plain = model(inputs(shape))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        automatic = model(inputs(shape))
+    for result in (plain, automatic):
+        assert result.shape == (5, outputs)
+        assert result.dtype == torch.float32
+    automatic.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_autocast_reaches_the_layers() -> None:
+    """Autocast changes what is computed (so that the test above can fail)."""
+    model = cnn()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        automatic = model(inputs(IMAGE))
+        assert model.features(inputs(IMAGE)).dtype == torch.bfloat16
+    assert not torch.equal(automatic, model(inputs(IMAGE)))
+
+
+def test_memory_order_changes_no_meaning() -> None:
+    """A channels-last model on channels-last images answers the same but for rounding."""
+    images = inputs(IMAGE)
+    expected = cnn()(images)
+    model = cnn().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    torch.testing.assert_close(model(images.to(memory_format=torch.channels_last)), expected)
+
+
+@pytest.mark.parametrize(("make", "shape", "outputs"), CASES)
+def test_models_can_be_captured_for_compilation(make, shape, outputs) -> None:  # type: ignore[no-untyped-def]
+    """torch.compile's capture of a model computes what the model computes, to the bit."""
+    model = make().eval()
+    captured = torch.compile(model, backend="eager")
+    assert torch.equal(captured(inputs(shape)), model(inputs(shape)))
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        (CNN(IMAGE, 10, [16, 32, 64], 0.0), 29_066),
+        (Recurrent((100, 2), 1, "lstm", 64, 1, 0.0), 4 * 64 * (2 + 64 + 2) + 65),
+        (Recurrent((100, 2), 1, "rnn", 64, 1, 0.0), 64 * (2 + 64 + 2) + 65),
+        (Recurrent(IMAGE, 10, "lstm", 64, 2, 0.0), 4 * 64 * (28 + 64 + 2 + 64 + 64 + 2) + 650),
+    ],
+)
+def test_a_model_has_the_parameters_that_it_should(model: nn.Module, count: int) -> None:
+    """The number of parameters is that of the textbook."""
+    assert parameters(model) == count
+
+
+def test_an_image_is_a_sequence_of_its_rows() -> None:
+    """A recurrent model reads an image row by row, all channels of a row at once."""
+    images = inputs((2, 6, 4))
+    model = recurrent(shape=(2, 6, 4))
+    rows = torch.stack([images[:, :, row].flatten(1) for row in range(6)], dim=1)
+    assert torch.equal(model(images), model(rows))
+    assert not torch.equal(model(images), model(rows.flip(1)))
+
+
+def test_dropout_lies_outside_the_recurrent_layers_and_only_in_training() -> None:
+    """Recurrent layers have no dropout inside; the model's own acts in training alone."""
+    model = recurrent(layers=2, dropout=0.5)
+    assert all(layer.dropout == 0 and layer.num_layers == 1 for layer in model.layers)
+    assert not torch.equal(model(inputs(SEQUENCE)), model(inputs(SEQUENCE)))
+    model.eval()
+    assert torch.equal(model(inputs(SEQUENCE)), model(inputs(SEQUENCE)))
+
+
+def test_an_lstm_starts_with_an_open_forget_gate() -> None:
+    """The forget gate's bias sums to 1, and no other gate's does."""
+    layer = recurrent().layers[0]
+    gates = (layer.bias_ih_l0 + layer.bias_hh_l0).detach().chunk(4)
+    assert torch.equal(gates[1], torch.ones(8))
+    assert all(gate.abs().max() < 2 / math.sqrt(8) for gate in (gates[0], gates[2], gates[3]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: CNN((100, 2), 1, [4], 0.0),
+            r"model\.input_shape: expected .* got \(100, 2\); try",
+        ),
+        (lambda: CNN((1, 7, 28), 1, [4, 4, 4], 0.0), r"model\.input_shape: .* at least 8 pixels"),
+        (lambda: CNN(IMAGE, 1, [], 0.0), r"model\.channels: expected .* got \[\]; try"),
+        (lambda: CNN(IMAGE, 1, [4, 0], 0.0), r"model\.channels: expected .* got \[4, 0\]; try"),
+        (lambda: recurrent("gru"), r"model\.cell: expected rnn or lstm, got gru; try lstm"),
+        (lambda: recurrent(shape=(5,)), r"model\.input_shape: expected .* got \(5,\); give"),
+    ],
+)
+def test_a_shape_that_a_model_cannot_take_is_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
+    """What a model cannot be built for is refused in one line that names the key."""
+    with pytest.raises(InputError, match=message):
+        make()
