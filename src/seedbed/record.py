@@ -49,7 +49,13 @@ def read_config(path: Path) -> DictConfig:
         raise InputError(
             f"{path}: expected a run's configuration, got no file; name a run"
         ) from None
-    except (OSError, YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+    except (
+        OSError,
+        YAMLError,
+        OmegaConfBaseException,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:
         raise InputError(
             f"{path}: expected YAML, got {_first_line(error)}; mend the file"
         ) from None
