@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import config, tasks, training
+from seedbed import config, tasks, torchrun, training
 from seedbed.data.loader import Batch, Position
 from seedbed.distributed import SharedShards, tree_sum
 from seedbed.errors import InputError, Interrupted
@@ -383,6 +383,22 @@ def test_a_rank_whose_weights_drifted_by_one_bit_is_named() -> None:
 def test_ranks_with_the_same_weights_go_on() -> None:
     """Twin: without the flipped bit nothing happens."""
     assert in_processes(4, partial(drift, rank=None)) == dict.fromkeys(range(4))
+
+
+@pytest.mark.parametrize(
+    ("codes", "status"),
+    [
+        ((2, 143, 2), 2),
+        ((1, 2, 2, 2), 1),
+        ((2, -signal.SIGKILL, 2), 137),
+        ((143, 143), 143),
+        ((-signal.SIGTERM, 2), 2),
+        ((-signal.SIGTERM, -signal.SIGTERM), 143),
+    ],
+)
+def test_the_exit_status_is_that_of_the_cause(codes: tuple[int, ...], status: int) -> None:
+    """A death explains failures, a crash explains lost connections; torchrun's SIGTERM nothing."""
+    assert torchrun.status_of(codes) == status
 
 
 # Bad input

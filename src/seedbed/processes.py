@@ -149,6 +149,8 @@ class Processes:
 
         torchrun would end it when it sees another process go, and the others when it goes.
         """
+        if not dist.is_initialized():  # interrupted before all had met
+            return
         if self.rank == 0:
             self._store.set("written", "")
         else:

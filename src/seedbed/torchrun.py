@@ -10,6 +10,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from seedbed import launch, record
@@ -30,9 +31,7 @@ def main() -> int:
     try:
         run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *sys.argv[1:]])
     except ChildFailedError as error:
-        # A death by signal (negative) explains the others' failures, and so does a crash (1).
-        status = min(failure.exitcode for failure in error.failures.values())
-        return status if status >= 0 else 128 - status
+        return status_of(failure.exitcode for failure in error.failures.values())
     except SignalException as error:
         return status_after(error.sigval, Path(sys.argv[-1]))
     except RuntimeError as error:
@@ -42,6 +41,16 @@ def main() -> int:
             "--master-port: expected a free port, got one in use; choose another"
         ) from None
     return 0
+
+
+def status_of(codes: Iterable[int]) -> int:
+    """Return the exit status of a run whose processes ended with these.
+
+    A death by signal (negative) explains the others' failures, and so does a crash (1); but
+    torchrun itself ends those that are left by SIGTERM.
+    """
+    code = min(codes, key=lambda code: (code == -signal.SIGTERM, code))
+    return code if code >= 0 else 128 - code
 
 
 def handle_signals(interruption: type[Exception]) -> None:
