@@ -31,6 +31,10 @@ class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
             samples: how many sequences; the first n are the same for any number >= n.
             length: steps of a sequence, at least 2.
         """
+        if split not in SPLITS:
+            raise InputError(
+                f"data: expected split train, validation or test, got {split}; correct it"
+            )
         _check_at_least("data.length", length, 2)
         _check_at_least(f"data.{split}.samples", samples, 1)
         self._key = rng.key(seed, "data", SPLITS.index(split))

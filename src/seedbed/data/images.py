@@ -14,9 +14,10 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
 
 class Augment(Protocol):
-    """A random change: (images (B, C, H, W), ids (B,), key) -> images, each by its id alone."""
+    """A random change to images, such as `augment.ShiftAndRotate`."""
 
-    def __call__(self, images: Tensor, ids: NDArray[np.int64], key: int) -> Tensor: ...
+    def __call__(self, images: Tensor, ids: NDArray[np.int64], key: int) -> Tensor:
+        """Return changed images, (B, C, H, W): each a function of (image, its id, key) alone."""
 
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):

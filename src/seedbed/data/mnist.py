@@ -54,6 +54,11 @@ class MNIST(ImageDataset):
             validation_samples: how many of the training set are for validation.
             augment: random changes in training.
         """
+        if isinstance(mirrors, str):
+            raise InputError(
+                f"data.mirrors: expected a list of addresses, got {mirrors}; "
+                f"try data.mirrors=[{mirrors}]"
+            )
         arrays = load(Path(root).expanduser(), None if mirrors is None else tuple(mirrors))
         source = "t10k" if split == "test" else "train"
         images, labels = (

@@ -77,5 +77,5 @@ def _open_forget_gate(layer: nn.LSTM) -> None:
     """
     forget = slice(layer.hidden_size, 2 * layer.hidden_size)  # PyTorch's gates: i, f, g, o
     with torch.no_grad():
-        layer.bias_ih_l0[forget] = 1
-        layer.bias_hh_l0[forget] = 0
+        layer.get_parameter("bias_ih_l0")[forget] = 1
+        layer.get_parameter("bias_hh_l0")[forget] = 0
