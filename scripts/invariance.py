@@ -1,0 +1,130 @@
+"""Measure what may change around a run without changing a bit, and write docs/guarantees.md.
+
+usage: python scripts/invariance.py [--out FILE] [--only WORD] [--threads N]
+
+example:
+    python scripts/invariance.py                      the whole table, about ten minutes
+    python scripts/invariance.py --only worker        some rows, printed and not written
+
+exit status: 0 every cell of the first half is `same`, 1 some are not, 2 it cannot be measured
+"""
+
+import argparse
+import datetime
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from seedbed import compare, invariance, source
+from seedbed.errors import InputError, exit_status
+from seedbed.invariance import SAME, Measured
+from seedbed.invariance_rows import (
+    CHANGES_BITS,
+    EXPERIMENTS,
+    MAY_CHANGE,
+    NOT_MEASURED,
+    plainly,
+)
+
+PAGE = """# What may change without changing a bit
+
+Measured by `{command}` on {date}, on {circumstances}.
+
+Every cell is a run of 60 steps under `determinism=strict` beside the same run undisturbed: its
+whole ladder (sample ids, batch contents, loss, gradients, weights, optimizer state, at every step
+that both have), its losses and metrics, its final weights and predictions. `{same}`: not one bit
+differs. Otherwise the cell names the first step and rung that do. The CNN trains on mnist5k with
+augmentation and dropout, the RNN and the LSTM on the adding problem with dropout.
+
+{may_change}
+
+## What does change bits
+
+The other half of the promise: these belong to the experiment, are recorded with it, and are not
+free to change. `{same}` here means only that it made no difference for this model on this machine.
+
+{changes_bits}
+
+Not measured here, and not promised: {not_measured}.
+
+{kept}"""
+
+
+def main() -> int:
+    """Measure and print; write the page if all of it was measured."""
+    arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    threads = f"determinism.threads={arguments.threads}"
+    experiments = {name: [*words, threads] for name, words in EXPERIMENTS.items()}
+    halves = [
+        [row for row in half if arguments.only.lower() in row.change.lower()]
+        for half in (MAY_CHANGE, CHANGES_BITS)
+    ]
+    if not any(halves):
+        raise InputError(f"--only: expected a word of a row, got {arguments.only}; try worker")
+    with tempfile.TemporaryDirectory(prefix="seedbed-invariance-") as temporary:
+        folder = Path(temporary)
+        bases = {name: plainly(folder / name, overrides) for name, overrides in experiments.items()}
+        measured = [
+            list(show(invariance.measure(rows, experiments, bases, folder / str(half), plainly)))
+            for half, rows in enumerate(halves)
+        ]
+        if not arguments.only:
+            write(arguments.out, measured, compare.read(bases["CNN"]))
+    return 0 if all(cell == SAME for row in measured[0] for cell in row.cells) else 1
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        default=source.project_root() / "docs" / "guarantees.md",
+        help="the page to write (default: docs/guarantees.md)",
+    )
+    parser.add_argument("--only", metavar="WORD", default="", help="only rows that say this")
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=int,
+        default=2,
+        help="determinism.threads of every run (default: 2, as in strict)",
+    )
+    return parser.parse_args()
+
+
+def show(rows: Iterable[Measured]) -> Iterator[Measured]:
+    """Print each row as soon as it is measured."""
+    for row in rows:
+        print(f"{row.change}: {' | '.join(row.cells)}", flush=True)
+        yield row
+
+
+def write(out: Path, halves: Sequence[Sequence[Measured]], base: compare.Record) -> None:
+    """Write the page, keeping what was written by hand in the one that is there."""
+    may_change, changes_bits = ("\n".join(invariance.table([*EXPERIMENTS], h)) for h in halves)
+    content = PAGE.format(
+        command=" ".join(["python scripts/invariance.py", *sys.argv[1:]]),
+        date=datetime.date.today().isoformat(),
+        circumstances=invariance.circumstances(base),
+        same=SAME,
+        may_change=may_change,
+        changes_bits=changes_bits,
+        not_measured="; ".join(NOT_MEASURED),
+        kept=invariance.kept_part(out),
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(content)
+    print(out)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
