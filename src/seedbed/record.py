@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -233,13 +233,13 @@ class Tee:
 
     def write(self, text: str) -> int:
         """Write to the terminal, and to the log as far as the disk lets us."""
-        if not self._log.closed:
+        with suppress(OSError, ValueError):  # the disk is full, or the log is closed
             self._log.write(text)
         return self.stream.write(text)
 
     def flush(self) -> None:
         """Flush both."""
-        if not self._log.closed:
+        with suppress(OSError, ValueError):
             self._log.flush()
         self.stream.flush()
 
@@ -251,12 +251,14 @@ class Tee:
 def tee_output(path: Path) -> Iterator[IO[str]]:
     """Copy what the process prints into a file, after what the file holds already; yield it."""
     stdout, stderr = sys.stdout, sys.stderr
-    with open(path, "a", buffering=1) as log:
-        sys.stdout, sys.stderr = Tee(stdout, log), Tee(stderr, log)  # type: ignore[assignment]
-        try:
-            yield log
-        finally:
-            sys.stdout, sys.stderr = stdout, stderr
+    log = open(path, "a", buffering=1)
+    sys.stdout, sys.stderr = Tee(stdout, log), Tee(stderr, log)
+    try:
+        yield log
+    finally:
+        sys.stdout, sys.stderr = stdout, stderr
+        with suppress(OSError):
+            log.close()
 
 
 def _first_line(error: BaseException) -> str:

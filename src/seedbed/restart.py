@@ -1,9 +1,11 @@
 """Going on from a checkpoint: into model and optimizer, if nothing speaks against it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 
 from seedbed import checkpoint, record, resume, training
@@ -68,12 +70,23 @@ def load(
             record.require_bytes(folder / name, length)
         learner.model.load_state_dict(state["model"])
         learner.optimizer.load_state_dict(state["optimizer"])
+        change_options(learner.optimizer, changes)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
             f"{folder}: expected a checkpoint of this model and optimizer, got "
             f"{' '.join(str(error).split())[:160]}; go on with the configuration that wrote it"
         ) from None
     return Restored(state, problems, changes)
+
+
+def change_options(optimizer: torch.optim.Optimizer, changes: Iterable[resume.Change]) -> None:
+    """Let an optimizer's options be what the configuration says now: its state brought the old."""
+    prefix = "optimizer."
+    options = {c.key.removeprefix(prefix): c.now for c in changes if c.key.startswith(prefix)}
+    if "lr" in options:
+        options["initial_lr"] = options["lr"]
+    for group in optimizer.param_groups:
+        group.update({name: value for name, value in options.items() if name in group})
 
 
 def note(folder: Path, restored: Restored, summary: dict[str, Any]) -> None:

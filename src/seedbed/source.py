@@ -11,8 +11,8 @@ from typing import Any
 MAX_UNTRACKED_BYTES = 1 << 20
 # Whatever the user's git is set to, patches look the same.
 _DIFF = (
-    "diff", "--binary", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color",
-    "--src-prefix=a/", "--dst-prefix=b/",
+    "diff", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv",
+    "--no-color", "--src-prefix=a/", "--dst-prefix=b/",
 )  # fmt: skip
 
 
