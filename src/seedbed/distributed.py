@@ -3,14 +3,14 @@
 A batch is cut into `trainer.shards` slices, a power of two. What is computed for a slice depends
 on the slice alone. Sums over slices follow one binary tree, whoever computes them:
 
-    slices      0   1   2   3
-                 \\ /     \\ /        inside a process, or between two: the same additions
-                  +       +
-                   \\     /
-                      +
+    4 processes   (0 + 1) + (2 + 3)     each + is an exchange between two processes
+    2 processes   (0 + 1) + (2 + 3)     the + in the middle is one
+    1 process     (0 + 1) + (2 + 3)
 
 Each process works on neighbouring slices, as many as all the others, so its own sum is a node of
-the tree; processes at distance 1, 2, 4, ... exchange their nodes, and both add them up.
+the tree; processes at distance 1, 2, 4, ... exchange their nodes, and both add them up. It is not
+DistributedDataParallel, whose buckets, and with them the order of sums, follow the order in which
+gradients become ready; here an exchange begins when all of them are.
 """
 
 from collections import Counter

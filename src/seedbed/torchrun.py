@@ -33,7 +33,8 @@ def main() -> int:
     except ChildFailedError as error:
         return status_of(failure.exitcode for failure in error.failures.values())
     except SignalException as error:
-        return status_after(error.sigval, Path(sys.argv[-1]))
+        folder = sys.argv[sys.argv.index("seedbed.worker") + 1]
+        return status_after(error.sigval, Path(folder))
     except RuntimeError as error:
         if "EADDRINUSE" not in str(error):
             raise
