@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     from seedbed.probe import Finding
 
 LEVELS = Path(__file__).resolve().parents[1] / "configs" / "determinism"
-WIDTHS = (33, 6, 29, 29, 5)
+WIDTHS = (33, 6, 29, 29, 19)
 
 
 def main() -> int:
     """Probe, print the table row by row, and write it where asked."""
     arguments = parse()
+    # A thread that waits awake keeps a busy machine's processor from the one it waits for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if arguments.overrides:
         return examine(arguments.overrides)
     # Older versions of PyTorch refuse matrix products on a GPU under strict without this.
@@ -79,15 +81,19 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="such as model=lstm")
     parser.add_argument("--only", metavar="NAME", help="an operation, or several: 'max_pool*'")
-    parser.add_argument("--repeats", metavar="K", default="10", help="runs per level (default: 10)")
+    parser.add_argument("--repeats", metavar="K", default="20", help="runs per level (default: 20)")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write every figure there")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write a page there")
     arguments = parser.parse_args()
     if not arguments.repeats.isdecimal() or int(arguments.repeats) < 1:
         raise InputError(
-            f"--repeats: expected an integer >= 1, got {arguments.repeats}; try --repeats 10"
+            f"--repeats: expected an integer >= 1, got {arguments.repeats}; try --repeats 20"
         )
     arguments.repeats = int(arguments.repeats)
+    if arguments.overrides and (arguments.only or arguments.csv or arguments.markdown):
+        raise InputError(
+            f"{arguments.overrides[0]}: expected overrides or options, got both; leave out one"
+        )
     return arguments
 
 

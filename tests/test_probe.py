@@ -211,9 +211,9 @@ def test_equal_bits_are_equal() -> None:
 
 def test_the_price_is_the_median_of_the_ratios_after_the_warm_up() -> None:
     """The first run, which warms up, does not count, and one hiccup does not either."""
-    fast, strict = Trial(seconds=[9.0, 1.0, 2.0, 1.0]), Trial(seconds=[1.0, 2.0, 4.0, 100.0])
+    fast, strict = Trial(seconds=[9.0, 1.0, 2.0, 1.0]), Trial(seconds=[1.0, 1.0, 4.0, 100.0])
 
-    assert Finding("x", "cpu", fast, strict).price == 2.0
+    assert Finding("x", "cpu", fast, strict).price == (2.0, 1.0, 100.0)
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -244,6 +244,7 @@ def test_the_command_writes_its_tables(tmp_path: Path) -> None:
     [
         (("--only", "no_such"), "--only: expected an operation's name, got no_such"),
         (("--repeats", "0"), "--repeats: expected an integer >= 1, got 0"),
+        (("model=cnn", "--only", "mm"), "model=cnn: expected overrides or options, got both"),
         (("--csv", "no/such/folder/ops.csv"), "ops.csv: expected a file that can be written"),
     ],
 )

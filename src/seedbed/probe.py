@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -59,12 +59,22 @@ class Finding:
     unavailable: str = ""
 
     @property
-    def price(self) -> float | None:
-        """Median of strict's time over fast's, run for run, warm-up aside; None if one raised."""
+    def price(self) -> "Price | None":
+        """What strict costs, warm-up aside; None if one of the levels raised."""
         if self.unavailable or self.fast.raised or self.strict.raised:
             return None
         pairs = zip(self.strict.seconds[1:], self.fast.seconds[1:], strict=True)
-        return statistics.median(strict / fast for strict, fast in pairs)
+        ratios = [strict / fast for strict, fast in pairs]
+        quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        return Price(quartiles[1], quartiles[0], quartiles[2])
+
+
+class Price(NamedTuple):
+    """The time under strict over the time under fast, run for run: median and quartiles."""
+
+    median: float
+    lower: float
+    upper: float
 
 
 class Refused(Exception):

@@ -44,10 +44,10 @@ def integers(*shape: int, below: int) -> Input:
     return Input(shape, below, torch.int64)
 
 
-# 100,000 numbers that go to 1,000 places, 10,000 rows to 100: a hundred writers to each.
+# 500,000 numbers that go to 1,000 places, 10,000 rows that go to 100: many writers to each.
 TABLE = floats(1000)
-SOURCE = floats(100_000)
-INDEX = integers(100_000, below=1000)
+SOURCE = floats(500_000)
+INDEX = integers(500_000, below=1000)
 ROWS = floats(100, 64)
 ROW_SOURCE = floats(10_000, 64)
 ROW_INDEX = integers(10_000, below=100)

@@ -16,14 +16,18 @@ from seedbed.substitutes import substitute_for
 COLUMNS = ("operation", "device", "fast", "strict", "price", "note", "instead")
 _LEVEL_FIELDS = ("raised", "raised_in", "differs_in", "largest_difference", "median_seconds")
 CSV_FIELDS = (
-    *("operation", "device", "unavailable", "price", "instead"),
+    *("operation", "device", "unavailable", "instead"),
+    *("price", "price_lower_quartile", "price_upper_quartile"),
     *(f"{level}_{name}" for level in ("fast", "strict") for name in _LEVEL_FIELDS),
 )
 LEGEND = """\
+`fast` and `strict` are the levels of configs/determinism/, with the threads that they ask for.
+
 - `repeats`: the bits came back in every run, those of the outputs and those of the gradients.
 - `differs`: they did not; in which pass first, and the largest absolute difference of a value.
 - `raises`: PyTorch stops with the error in the note; then what to use instead, where we know.
-- `price`: median of the time under `strict` over the time under `fast`, run for run.
+- `price`: the time under `strict` over the time under `fast`, run for run: the median, and the
+  quartiles, which lie far apart where a run is short or the machine busy with other work.
 
 That bits came back is what was seen in so many runs, in one process; it is no promise."""
 
@@ -31,7 +35,7 @@ That bits came back is what was seen in so many runs, in one process; it is no p
 def cells(finding: Finding) -> tuple[str, ...]:
     """Return a row of the table as text, in the order of `COLUMNS`."""
     verdicts = (verdict(finding, finding.fast), verdict(finding, finding.strict))
-    price = "" if finding.price is None else f"{finding.price:.2f}"
+    price = "{:.2f} ({:.2f} to {:.2f})".format(*finding.price) if finding.price else ""
     return (finding.operation, finding.device, *verdicts, price, note(finding), instead(finding))
 
 
@@ -90,7 +94,8 @@ def write_csv(file: IO[str], findings: Iterable[Finding]) -> None:
     writer.writerow(CSV_FIELDS)
     for f in findings:
         trials = (*_figures(f.fast), *_figures(f.strict))
-        writer.writerow((f.operation, f.device, f.unavailable, f.price, instead(f), *trials))
+        price = f.price or (None,) * 3
+        writer.writerow((f.operation, f.device, f.unavailable, instead(f), *price, *trials))
 
 
 def _figures(trial: Trial) -> tuple[object, ...]:
@@ -109,7 +114,7 @@ def write_markdown(file: IO[str], findings: Sequence[Finding], command: str) -> 
         "",
         LEGEND,
         "",
-        *(f"- {line}" for line in summary(findings)),
+        *(f"- {line.strip()}" for line in summary(findings)),
         "",
         _row(COLUMNS),
         _row("---" for _ in COLUMNS),
