@@ -57,7 +57,10 @@ class SharedGenerator(Honest):
         return float(SHARED.random())
 
 
-class UnkeyedFetch(Honest):
+class DrawsInFetch(Honest):
+    def __init__(self) -> None:
+        self.scale = np.random.random()  # and when it is built
+
     def fetch(self, ids: np.ndarray, key: int | None) -> tuple[Tensor, Tensor]:
         return torch.ones(len(ids), 1, 4, 4) * np.random.random(), torch.from_numpy(ids % 3)
 
@@ -236,7 +239,6 @@ def test_weights_that_start_otherwise_are_found() -> None:
     [
         (OwnGenerator, "data.train.dataset.transform[0]"),
         (SharedGenerator, f"{__name__}.SHARED"),
-        (UnkeyedFetch, "numpy.random"),
         (Unseeded, "the operating system's entropy"),
     ],
 )
@@ -245,6 +247,14 @@ def test_randomness_outside_the_streams_is_found_in_data(data: type, drawn: str)
     remarks = examine(settings(data=data))
 
     assert any(r.where == "data.train" and r.what.startswith(drawn) for r in remarks)
+
+
+def test_draws_of_whole_batches_and_when_data_is_built_are_keyed() -> None:
+    """They come from a stream; without seeding they do not, and are found."""
+    assert examine(settings(data=DrawsInFetch)) == []
+    remarks = examine(settings(data=DrawsInFetch, seeding=False))
+    places = {("data", "building", "numpy.random"), ("data.train", "loading", "numpy.random")}
+    assert places <= set(found(remarks))
 
 
 def test_batches_that_differ_are_found_once_and_not_again_in_operations() -> None:

@@ -26,7 +26,6 @@ from seedbed.errors import InputError, exit_status
 from seedbed.probe_randomness import Lookout, entropy_noted
 from seedbed.probe_trace import Event, differing, traced
 from seedbed.shards import Shards
-from seedbed.shards import Shards
 from seedbed.substitutes import substitute_for
 
 STEPS = 2
@@ -91,18 +90,15 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
         warnings.simplefilter("ignore")
         lookout = Lookout(device, entropy)
         source = experiment.build_sources(settings).train
-        found.remarks += unkeyed(lookout.drawn(keyed=False), "data", "building")
+        found.remarks += unkeyed(lookout.drawn(keyed=seeding), "data", "building")
         learner = experiment.build_learner(settings, device)
         found.remarks += unkeyed(lookout.drawn(keyed=seeding), "model", "building")
         found.weights = {name: t.clone() for name, t in learner.model.state_dict().items()}
         learner.model.load_state_dict((first or found).weights)
         lookout.watch({"model": learner.model, "data.train": source})
-        fetches = hasattr(source.dataset, "fetch")
         for index, position in enumerate(first_positions(settings, len(source))):
             found.batches.append(source[position])
-            found.remarks += unkeyed(
-                lookout.drawn(keyed=seeding and not fetches), "data.train", "loading"
-            )
+            found.remarks += unkeyed(lookout.drawn(keyed=seeding), "data.train", "loading")
             batch = (first or found).batches[index]
             found.events.append(take_step(learner, batch, index + 1, found.remarks))
             found.remarks += unkeyed(lookout.drawn(keyed=seeding), "model", "step")
