@@ -28,7 +28,17 @@ PAGE = ROOT / "docs" / "extending.md"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 COMMANDS = [text.splitlines() for language, text in BLOCKS if language == "sh"]
 # In an order of its own, each once: what the commands of the page are about.
-ABOUT = ["waves", "new_waves", "fast_waves", "fashion", "sign_sgd", "uneven", "focal", "unpool"]
+ABOUT = [
+    "waves",
+    "new_waves",
+    "fast_waves",
+    "fashion",
+    "sign_sgd",
+    "uneven",
+    "focal",
+    "unpool",
+    "probe",
+]
 LEVEL = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 
 
@@ -70,7 +80,7 @@ def run(project: Path, line: str, *overrides: str) -> subprocess.CompletedProces
     """Run a command of the page in the copy, with one thread because tests share the machine."""
     words = shlex.split(line)
     assert words[0] == "python"
-    if words[1] == "train.py":
+    if words[1] != "scripts/compare.py":
         words += ["determinism.threads=1", *overrides]
     return subprocess.run(
         [sys.executable, *words[1:]],
@@ -177,6 +187,14 @@ def test_strict_refuses_with_the_line_that_the_page_shows(project: Path) -> None
     shown = next(text for language, text in BLOCKS if language == "text")
     refused = refusal(run(project, line, "hydra.run.dir=runs/unpool"))
     assert f"error: {refused}\n" == shown.replace("src/my_project", f"{project}/src/my_project")
+
+
+def test_the_probe_finds_nothing_in_the_example_and_the_refusal_in_the_other(project: Path) -> None:
+    """What strict refuses, and randomness that no stream keys, can be known beforehand."""
+    (line,) = commands("probe")
+    assert run(project, line).returncode == 0
+    twin = run(project, f"{line} model._target_=my_project.unpool.SparseModel")
+    assert (twin.returncode, "max_unpool2d" in twin.stdout) == (1, True)
 
 
 def hashes(dataset: Any, workers: int, collate: Any = None, keyed: bool = True) -> list[int]:
