@@ -76,6 +76,7 @@ _FLAG = _choice(True, False)
 _OPTIONAL_FLAG = _choice(True, False, None)
 _TEXT = Rule("text", lambda value: isinstance(value, str) and value != "", "name it")
 _SEED = _integer(0, MAX_SEED, "try seed=0")
+_DEVICE = Rule("auto, cpu, cuda, cuda:N or mps", _device, "try trainer.device=auto")
 
 # Every key that belongs to Seedbed itself.
 RULES: dict[str, Rule] = {
@@ -122,8 +123,10 @@ RULES: dict[str, Rule] = {
     "determinism.threads": _integer(1, 1024, "try determinism.threads=2"),
     "determinism.interop_threads": _integer(1, 1024, "try determinism.interop_threads=1"),
     "determinism.cpu_capability": _choice("DEFAULT", "AVX2", "AVX512", None),
+    "determinism.mkl_branch": _choice("COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF", None),
+    "determinism.device": _DEVICE,
     "determinism.fingerprint_every_steps": _integer(0, None, "try 1"),
-    "trainer.device": Rule("auto, cpu, cuda, cuda:N or mps", _device, "try trainer.device=auto"),
+    "trainer.device": _DEVICE,
     "trainer.max_epochs": _integer(1, None, "try trainer.max_epochs=10"),
     "trainer.max_steps": _integer(1, None, "try trainer.max_steps=null", optional=True),
     "trainer.precision": _choice("float32", "bfloat16"),

@@ -5,15 +5,20 @@ and again in every loader worker (spawned workers inherit none of them); then wh
 force is read back, recorded, and compared with what was asked.
 """
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from seedbed.errors import InputError
 
 # Settings of a level that are not flags of a backend: their users read them themselves.
-_NOT_FLAGS = {"name", "seeding", "channels_last", "fingerprint_every_steps", "env"}
+_NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_steps", "env"}
+
+# What `mkl_cbwr_get` returns (mkl_types.h); MKL turns a branch that it cannot keep to into AUTO.
+_MKL_BRANCHES = {1: "OFF", 2: "AUTO", 3: "COMPATIBLE", 10: "AVX2", 12: "AVX512"}
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ def flags() -> dict[str, Flag]:
         "threads": Flag(torch.get_num_threads, torch.set_num_threads),
         "interop_threads": Flag(torch.get_num_interop_threads, _set_interop_threads),
         "cpu_capability": Flag(torch.backends.cpu.get_cpu_capability),
+        "mkl_branch": Flag(_get_mkl_branch),
     }
 
 
@@ -163,6 +169,18 @@ def _set_inductor(value: bool) -> None:
     import torch._inductor.config
 
     torch._inductor.config.deterministic = value
+
+
+def _get_mkl_branch() -> str | None:
+    """Return the code branch that MKL keeps to; None where PyTorch comes without MKL."""
+    import torch
+
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        branch: int = ctypes.CDLL(str(library)).mkl_serv_cbwr_get(1)
+    except (OSError, AttributeError):
+        return None
+    return _MKL_BRANCHES.get(branch, str(branch))
 
 
 def _set_interop_threads(value: int) -> None:

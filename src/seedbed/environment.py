@@ -15,8 +15,9 @@ from seedbed import determinism
 _PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "mlxtend")
 # Variables that can change results, beside those that the level sets.
 _PREFIXES = (
-    "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "NCCL_", "NVIDIA_",
-    "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH", "PYTHONHASHSEED", "XLA_",
+    "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_", "GOMP_", "KMP_", "MKL_", "NCCL_",
+    "NPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "TORCH",
+    "XLA_",
 )  # fmt: skip
 
 

@@ -1,0 +1,74 @@
+"""Other processors, emulated by qemu-user, climb the ladders of this one under portable."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seedbed import launch, portable
+from tests.running import ROOT
+
+pytestmark = pytest.mark.emulated
+
+# Of both makers, with AVX2 and without; all that an emulator without AVX-512 can tell apart.
+CPUS = {
+    "Haswell": "Intel, AVX2 and FMA",
+    "EPYC-Rome": "AMD, AVX2 and FMA",
+    "Westmere": "Intel, SSE4.2",
+    "Opteron_G5": "AMD, AVX and FMA4",
+}
+# No bit depends on it: threads that wait sleep, because emulated ones would burn the machine.
+PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def emulator(cpu: str) -> list[str]:
+    """Return the command that runs a program on a CPU."""
+    program = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+    if program is None:
+        pytest.fail("qemu-x86_64: expected the emulator, got none; run apt-get install qemu-user")
+    return [program, "-cpu", cpu]
+
+
+def train_on(prefix: list[str], folder: Path, level: str) -> dict[str, portable.Ladder]:
+    """Train every model in one process, started by `prefix`; return their ladders."""
+    folders = {model: folder / model for model in portable.EXPERIMENTS}
+    for model, run in folders.items():
+        config = portable.configuration(model, f"determinism={level}", "trainer.device=cpu")
+        launch.claim(run, config)
+    environment = launch.training_environment(config) | PATIENT
+    program = [sys.executable, "-m", "tests.emulated.train_in_turn", *map(str, folders.values())]
+    done = subprocess.run(
+        [*prefix, *program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {model: portable.ladder(run) for model, run in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, portable.Ladder]:
+    """Train on this processor under portable."""
+    return train_on([], tmp_path_factory.mktemp("native"), "portable")
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_an_emulated_cpu_climbs_the_ladders_of_this_one(
+    cpu: str, native: dict[str, portable.Ladder], tmp_path: Path
+) -> None:
+    """Every rung of every step of CNN, RNN and LSTM is the same under portable."""
+    emulated = train_on(emulator(cpu), tmp_path, "portable")
+    seen = json.loads((tmp_path / "cnn" / "environment.json").read_text())
+    assert seen["flags"]["mkl_branch"] == "COMPATIBLE"
+    for model, ladder in native.items():
+        assert len(ladder) == 4
+        assert portable.first_difference(emulated[model], ladder) == ""
+
+
+def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> None:
+    """Twin: under strict, every model differs between this processor and a Westmere."""
+    here = train_on([], tmp_path / "native", "strict")
+    there = train_on(emulator("Westmere"), tmp_path / "emulated", "strict")
+    for model in portable.EXPERIMENTS:
+        assert portable.first_difference(here[model], there[model]).startswith("step 1, ")
