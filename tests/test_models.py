@@ -116,12 +116,16 @@ def test_dropout_lies_outside_the_recurrent_layers_and_only_in_training() -> Non
     assert torch.equal(model(inputs(SEQUENCE)), model(inputs(SEQUENCE)))
 
 
-def test_an_lstm_starts_with_an_open_forget_gate() -> None:
-    """The forget gate's bias sums to 1, and no other gate's does."""
-    layer = recurrent().layers[0]
+def test_an_lstm_starts_with_gates_for_the_length_of_the_sequence() -> None:
+    """Forget gates start open for 1 to T - 1 steps, input gates closed as much; others do not."""
+    layer = recurrent(shape=(100, 2), hidden_size=500).layers[0]
     gates = (layer.bias_ih_l0 + layer.bias_hh_l0).detach().chunk(4)
-    assert torch.equal(gates[1], torch.ones(8))
-    assert all(gate.abs().max() < 2 / math.sqrt(8) for gate in (gates[0], gates[2], gates[3]))
+    steps = gates[1].exp()
+    assert torch.equal(gates[0], -gates[1])
+    assert 1 <= steps.min() < 3
+    assert 97 < steps.max() <= 99
+    assert 45 < steps.median() < 55
+    assert all(gate.abs().max() < 2 / math.sqrt(500) for gate in gates[2:])
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ class Recurrent(nn.Module):
         super().__init__()
         if cell not in CELLS:
             raise InputError(f"model.cell: expected {' or '.join(CELLS)}, got {cell}; try lstm")
-        sizes = [_features(input_shape)] + [hidden_size] * layers
+        steps, features = _as_sequence(input_shape)
+        sizes = [features] + [hidden_size] * layers
         self.layers = nn.ModuleList(
             CELLS[cell](inputs, size, batch_first=True) for inputs, size in pairwise(sizes)
         )
@@ -48,7 +49,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(hidden_size, outputs)
         for layer in self.layers:
             if isinstance(layer, nn.LSTM):
-                _open_forget_gate(layer)
+                _remember(layer, steps)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map sequences, float32 (B, T, F) or (B, C, H, W), to float32 (B, outputs)."""
@@ -59,23 +60,25 @@ class Recurrent(nn.Module):
         return outputs.float()
 
 
-def _features(input_shape: Sequence[int]) -> int:
+def _as_sequence(input_shape: Sequence[int]) -> tuple[int, int]:
     if len(input_shape) == 2:
-        return input_shape[1]
+        return input_shape[0], input_shape[1]
     if len(input_shape) == 3:
-        return input_shape[0] * input_shape[2]
+        return input_shape[1], input_shape[0] * input_shape[2]
     raise InputError(
         "model.input_shape: expected (steps, values) or (channels, height, width), got "
         f"{tuple(input_shape)}; give the model a data set of kind sequence or image"
     )
 
 
-def _open_forget_gate(layer: nn.LSTM) -> None:
-    """Set the forget gate's bias to 1, so that a memory lasts from the first step on.
+def _remember(layer: nn.LSTM, steps: int) -> None:
+    """Set the gates' biases so that memories last from 1 step to the whole sequence.
 
-    Gers, Schmidhuber & Cummins (2000), https://doi.org/10.1162/089976600300015015.
+    The chrono initialisation of Tallec & Ollivier (2018), https://arxiv.org/abs/1804.11188: a
+    forget gate with bias log(t) keeps a value for about t steps.
     """
-    forget = slice(layer.hidden_size, 2 * layer.hidden_size)  # PyTorch's gates: i, f, g, o
+    size = layer.hidden_size  # PyTorch's gates are i, f, g, o
+    lasting = torch.log(1 + torch.rand(size) * max(steps - 2, 0))
     with torch.no_grad():
-        layer.get_parameter("bias_ih_l0")[forget] = 1
-        layer.get_parameter("bias_hh_l0")[forget] = 0
+        layer.get_parameter("bias_ih_l0")[: 2 * size] = torch.cat([-lasting, lasting])
+        layer.get_parameter("bias_hh_l0")[: 2 * size] = 0
