@@ -21,6 +21,8 @@ def explain(error: BaseException) -> InputError:
     for pattern, describe in (
         (r"Could not override '([^']+)'", _unknown_key),
         (r"Key '([^']+)' is not in struct", _unknown_key),
+        (r"Could not delete from config\. '([^']+)'", _unknown_key),
+        (r"config group '([^']+)' does not exist", _unknown_group),
         (r"Could not find '([^']+)'", _unknown_option),
         (r"Could not load '([^']+)'", _unknown_option),
         (r"Cannot find primary config '([^']+)'", _no_config),
@@ -40,11 +42,15 @@ def explain(error: BaseException) -> InputError:
 
 def _unknown_key(key: str, text: str) -> InputError:
     if "No match in the defaults list" in text:
-        groups = sorted(path.name for path in _config_folder().iterdir() if path.is_dir())
-        close = difflib.get_close_matches(key, groups, n=1, cutoff=0.5)
-        known = f"did you mean {close[0]}" if close else f"groups are {', '.join(groups)}"
-        return InputError(f"{key}: expected a known config group, got a new one; {known}")
+        return _unknown_group(key, text)
     return InputError(f"{key}: expected a known key, got a new one; {nearest(key, known_keys())}")
+
+
+def _unknown_group(name: str, _text: str) -> InputError:
+    groups = sorted(path.name for path in _config_folder().iterdir() if path.is_dir())
+    close = difflib.get_close_matches(name, groups, n=1, cutoff=0.5)
+    known = f"did you mean {close[0]}" if close else f"groups are {', '.join(groups)}"
+    return InputError(f"{name}: expected a known config group, got a new one; {known}")
 
 
 def _unknown_option(path: str, _text: str) -> InputError:

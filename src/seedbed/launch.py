@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ def claim(folder: Path, config: DictConfig) -> None:
             "choose another, or go on with it by scripts/resume.py"
         ) from None
     except OSError as error:
-        (folder / ".lock").unlink(missing_ok=True)
+        with suppress(OSError):
+            (folder / ".lock").unlink()
         raise InputError(
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{folder}; choose another, or free space"
