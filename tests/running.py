@@ -40,7 +40,7 @@ def trained(folder: Path, *overrides: str, environment: dict[str, str] | None = 
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the one line with which a command refused: exit status 2, nothing else, no traceback."""
+    """Return the one line with which a command refused: status 2, no traceback, nothing else."""
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr

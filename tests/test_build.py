@@ -58,7 +58,7 @@ def test_what_is_not_defined_in_a_trusted_package_is_refused(target: str) -> Non
 
 def test_wrong_arguments_are_refused_with_the_key() -> None:
     """A misspelt argument of a model is a message, not a traceback."""
-    with pytest.raises(InputError, match=r"model: expected the arguments of Linear, got .*in_feature"):
+    with pytest.raises(InputError, match=r"model: expected the arguments .*in_feature"):
         build.build({"_target_": "torch.nn.Linear", "in_feature": 1}, "model", TRUSTED)
 
 

@@ -45,8 +45,9 @@ def versions() -> dict[str, str | None]:
     found["torch_git"] = torch.version.git_version
     found["cuda"] = torch.version.cuda
     if torch.cuda.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(map(str, nccl))
         found["driver"] = _driver()
     return found
 

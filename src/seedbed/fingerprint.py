@@ -107,7 +107,7 @@ class Ladder:
         return rows
 
 
-def _words(flat: Sequence[Tensor]) -> Tensor:
+def _words(flat: list[Tensor]) -> Tensor:
     """View the bits of 1-D tensors of one dtype as int32, in their order, 1-D."""
     joined = flat[0] if len(flat) == 1 else torch.cat(flat)
     if joined.is_complex():

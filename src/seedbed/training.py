@@ -192,7 +192,7 @@ def forward_and_backward(
     """Return the loss of a batch, its metric (if asked for), and each parameter's gradient."""
     loss, outputs = forward(learner, batch)
     learner.optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     metric = [_metric(learner, outputs, batch)] if with_metric else []
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     return [loss.detach(), *metric, *gradients]

@@ -145,9 +145,7 @@ def test_other_levels_start_from_the_same_weights_and_order(
     run: Path, tmp_path: Path, level: str
 ) -> None:
     """`seeded` promises weights, order and augmentation; `fast` uses the seed all the same."""
-    other = trained(
-        tmp_path / level, f"determinism={level}", "fingerprint.every_steps=1", "seed=0"
-    )
+    other = trained(tmp_path / level, f"determinism={level}", "fingerprint.every_steps=1", "seed=0")
     before, after = record.read_fingerprints(run)[0], record.read_fingerprints(other)[0]
     assert before["sample_ids"] == after["sample_ids"]
     if level == "seeded":

@@ -157,10 +157,10 @@ def _workers(
 ) -> Iterator[Batch]:
     loader: DataLoader[Batch] = DataLoader(
         source,
-        sampler=positions,  # type: ignore[arg-type]
+        sampler=positions,
         batch_size=None,
         num_workers=how.num_workers,
-        collate_fn=_as_it_is,
+        collate_fn=_as_it_is,  # type: ignore[arg-type]
         worker_init_fn=partial(_start_worker, level),
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
