@@ -22,14 +22,11 @@ on_x86_64 = pytest.mark.skipif(
 )
 # No bit depends on it: threads that wait sleep, because tests share the machine.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-# The ladder ends before anything is evaluated.
-LITTLE = ("data.validation.samples=64", "data.test.samples=64")
 
 
 def ladder(model: str, folder: Path, *overrides: str, cores: set[int] | None = None) -> Any:
     """Train a few steps in a process of its own, on some cores; return the ladder."""
-    little = () if model == "cnn" else LITTLE
-    config = portable.configuration(model, *little, *overrides)
+    config = portable.configuration(model, *overrides)
     launch.claim(folder, config)
     done = subprocess.run(
         launch.worker_command(config, folder),
