@@ -1,11 +1,12 @@
 """Say what differs between two runs: first step and rung, configuration, environment, code.
 
-usage: python scripts/compare.py RUN_A RUN_B [--out comparison.png]
+usage: python scripts/compare.py RUN_A RUN_B [--explain] [--out comparison.png] [--trust PACKAGE]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
     python train.py seed=0 data.num_workers=2 hydra.run.dir=runs/b
     python scripts/compare.py runs/a runs/b
+    python scripts/compare.py runs/a runs/b --explain
 
 exit status: 0 the same bits, 1 they differ, 2 they cannot be compared
 """
@@ -32,6 +33,11 @@ def main() -> int:
     plots.comparison(a, b, result, out)
     for line in report(a, b, result):
         print(line)
+    if arguments.explain and result.difference is not None:
+        from seedbed import explain  # imports torch, which nothing else here does
+
+        runs = (arguments.run_a, arguments.run_b)
+        print(*explain.of_runs(runs, (a, b), result.difference, arguments.trust), sep="\n")
     print(f"\npicture: {out}")
     return 0 if result.difference is None else 1
 
@@ -51,6 +57,19 @@ def parse() -> argparse.Namespace:
         type=Path,
         default=Path("comparison.png"),
         help="where to draw the picture (default: comparison.png here)",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="replay the first step that differs and name the first operation that differs",
+    )
+    parser.add_argument(
+        "--trust",
+        metavar="PACKAGE",
+        action="append",
+        default=[],
+        help="for --explain: a package that classes may come from, beside trusted_packages of "
+        "configs/config.yaml",
     )
     return parser.parse_args()
 

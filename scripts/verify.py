@@ -1,11 +1,13 @@
 """Replay a run from its record: REPRODUCED, or the first step and rung that differ, and why.
 
-usage: python scripts/verify.py RUN [--steps N] [--keep DIR] [--restore-code] [--trust PACKAGE]
+usage: python scripts/verify.py RUN [--steps N] [--explain] [--keep DIR] [--restore-code]
+                                [--trust PACKAGE]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
     python scripts/verify.py runs/a
     python scripts/verify.py runs/a --steps 100 --keep runs/a-again
+    python scripts/verify.py runs/a --explain
 
 exit status: 0 reproduced, 1 it differs, 2 it cannot be replayed
 """
@@ -47,6 +49,11 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="a run folder; it is only read")
     parser.add_argument("--steps", metavar="N", type=int, help="replay the first N steps only")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="if it differs, replay that step twice and name the first operation that differs",
+    )
     parser.add_argument("--keep", metavar="DIR", type=Path, help="replay there, and keep it")
     parser.add_argument(
         "--restore-code",
@@ -74,6 +81,11 @@ def judge(arguments: argparse.Namespace, folder: Path) -> int:
     )
     for line in report(outcome):
         print(line)
+    if arguments.explain and not outcome.reproduced:
+        from seedbed import explain  # imports torch, which nothing else here does
+
+        again = explain.of_replay(arguments.run, outcome, arguments.trust, arguments.restore_code)
+        print(*again, sep="\n")
     if arguments.keep is not None:
         print(f"\nreplay: {folder}")
     elif not outcome.reproduced:

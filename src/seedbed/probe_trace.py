@@ -17,6 +17,7 @@ from seedbed.refusals import Place
 
 # What these return is memory that nobody has written yet.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
+_NUMBERS = (bool, int, float, complex, str, torch.dtype)
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class Event:
         inputs, outputs: hashes of the tensors; those changed in place count among the outputs.
         refusal: what deterministic algorithms said when they refused it, or "".
         own_generator: whether it drew from a generator other than torch's global ones.
+        numbers: the arguments that are no tensors, as text.
+        taken, given: dtype and shape of each input and output, as text.
+        names: of the inputs that the model or the optimizer holds, "" for the others.
     """
 
     place: Place
@@ -35,15 +39,21 @@ class Event:
     outputs: tuple[int, ...]
     refusal: str = ""
     own_generator: bool = False
+    numbers: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes each operation while it is active, and lets refused ones run with a warning."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._model = model
+        self._parameters = list(model.named_parameters())
+        self._known = {t.data_ptr(): name for name, t in state(model, optimizer)}
         self._made_at: dict[int, Place] = {}
 
     def __torch_dispatch__(
@@ -52,37 +62,88 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operation between hashing what goes in and what comes out."""
         kwargs = kwargs or {}
         place = self._place()
-        taken = tree_leaves((args, kwargs))
-        inputs = _hashes(taken)
+        if place is None:
+            return func(*args, **kwargs)
+        leaves = tree_leaves((args, kwargs))
+        taken = _tensors(leaves)
+        inputs, names = hashes(taken), self._names(taken)
         result, refusal = _run_even_if_refused(lambda: func(*args, **kwargs))
-        given = tree_leaves(result) + (taken if func._schema.is_mutable else [])
-        outputs = () if str(func).startswith(_UNWRITTEN) else _hashes(given)
-        own = any(isinstance(x, torch.Generator) and not _is_global(x) for x in taken)
-        self.events.append(Event(place, str(func), inputs, outputs, refusal, own))
+        given = _tensors(tree_leaves(result))
+        # Not every schema says what is changed in place: batch norm's running averages are not in
+        # native_batch_norm's.
+        after = hashes(taken)
+        given += [t for t, x, y in zip(taken, inputs, after, strict=True) if x != y]
+        self.events.append(
+            Event(
+                *(place, str(func), inputs),
+                outputs=() if str(func).startswith(_UNWRITTEN) else hashes(given),
+                refusal=refusal,
+                own_generator=any(
+                    isinstance(x, torch.Generator) and not _is_global(x) for x in leaves
+                ),
+                numbers=tuple(str(x) for x in leaves if isinstance(x, _NUMBERS)),
+                taken=tuple(map(_shape, taken)),
+                given=tuple(map(_shape, given)),
+                names=names,
+            )
+        )
         return result
 
-    def _place(self) -> Place:
-        """Return where the operation was called; in a backward pass, where its forward pass was."""
+    def _names(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
+        """Return what the model or the optimizer calls tensors, "" where it knows none."""
+        gradients = {
+            parameter.grad.data_ptr(): f"gradient of {name}"
+            for name, parameter in self._parameters
+            if parameter.grad is not None
+        }
+        known = self._known | gradients
+        return tuple(known.get(t.data_ptr(), "") if t.numel() else "" for t in tensors)
+
+    def _place(self) -> Place | None:
+        """Return where the operation was called; in a backward pass, where its forward pass was.
+
+        None for what only takes fingerprints.
+        """
         node = torch._C._current_autograd_node()
         if node is not None:
             made = self._made_at.get(node._sequence_nr(), Place("", "", "backward"))
             return replace(made, phase="backward")
         frames = list(traceback.walk_stack(sys._getframe(2)))
-        place = refusals.locate(reversed(frames), self._model)
         files = [frame.f_code.co_filename for frame, _ in frames]
+        if fingerprint.__file__ in files:
+            return None
+        place = refusals.locate(reversed(frames), self._model)
         if any("torch/optim" in f or "clip_grad" in f for f in files):
-            return Place("", "", "update")
-        # An operation that will be differentiated has just been given the number before this one.
-        self._made_at[torch._C._autograd._get_sequence_nr() - 1] = place
+            return replace(place, module="", phase="update")
+        # An operation that will be differentiated has just been given the number before this one;
+        # one that will not be finds there what was given to another.
+        self._made_at.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
         return place
 
 
 @contextmanager
-def traced(model: nn.Module) -> Iterator[list[Event]]:
+def traced(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> Iterator[list[Event]]:
     """Collect the operations that run meanwhile."""
-    tracer = Tracer(model)
+    tracer = Tracer(model, optimizer)
     with tracer:
         yield tracer.events
+
+
+def state(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that a model and an optimizer keep from step to step, with their names."""
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    for parameter, name in names.items():
+        yield name, parameter
+    yield from model.named_buffers()
+    for group in optimizer.param_groups if optimizer is not None else ():
+        for parameter in group["params"]:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    yield f"{key} of {names.get(parameter, 'a parameter')}", value
 
 
 def differing(first: Sequence[Event], again: Sequence[Event]) -> list[tuple[Event, str]]:
@@ -122,10 +183,18 @@ def _run_even_if_refused(run: Any) -> tuple[Any, str]:
         determinism.apply({"on_nondeterministic": "error"})
 
 
-def _hashes(values: Sequence[Any]) -> tuple[int, ...]:
-    tensors = [x for x in values if isinstance(x, Tensor)]
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    return [x for x in values if isinstance(x, Tensor)]
+
+
+def hashes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Hash the bits of each tensor."""
     dense = [x if x.layout is torch.strided else x.to_dense() for x in tensors]
     return tuple(int(fingerprint.of_tensors([x])) for x in dense)
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _is_global(generator: torch.Generator) -> bool:

@@ -1,0 +1,214 @@
+"""The score on injected faults: python -m tests.fault_score [SEED]."""
+
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from seedbed import compare, determinism, rng, trace
+from seedbed.data import loader
+from seedbed.trace import Trace, replay
+from seedbed.trace_compare import Finding, first_difference
+from tests import faults
+from tests.faults import FAULTS, Fault
+
+ROOT = Path(__file__).resolve().parents[1]
+LAST_STEP, BATCH = 7, 8
+NAMES = [name for name, _ in faults.Net().named_parameters()]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was injected, and what was found."""
+
+    name: str
+    step: int
+    where: str
+    found: str
+    right_step_and_rung: bool
+    right_operation: bool
+
+
+def settings(**changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration of the parts in tests.faults; `model={"fault": ...}` changes one."""
+    level = OmegaConf.to_container(OmegaConf.load(ROOT / "configs/determinism/strict.yaml"))
+    # This process has started already, with an environment and threads of its own.
+    level |= {"env": {}, "interop_threads": None, "threads": 1}
+    images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
+    return {
+        "seed": 0,
+        "seeds": dict.fromkeys(rng.STREAMS, 0) | changes.get("seeds", {}),
+        "determinism": level,
+        "trainer": {
+            "device": "cpu", "compile": False, "precision": "float32", "gradient_clip_norm": 1.0,
+            "processes": 1, "shards": 1, "max_epochs": 1, "max_steps": None, "log_every_steps": 1,
+            "validate_every_epochs": 0, "checkpoint_every_steps": 0, "reduce": "tree",
+            "early_stopping_patience": None,
+        },
+        "schedule": {"warmup_fraction": 0.0, "final_fraction": 1.0},
+        "fingerprint": {"every_steps": 1},
+        "data": {
+            "batch_size": BATCH, "task": {"name": "classification"}, "train": images,
+            "validation": {"_target_": "tests.faults.Images"}, "collate": "tests.faults.collate",
+        },
+        "model": {"name": "net", "_target_": "tests.faults.Net", **changes.get("model", {})},
+        "optimizer": {"_target_": "tests.faults.Adam", **changes.get("optimizer", {})},
+        "trusted_packages": ["tests.faults", "torch.nn"],
+    }  # fmt: skip
+
+
+@contextmanager
+def flags() -> Iterator[None]:
+    """Apply the level for a while."""
+    before = determinism.in_force()
+    determinism.apply(settings()["determinism"])
+    try:
+        yield
+    finally:
+        determinism.apply(before)
+
+
+def inject(name: str, seed: int) -> tuple[Result, Finding | None]:
+    """Inject a fault at a random step and place, and look for it."""
+    fault, draw = FAULTS[name], random.Random(f"{seed} {name}")
+    step, block = draw.randint(2, LAST_STEP), draw.randrange(3)
+    index = draw.randrange(len(NAMES))
+    where = {"model": f"blocks.{block}", "optimizer": NAMES[index]}.get(fault.part, fault.part)
+    faulty = {"fault": name, "step": step, "where": block if fault.part == "model" else index}
+    positions = list(loader.training_positions(faults.SAMPLES, BATCH, 0, 0, step))
+    if fault.part == "data":
+        faulty = {"fault": name, "sample_id": int(positions[-1].ids[draw.randrange(BATCH)])}
+    sides = [settings(), settings(**{fault.part: faulty})]
+    if fault.part == "order":
+        sides[1] = settings()
+    if fault.unseeded:
+        sides[0] = sides[1]
+    if fault.part == "hashes":
+        target = {"fault": name, "sample_id": int(positions[-1].ids[0])}
+        sides = [settings(data=target)] * 2
+    rows = [of_side(s, i, LAST_STEP, fault, name, step).rows for i, s in enumerate(sides)]
+    difference = compare.first_difference(*rows)
+    if difference is None:
+        return Result(name, step, where, "nothing", False, False), None
+    traces = [of_side(s, i, difference.step, fault, name, step) for i, s in enumerate(sides)]
+    found = first_difference(traces[0].events, traces[1].events)
+    right = difference.located and (difference.step, difference.rung) == (step, fault.rung)
+    said = f"step {difference.step}, {difference.rung}"
+    if found is not None:
+        module = f" in {found.event.place.module}" if found.event.place.module else ""
+        said += f"; {found.stage}: {found.event.operation}{module}, {found.says}"
+    fits = found is not None and matches(fault, found, block, NAMES[index])
+    return Result(name, step, where, said, right, fits), found
+
+
+def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
+    """Say whether what was found is the stage, operation and module of a fault."""
+    operation, module, says = (
+        text.format(i=block, name=parameter) if text is not None else None
+        for text in (fault.operation, fault.module, fault.says)
+    )
+    return (
+        found.stage == fault.stage
+        and found.event.operation.startswith(operation or "")
+        and (module is None or found.event.place.module == module)
+        and (says or "") in found.says
+    )
+
+
+def of_side(
+    side: dict[str, Any], index: int, last: int, fault: Fault, name: str, step: int
+) -> Trace:
+    """Replay a side: here, or with other hashes of strings in a process of its own."""
+    if fault.part == "hashes":
+        return in_process(side, last, str(index + 1))
+    wrong = fault.part == "order" and index == 1
+    with faults.order(name, step, BATCH) if wrong else nullcontext():
+        return replay(side, last)
+
+
+def in_process(side: dict[str, Any], last: int, hash_seed: str) -> Trace:
+    """Replay in a process whose hashes of strings have that seed."""
+    program = (
+        "import json, pathlib, sys, tests.fault_score as s\n"
+        "out = pathlib.Path(sys.argv[3])\n"
+        "with s.flags():\n"
+        "    s.trace.write(s.replay(json.loads(sys.argv[1]), int(sys.argv[2])), out)\n"
+    )
+    import json
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "trace.jsonl")
+        subprocess.run(
+            [sys.executable, "-c", program, json.dumps(side), str(last), str(out)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=ROOT,
+            check=True,
+        )
+        return trace.read(out)
+
+
+def false_alarms(pairs: int, seed: int) -> int:
+    """Return in how many pairs of honest replays something was found."""
+    alarms = 0
+    for pair in range(pairs):
+        side = settings(seeds=dict.fromkeys(rng.STREAMS, seed + pair))
+        step = random.Random(f"{seed} {pair}").randint(1, LAST_STEP)
+        a, b = replay(side, step), replay(side, step)
+        rungs = compare.first_difference(a.rows, b.rows)
+        alarms += rungs is not None or first_difference(a.events, b.events) is not None
+    return alarms
+
+
+def main() -> int:
+    """Print the score as Markdown."""
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    began = time.monotonic()
+    with flags():
+        results = [inject(name, seed)[0] for name in FAULTS]
+        alarms = false_alarms(50, seed)
+    print(report(results, alarms, seed, time.monotonic() - began))
+    return 0
+
+
+def report(results: list[Result], alarms: int, seed: int, seconds: float) -> str:
+    """Return the score as Markdown, with what it was measured on."""
+    count = len(results)
+    steps = sum(r.right_step_and_rung for r in results)
+    operations = sum(r.right_operation for r in results)
+    rows = "\n".join(
+        f"| `{r.name}` | {r.step}, {r.where} | {r.found} | "
+        f"{'yes' if r.right_step_and_rung else 'no'} | {'yes' if r.right_operation else 'no'} |"
+        for r in results
+    )
+    return f"""# Score on injected faults
+
+`python -m tests.fault_score {seed}` injects each fault at a random step and place of a small model
+with convolutions, batch norm, dropout and AdamW, replays it beside its honest twin (beside itself
+where the fault is one that does not repeat), and looks for it.
+
+- right step and rung: {steps} of {count}
+- right operation or stage of the data: {operations} of {count}
+- false alarms in 50 pairs of honest replays of 1 to {LAST_STEP} steps: {alarms}
+
+| fault | injected at step, place | found | step and rung | operation or stage |
+| --- | --- | --- | --- | --- |
+{rows}
+
+Measured on {time.strftime("%Y-%m-%d")} in {seconds:.0f} s: {platform.machine()} CPU, 1 thread,
+Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()}.
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""Faults to inject at a chosen step: a model, an optimizer, a data set and collate functions.
+
+Each is what a user could write, named by `_target_`, so that a run with a fault can be replayed.
+Without a fault they are honest.
+"""
+
+import ctypes
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from seedbed.data import loader
+
+SAMPLES = 64
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault, and what must be found.
+
+    Attributes:
+        part: what it is injected through: model, optimizer, data, order or hashes.
+        rung: the first that differs.
+        stage: of the data, or phase of the step.
+        operation: how the operation's name begins, or the name of a tensor.
+        module: path in the model, with {i} for the block at random; None: any.
+        says: a part of what is said of it, with {name} for the parameter at random.
+        unseeded: it does not repeat, so a replay differs from its twin.
+    """
+
+    part: str
+    rung: str
+    stage: str
+    operation: str = ""
+    module: str | None = None
+    says: str = ""
+    unseeded: bool = False
+
+
+FAULTS = {
+    "samples_swapped_in_order": Fault("order", "sample_ids", "data order", "sample ids"),
+    "batch_repeated_in_order": Fault("order", "sample_ids", "data order", "sample ids"),
+    "samples_swapped": Fault("data", "batch", "sample loading"),
+    "pixel_bit": Fault("data", "batch", "sample loading"),
+    "augmentation_redrawn": Fault("data", "batch", "augmentation", "Noise"),
+    "unseeded_transform": Fault("data", "batch", "augmentation", "Noise", unseeded=True),
+    "unseeded_collate": Fault("data", "batch", "collate", "collate", unseeded=True),
+    "batch_stale": Fault("data", "batch", "collate", "collate"),
+    "set_of_strings": Fault("hashes", "batch", "sample loading", "__getitem__"),
+    "weight_bit": Fault(
+        "model", "loss", "forward", "aten.convolution", "blocks.{i}.conv", "blocks.{i}.conv.weight"
+    ),
+    "activation_bit": Fault("model", "loss", "forward", "aten.relu", "blocks.{i}.relu", "no oper"),
+    "dropout_redrawn": Fault("model", "loss", "forward", "aten.bernoulli", "blocks.{i}.dropout"),
+    "layer_in_bfloat16": Fault("model", "loss", "forward", "aten._to_copy", "blocks.{i}.conv"),
+    "reduction_reordered": Fault("model", "loss", "forward", "aten.", "blocks.{i}.conv"),
+    "unseeded_model": Fault(
+        "model", "loss", "forward", "aten.lift_fresh", "blocks.{i}", "no oper", unseeded=True
+    ),
+    "unseeded_generator": Fault(
+        "model", "loss", "forward", "aten.rand", "blocks.{i}", "same inputs", unseeded=True
+    ),
+    "operation_added": Fault("model", "loss", "forward", "aten.mul", "blocks.{i}", "in B only"),
+    "operation_removed": Fault(
+        "model", "loss", "forward", "aten.relu", "blocks.{i}.relu", "in A only"
+    ),
+    "constant_changed": Fault(
+        "model", "loss", "forward", "aten.native_batch_norm", "blocks.{i}.norm", "is called with"
+    ),
+    "buffer_bit": Fault(
+        *("model", "buffers", "forward", "aten.native_batch_norm", "blocks.{i}.norm"),
+        "blocks.{i}.norm.running_mean",
+    ),
+    "gradient_bit": Fault(
+        "model", "gradients", "update", "aten._foreach_norm", "", "gradient of blocks.{i}.conv"
+    ),
+    "backward_operation_added": Fault(
+        "model", "gradients", "backward", "aten.mul", "blocks.{i}.dropout", "in B only"
+    ),
+    "backward_reordered": Fault("model", "gradients", "backward", "aten.flip", "blocks.{i}.shift"),
+    "learning_rate_changed": Fault("optimizer", "weights", "update", "aten._foreach", says="call"),
+    "update_skipped": Fault("optimizer", "weights", "update", "aten._foreach"),
+    "moment_bit": Fault(
+        "optimizer", "weights", "update", "aten._foreach", says="exp_avg of {name}"
+    ),
+    "moment_bit_after": Fault("optimizer", "optimizer", "after the step", "exp_avg_sq of {name}"),
+    "weight_bit_after": Fault("optimizer", "weights", "after the step", "{name}"),
+}
+
+
+def flip_bit(tensor: Tensor, index: int, bit: int = 22) -> None:
+    """Flip a bit of a float32 where it lies, as a faulty memory cell would: by no operation."""
+    size = tensor.element_size()
+    address = tensor.data_ptr() + size * (index % tensor.numel())
+    word = ctypes.c_uint32.from_address(address)
+    word.value ^= 1 << bit
+
+
+class Shift(nn.Module):
+    """A bias for each channel, whose gradient is a sum in an order that can be chosen."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.reordered = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return AddBias.apply(x, self.bias, self.reordered)
+
+
+class AddBias(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, reordered: bool) -> Tensor:
+        ctx.reordered = reordered
+        return x + bias[:, None, None]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        flat = gradient.transpose(0, 1).flatten(1)
+        if ctx.reordered:
+            flat = flat.flip(1).unflatten(1, (16, -1)).sum(2)
+        return gradient, flat.sum(1), None
+
+
+class Conv(nn.Conv2d):
+    """A convolution that can be done otherwise."""
+
+    fault = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fault == "weight_bit":
+            flip_bit(self.weight, 7)
+        if self.fault == "layer_in_bfloat16":
+            half = self.weight.bfloat16(), None if self.bias is None else self.bias.bfloat16()
+            return F.conv2d(x.bfloat16(), *half, padding=1).float()
+        if self.fault == "reduction_reordered":
+            first = F.conv2d(x[:, 1:], self.weight[:, 1:], self.bias, padding=1)
+            return first + F.conv2d(x[:, :1], self.weight[:, :1], padding=1)
+        result = super().forward(x)
+        if self.fault == "gradient_bit":
+            hook = self.weight.register_post_accumulate_grad_hook(self._flip)
+            self.hooks = [hook]
+        return result
+
+    def _flip(self, weight: Tensor) -> None:
+        assert weight.grad is not None
+        flip_bit(weight.grad, 3)
+        self.hooks.pop().remove()
+
+
+class Block(nn.Module):
+    """Convolution, bias, batch norm, ReLU, dropout; each with its fault."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = Conv(2, channels, 3, padding=1, bias=False)
+        self.shift = Shift(channels)
+        self.norm = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU()
+        self.dropout = nn.Dropout(0.25)
+
+    def forward(self, x: Tensor, fault: str = "") -> Tensor:
+        self.conv.fault, self.shift.reordered = fault, fault == "backward_reordered"
+        if fault == "buffer_bit":
+            flip_bit(self.norm.running_mean, 0)
+        eps, self.norm.eps = self.norm.eps, 1e-3 if fault == "constant_changed" else self.norm.eps
+        x = self.norm(self.shift(self.conv(x)))
+        self.norm.eps = eps
+        if fault == "activation_bit":
+            flip_bit(x, int(x.detach().argmax()))
+        if fault != "operation_removed":
+            x = self.relu(x)
+        if fault == "dropout_redrawn":
+            torch.default_generator.manual_seed(12345)
+        x = self.dropout(x)
+        if fault == "operation_added":
+            x = x * 1.001
+        if fault == "backward_operation_added":
+            x.register_hook(lambda gradient: gradient * 1.001)
+        if fault == "unseeded_model":
+            x = x + torch.from_numpy(np.random.default_rng().random(x.shape[-1])).float()
+        if fault == "unseeded_generator":
+            x = x + torch.rand(1, generator=torch.Generator().manual_seed(secrets.randbits(60)))
+        return x
+
+
+class Net(nn.Module):
+    """Three blocks of two channels, which know at which step one of them shall go wrong."""
+
+    def __init__(self, fault: str = "", step: int = 0, where: int = 0) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(2) for _ in range(3))
+        self.head = nn.Linear(2 * 8 * 8, 4)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self._fault, self._step, self._where = fault, step, where
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        due = self.training and int(self.calls) == self._step
+        for index, block in enumerate(self.blocks):
+            x = block(x, self._fault if due and index == self._where else "")
+        return self.head(x.flatten(1))
+
+
+class Adam(torch.optim.AdamW):
+    """AdamW that goes wrong at a step, with the parameter of that number."""
+
+    def __init__(
+        self, params: Any, lr: float = 0.01, fault: str = "", step: int = 0, where: int = 0
+    ) -> None:
+        super().__init__(params, lr=lr, foreach=True)
+        self._fault, self._step, self._where = fault, step, where
+        self._taken = 0
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+        self._taken = int(next(iter(self.state.values()))["step"])
+
+    def step(self, closure: Any = None) -> Any:
+        self._taken += 1
+        fault = self._fault if self._taken == self._step else ""
+        (group,) = self.param_groups
+        parameter = group["params"][self._where]
+        rate = group["lr"]
+        if fault == "learning_rate_changed":
+            group["lr"] = rate * 1.01
+        if fault == "moment_bit":
+            flip_bit(self.state[parameter]["exp_avg"], 0)
+        if fault == "update_skipped":
+            parameter.grad = None
+        result = super().step(closure)
+        group["lr"] = rate
+        if fault == "moment_bit_after":
+            flip_bit(self.state[parameter]["exp_avg_sq"], 0)
+        if fault == "weight_bit_after":
+            flip_bit(parameter, 0)
+        return result
+
+
+class Noise:
+    """Noise from the sample's own generator, or from elsewhere."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+
+    def __call__(self, image: Tensor) -> Tensor:
+        if self.fault == "unseeded_transform":
+            return image + float(np.random.default_rng().random())
+        if self.fault == "augmentation_redrawn":
+            random.random()
+        return image + random.random()
+
+
+# What the data set asks of the collate function, which is given samples alone.
+ASKED: list[str] = []
+LAST: list[Any] = []
+
+
+def collate(samples: list[Any]) -> Any:
+    """Stack samples, or go wrong if the data set asks for it."""
+    batch = default_collate(samples)
+    asked = ASKED.pop() if ASKED else ""
+    if asked == "unseeded_collate":
+        batch[0] += float(np.random.default_rng().random())
+    stale, LAST[:] = list(LAST), [batch]
+    return stale[0] if asked == "batch_stale" else batch
+
+
+class Images(torch.utils.data.Dataset):
+    """Images of numbers from 0 to 1, and something wrong with one of them."""
+
+    def __init__(self, fault: str = "", sample_id: int = -1) -> None:
+        draw = np.random.default_rng(0)
+        self._images = torch.from_numpy(draw.random((SAMPLES, 2, 8, 8), dtype=np.float32))
+        self._fault, self._id = fault, sample_id
+        self.transform = Noise()
+        ASKED.clear()
+        LAST.clear()
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        fault = self._fault if index == self._id else ""
+        if fault == "samples_swapped":
+            index = (index + 1) % SAMPLES
+        image = self._images[index].clone()
+        if fault == "pixel_bit":
+            flip_bit(image, 5)
+        self.transform.fault = fault
+        ASKED.extend([fault] if fault in ("unseeded_collate", "batch_stale") else [])
+        label = index % 4
+        if fault == "set_of_strings":
+            label = list({"cat", "dog", "horse", "bird"}).index(["cat", "dog", "horse"][index % 3])
+        return self.transform(image), label
+
+
+@contextmanager
+def order(fault: str, step: int, batch_size: int) -> Iterator[None]:
+    """Let the order of the samples go wrong meanwhile, at a step of the first epoch."""
+    honest: Callable[..., Any] = loader._order
+
+    def wrong(*arguments: int) -> Any:
+        ids = honest(*arguments).copy()
+        here = slice((step - 1) * batch_size, step * batch_size)
+        if fault == "samples_swapped_in_order":
+            ids[here.start], ids[here.start + 1] = ids[here.start + 1], ids[here.start]
+        if fault == "batch_repeated_in_order":
+            ids[here] = ids[here.start - batch_size : here.start]
+        return ids
+
+    loader._order = wrong  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        loader._order = honest  # type: ignore[assignment]
