@@ -338,6 +338,19 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     assert not list(folder.rglob(".*.tmp")) + list(folder.rglob(".*.new"))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_log_that_the_disk_refuses_stops_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was printed is on the terminal all the same."""
+    folder = begun(tmp_path / "run")
+    (folder / "train.log").symlink_to("/dev/full")
+    assert work(folder) == 0
+    out, errors = capsys.readouterr()
+    assert "finished after 14 steps" in out
+    assert errors == ""
+
+
 def no_worker(*_args: Any) -> int:
     raise AssertionError("the training process was started")
 

@@ -238,7 +238,8 @@ def conclude(folder: Path, summary: dict[str, Any]) -> None:
             plots.loss_curve(folder)
         record.write_json(folder / "summary.json", summary)
     except OSError as error:
-        print(f"warning: {folder}: the record is not complete, {error}", file=sys.stderr)
+        if summary["status"] != "failed":  # or a full disk is the reason, and was named
+            print(f"warning: {folder}: the record is not complete, {error}", file=sys.stderr)
     if summary["status"] == "failed" or "steps" not in summary:
         print(f"{summary['status']}; the record is in {folder}", flush=True)
         return

@@ -59,7 +59,7 @@ class Case:
 def case(model: str, workers: int) -> Case:
     """Return the CNN on 20 batches an epoch, or the LSTM on 16, so that a run has validations."""
     overrides = {
-        "CNN": ("data.batch_size=200",),
+        "CNN": ("data.batch_size=200", "model.channels=[8,8,8]"),
         "LSTM": ("experiment=adding_lstm", "data.length=20", "data.train.samples=1024"),
     }[model]
     name = f"{model} {workers} workers"
