@@ -41,6 +41,12 @@ def inputs(shape: tuple[int, ...], batch_size: int = 5) -> Tensor:
     return torch.randn(batch_size, *shape, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.parametrize("shape", [IMAGE, (3, 32, 32), (1, 9, 13), (2, 5, 5)])
+def test_a_cnn_fits_images_of_any_size(shape: tuple[int, int, int]) -> None:
+    """The linear layer fits what the convolutions leave, for even and odd sides."""
+    assert CNN(shape, 10, [4, 8], 0.0)(inputs(shape)).shape == (5, 10)
+
+
 def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
@@ -87,7 +93,7 @@ def test_models_can_be_captured_for_compilation(make, shape, outputs) -> None:  
 @pytest.mark.parametrize(
     ("model", "count"),
     [
-        (CNN(IMAGE, 10, [16, 32, 64], 0.0), 29_066),
+        (CNN(IMAGE, 10, [16, 32, 64], 0.0), 26 * 16 + 145 * 32 + 289 * 64 + 5770),
         (Recurrent((100, 2), 1, "lstm", 64, 1, 0.0), 4 * 64 * (2 + 64 + 2) + 65),
         (Recurrent((100, 2), 1, "rnn", 64, 1, 0.0), 64 * (2 + 64 + 2) + 65),
         (Recurrent(IMAGE, 10, "lstm", 64, 2, 0.0), 4 * 64 * (28 + 64 + 2 + 64 + 64 + 2) + 650),

@@ -1,6 +1,7 @@
 """A small convolutional network for small images."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -8,10 +9,11 @@ from seedbed.errors import InputError
 
 
 class CNN(nn.Module):
-    """Convolutions, each with ReLU and a halving max-pool, then dropout and a linear layer.
+    """Convolutions that each halve the image, then dropout and a linear layer.
 
-    It has no batch normalisation: running averages would depend on how a batch is shared between
-    processes.
+    The first one halves by its stride, which costs less than pooling what a whole one computes;
+    the others are pooled. There is no batch normalisation: its running averages would depend on
+    how a batch is shared between processes.
     """
 
     def __init__(
@@ -22,25 +24,32 @@ class CNN(nn.Module):
         Args:
             input_shape: (C, H, W).
             outputs: classes, or numbers to predict.
-            channels: of each 3x3 convolution, in order.
+            channels: of each convolution: one of 5x5, then 3x3.
             dropout: probability that a feature is dropped before the linear layer.
         """
         super().__init__()
         inputs, height, width = _checked(input_shape, channels)
-        blocks = [
-            nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
-            for before, after in zip([inputs, *channels[:-1]], channels, strict=True)
+        layers: list[nn.Module] = [
+            nn.Conv2d(inputs, channels[0], 5, stride=2, padding=2),
+            nn.ReLU(),
         ]
-        halvings = len(channels)
-        self.features = nn.Sequential(*blocks)
+        for before, after in pairwise(channels):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        self.features = nn.Sequential(*layers)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(channels[-1] * (height >> halvings) * (width >> halvings), outputs)
+        pixels = _halved(height, len(channels)) * _halved(width, len(channels))
+        self.head = nn.Linear(channels[-1] * pixels, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images, float32 (B, C, H, W), to float32 (B, outputs): logits or predictions."""
         features = self.features(images).flatten(1)
         outputs: Tensor = self.head(self.dropout(features))
         return outputs.float()
+
+
+def _halved(size: int, times: int) -> int:
+    """Return what is left of a side: the strided convolution rounds up, pooling rounds down."""
+    return (size + 1) // 2 >> (times - 1)
 
 
 def _checked(input_shape: Sequence[int], channels: Sequence[int]) -> tuple[int, int, int]:
