@@ -30,16 +30,20 @@ NEUTRAL_KEYS = (
 # places, sizes of the machine (threads are part of the level), what composes configurations.
 _NEUTRAL_ENVIRONMENT = (
     "cpu.cores",
+    "env.CUDA_CACHE_PATH",
+    "env.CUDA_HOME",
+    "env.CUDA_PATH",
     "env.CUDA_VISIBLE_DEVICES",
     "env.NCCL_DEBUG*",
-    "env.TORCHELASTIC_*",
     "env.TORCHINDUCTOR_CACHE_DIR",
-    "env.TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "env.TORCH_HOME",
     "gpu.*.memory_bytes",
     "processes.count",
     "versions.hydra-core",
     "versions.omegaconf",
 )
+# What torchrun tells its processes: another text each time.
+_TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
 # Files of a checkout that a training process does not read: it has config.yaml.
 _NEUTRAL_FILES = (
     ".*", "*.md", "LICENSE", "Makefile", "configs/*", "docs/*", "requirements*", "scripts/*",
@@ -202,15 +206,18 @@ def _differing(
 ) -> Iterator[Change]:
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
-            is_neutral = any(fnmatchcase(key, pattern) for pattern in neutral)
-            yield Change(key, before.get(key), now.get(key), not is_neutral)
+            yield Change(key, before.get(key), now.get(key), not _matches(key, neutral))
+
+
+def _matches(key: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(key, pattern) for pattern in patterns)
 
 
 def _environment(origin: Origin) -> dict[str, Any]:
-    """Leave out what git says, and of the platform all but the C library."""
+    """Leave out what git and torchrun say, and of the platform all but the C library."""
     kept = {key: value for key, value in origin.environment.items() if key != "git"}
     kept["platform"] = str(kept.get("platform")).rpartition("-with-")[2]
-    return record.flatten(kept)
+    return {k: v for k, v in record.flatten(kept).items() if not _matches(k, _TORCHRUN)}
 
 
 def _code_changes(before: Origin, now: Origin) -> Iterator[Change]:
