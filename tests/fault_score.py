@@ -1,5 +1,6 @@
 """The score on injected faults: python -m tests.fault_score [SEED]."""
 
+import json
 import os
 import platform
 import random
@@ -79,7 +80,7 @@ def flags() -> Iterator[None]:
         determinism.apply(before)
 
 
-def inject(name: str, seed: int) -> tuple[Result, Finding | None]:
+def inject(name: str, seed: int) -> Result:
     """Inject a fault at a random step and place, and look for it."""
     fault, draw = FAULTS[name], random.Random(f"{seed} {name}")
     step, block = draw.randint(2, LAST_STEP), draw.randrange(3)
@@ -100,7 +101,7 @@ def inject(name: str, seed: int) -> tuple[Result, Finding | None]:
     rows = [of_side(s, i, LAST_STEP, fault, name, step).rows for i, s in enumerate(sides)]
     difference = compare.first_difference(*rows)
     if difference is None:
-        return Result(name, step, where, "nothing", False, False), None
+        return Result(name, step, where, "nothing", False, False)
     traces = [of_side(s, i, difference.step, fault, name, step) for i, s in enumerate(sides)]
     found = first_difference(traces[0].events, traces[1].events)
     right = difference.located and (difference.step, difference.rung) == (step, fault.rung)
@@ -109,7 +110,7 @@ def inject(name: str, seed: int) -> tuple[Result, Finding | None]:
         module = f" in {found.event.place.module}" if found.event.place.module else ""
         said += f"; {found.stage}: {found.event.operation}{module}, {found.says}"
     fits = found is not None and matches(fault, found, block, NAMES[index])
-    return Result(name, step, where, said, right, fits), found
+    return Result(name, step, where, said, right, fits)
 
 
 def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
@@ -145,8 +146,6 @@ def in_process(side: dict[str, Any], last: int, hash_seed: str) -> Trace:
         "with s.flags():\n"
         "    s.trace.write(s.replay(json.loads(sys.argv[1]), int(sys.argv[2])), out)\n"
     )
-    import json
-
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "trace.jsonl")
         subprocess.run(
@@ -175,7 +174,7 @@ def main() -> int:
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     began = time.monotonic()
     with flags():
-        results = [inject(name, seed)[0] for name in FAULTS]
+        results = [inject(name, seed) for name in FAULTS]
         alarms = false_alarms(50, seed)
     print(report(results, alarms, seed, time.monotonic() - began))
     return 0

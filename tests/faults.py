@@ -183,7 +183,7 @@ class Block(nn.Module):
             torch.default_generator.manual_seed(12345)
         x = self.dropout(x)
         if fault == "operation_added":
-            x = x * 1.001
+            x = x * 1.5
         if fault == "backward_operation_added":
             x.register_hook(lambda gradient: gradient * 1.001)
         if fault == "unseeded_model":

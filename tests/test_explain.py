@@ -1,0 +1,263 @@
+"""An injected fault is found: step, rung and operation; and nothing is found without one."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seedbed import checkpoint, compare, record, trace
+from seedbed.probe_trace import Event, traced
+from seedbed.refusals import Place
+from seedbed.trace import AFTER
+from seedbed.trace_compare import describe, first_difference
+from tests import fault_score
+from tests.faults import FAULTS
+from tests.running import ROOT
+
+# Another order of sets takes other processes; tests/end_to_end/test_faults.py has it.
+HERE = sorted(name for name, fault in FAULTS.items() if fault.part != "hashes")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _flags() -> Iterator[None]:
+    with fault_score.flags():
+        yield
+
+
+@cache
+def injected(name: str) -> fault_score.Result:
+    return fault_score.inject(name, 0)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_an_injected_fault_is_found(name: str) -> None:
+    """Step and operation, or stage of the data, are those where the fault was injected."""
+    result = injected(name)
+
+    assert result.found.startswith(f"step {result.step},"), result.found
+    assert result.right_operation, result.found
+
+
+def test_the_rung_is_right_in_nineteen_of_twenty() -> None:
+    """The rung is right, too, but for small changes that round away in the loss."""
+    wrong = [result.found for result in map(injected, HERE) if not result.right_step_and_rung]
+
+    assert len(wrong) <= len(HERE) / 20, wrong
+    assert all(", gradients; forward: " in found for found in wrong), wrong
+
+
+def test_nothing_is_found_in_honest_runs() -> None:
+    """Twin: pairs of honest replays have the same ladder and the same trace."""
+    assert fault_score.false_alarms(5, seed=100) == 0
+
+
+def test_a_step_is_replayed_from_the_newest_checkpoint_before_it(tmp_path: Path) -> None:
+    """The ladder from a checkpoint is the end of the ladder from the beginning."""
+    settings = fault_score.settings()
+    whole = trace.replay(settings, 5)
+    for name, step in zip(record.LAST_CHECKPOINTS, (5, 3), strict=True):
+        save_checkpoint(settings, step, tmp_path / name)
+    late = trace.replay(settings, 5, tmp_path)
+
+    assert (late.start, whole.start) == (3, 0)
+    assert late.rows == whole.rows[3:]
+    assert outcomes(late) == outcomes(whole)
+
+
+def outcomes(of: trace.Trace) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(e.operation, e.place.module, e.outputs) for e in of.events]
+
+
+def save_checkpoint(settings: dict[str, object], step: int, path: Path) -> None:
+    """Save what training to a step gives."""
+    learners = []
+    build = trace.experiment.build_learner
+
+    def keep(*arguments: object) -> object:
+        learners.append(build(*arguments))  # type: ignore[arg-type]
+        return learners[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace.experiment, "build_learner", keep)
+        trace.replay(settings, step)
+    state = {
+        "format_version": record.FORMAT_VERSION,
+        "progress": {"step": step},
+        "model": learners[0].model.state_dict(),
+        "optimizer": learners[0].optimizer.state_dict(),
+    }
+    checkpoint.save(state, path)
+
+
+def test_a_trace_changes_no_bit() -> None:
+    """A step has the same ladder with and without a trace."""
+    settings = fault_score.settings()
+
+    assert trace.replay(settings, 2).rows == trace.replay(settings, 4).rows[:2]
+
+
+def test_a_trace_reads_back(tmp_path: Path) -> None:
+    """What is written is what is read."""
+    found = trace.replay(fault_score.settings(), 1)
+    trace.write(found, tmp_path / "trace.jsonl")
+
+    assert trace.read(tmp_path / "trace.jsonl") == found
+    assert {event.place.phase for event in found.events} >= {
+        *("order", "loading", "augmentation", "collate"),
+        *("before the step", "forward", "backward", "update", "after the step"),
+    }
+
+
+def test_changes_in_place_are_seen() -> None:
+    """Running averages are no output by batch norm's schema, and are among its outputs here."""
+    images = torch.ones(2, 3, 4, 4)
+
+    def outputs(mean: float) -> tuple[int, ...]:
+        norm = nn.BatchNorm2d(3)
+        norm.running_mean.fill_(mean)
+        with traced(norm) as events:
+            norm(images)
+        (event,) = (e for e in events if "batch_norm" in e.operation)
+        return event.outputs
+
+    assert outputs(0.0) == outputs(0.0)
+    assert outputs(0.0) != outputs(1.0)
+
+
+def test_a_foreach_update_is_seen() -> None:
+    """What a foreach operation returns is nothing; what it changes counts."""
+    weights = [torch.ones(3), torch.zeros(2)]
+
+    def outputs(amount: float) -> tuple[int, ...]:
+        copies = [w.clone() for w in weights]
+        with traced(nn.Identity()) as events:
+            torch._foreach_add_(copies, amount)
+        return events[-1].outputs
+
+    assert outputs(1.0) != outputs(2.0)
+
+
+def event(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **changes: object) -> Event:
+    return replace(Event(Place("m", "", "forward"), name, inputs, outputs), **changes)
+
+
+A, B, C = event("a", (1,), (2,)), event("b", (2,), (3,)), event("c", (3,), (4,))
+END = Event(Place("m", "", AFTER), "weight", (), (9,))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([A, B, C], [A, B, C], None),
+        ([A, B, C], [A, event("b", (2,), (8,)), C], ("b", "gives other bits")),
+        ([A, B, C], [A, event("b", (7,), (8,)), C], ("b", "gets other bits")),
+        # Another form of an operation is another operation.
+        (
+            [A, B, END],
+            [A, event("b", (2,), (8,), numbers=("5",)), replace(END, outputs=(8,))],
+            ("b", "runs in A only"),
+        ),
+        # An operation that is added and whose result is used.
+        ([A, B], [A, event("x", (2,), (7,)), event("b", (7,), (8,))], ("x", "runs in B only")),
+        # Two that are added: the first of those that led to it.
+        (
+            [A, B],
+            [A, event("x", (2,), (6,)), event("y", (6,), (7,)), event("b", (7,), (8,))],
+            ("x", "runs in B only"),
+        ),
+        # One that is missing.
+        ([A, B, C], [A, event("c", (2,), (8,))], ("b", "runs in A only")),
+        # One that is added and does nothing, before one that goes wrong itself.
+        ([A, B, C], [A, event("x", (2,), (2,)), B, event("c", (3,), (8,))], ("c", "gives other")),
+        ([A, B, C], [A, event("x", (2,), (2,)), B, C], None),
+        # One whose effect is seen in the state alone.
+        ([A, END], [A, event("x", (1,), ()), replace(END, outputs=(8,))], ("x", "runs in B only")),
+        ([A, END], [A, replace(END, outputs=(8,))], ("weight", "was changed by no operation")),
+        ([A], [replace(A, inputs=(1, 1), outputs=(5,))], ("a", "takes 1 tensors in A, 2 in B")),
+    ],
+)
+def test_the_first_event_that_differs_is_named(
+    first: list[Event], second: list[Event], expected: tuple[str, str] | None
+) -> None:
+    """An operation is blamed for what it makes of what it is given, or for being there at all."""
+    found = first_difference(first, second)
+
+    if found is None or expected is None:
+        assert found is expected
+    else:
+        assert (found.event.operation, found.says[: len(expected[1])]) == expected
+
+
+def test_what_is_found_is_told_with_module_line_and_shapes() -> None:
+    """The lines for a person name all that the trace knows."""
+    tensor = "float32 (2, 3)"
+    one = Event(Place("head", "net.py:7", "forward"), "aten.mm", (1,), (2,), taken=(tensor,) * 9)
+    found = first_difference([one], [replace(one, outputs=(3,))])
+    assert found is not None
+    text = "\n".join(describe(found))
+
+    for part in ("forward: aten.mm in module head", "net.py:7", tensor, "9 tensors", "no tensor"):
+        assert part in text
+
+
+class Skips(nn.Module):
+    """A model with an operation that needs no gradient between two that do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+def test_a_backward_pass_is_placed_where_its_forward_pass_was() -> None:
+    """Counting batches, which has no backward pass, does not take the place of the layer before."""
+    model = Skips()
+    with traced(model) as events:
+        model(torch.rand(4, 3)).sum().backward()
+    places = {
+        e.place.module for e in events if e.place.phase == "backward" and ".mm" in e.operation
+    }
+
+    assert places == {"first"}
+
+
+def test_the_page_and_the_faults_name_each_other() -> None:
+    """Every entry of docs/debugging.md is backed by a fault, and every fault has an entry."""
+    page = (ROOT / "docs" / "debugging.md").read_text()
+    entries = re.split(r"^### ", page, flags=re.MULTILINE)[1:]
+    backed = [re.findall(r"`(\w+)`", line) for line in re.findall(r"^- faults: (.*)$", page, re.M)]
+
+    assert len(backed) == len(entries)
+    assert all(backed)
+    assert sorted(name for names in backed for name in names) == sorted(FAULTS)
+
+
+def test_the_page_quotes_what_is_really_said() -> None:
+    """Each answer in the page's table is in the code that gives it."""
+    page = (ROOT / "docs" / "debugging.md").read_text()
+    table = page.split("| It says |")[1].split("\n\n")[0]
+    code = "".join(
+        (ROOT / "src" / "seedbed" / name).read_text() for name in ("trace_compare.py", "explain.py")
+    )
+    said = [text for line in table.splitlines() for text in re.findall(r"`([^`]+)`", line)]
+    words = [text for text in said if not re.search(r"\b[xymnAB]\b", text)]
+
+    assert len(words) >= 5
+    flat = re.sub(r"\{[^}\n]*\}", "", code)
+    missing = [w for w in words if w.replace("gets other bits, ", "") not in flat]
+    assert missing == []
+
+
+def test_ladders_of_replays_are_those_of_fingerprints_csv() -> None:
+    """The rows of a replay compare with those of a record."""
+    rows = trace.replay(fault_score.settings(), 1).rows
+
+    assert set(rows[0]) == set(record.FINGERPRINT_FIELDS)
+    assert compare.first_difference(rows, rows) is None
