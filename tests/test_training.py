@@ -404,6 +404,13 @@ class TestNoteResult:
         assert progress.best_step == best[-1]
         assert waited == ([0, 1, 0, 1] if higher else [0, 1, 2, 0])
 
+    def test_a_number_is_better_than_none(self) -> None:
+        """A first metric that is not a number does not stay the best for ever."""
+        progress = Progress()
+        assert training.note_result(progress, self.result(float("nan")), True)
+        assert training.note_result(progress, self.result(0.1), True)
+        assert not training.note_result(progress, self.result(float("nan")), True)
+
 
 def test_the_factor_is_taken_of_the_peak_not_of_the_last_rate() -> None:
     """Each group keeps its own peak; a rate set twice is set once."""

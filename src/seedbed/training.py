@@ -1,6 +1,7 @@
 """Training: one step, one evaluation, and the loop around them."""
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -247,7 +248,10 @@ def note_result(progress: Progress, result: Evaluation, higher_is_better: bool) 
     """Bring progress up to date after a validation; say whether it was the best so far."""
     progress.validated_step = progress.step
     best, new = progress.best_metric, result.metric
-    is_best = best is None or (new > best if higher_is_better else new < best)
+    if best is None or math.isnan(best):
+        is_best = True
+    else:
+        is_best = new > best if higher_is_better else new < best
     if is_best:
         progress.best_metric, progress.best_step = new, progress.step
     progress.validations_without_gain = 0 if is_best else progress.validations_without_gain + 1
