@@ -1,0 +1,125 @@
+"""Measure what determinism=portable costs beside strict, and which pin costs it.
+
+usage: python scripts/portable_cost.py [--rounds N] [--steps N]
+
+example:
+    python scripts/portable_cost.py --rounds 5
+
+A round trains every model under every setting for some steps, each in a process of its own, one
+after another. A cell is the median over the rounds of the median step: milliseconds of processor
+time (of both threads), and in brackets the ratio to strict in the same round.
+
+exit status: 0 measured, 2 it cannot be measured
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from seedbed import launch, portable
+from seedbed.errors import InputError, exit_status
+
+_ENV = "determinism.env."
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "strict": ("determinism=strict",),
+    "strict, PyTorch's pin alone": ("determinism=strict", f"{_ENV}ATEN_CPU_CAPABILITY=default"),
+    "strict, oneDNN's pin alone": ("determinism=strict", f"{_ENV}ONEDNN_MAX_CPU_ISA=SSE41"),
+    "strict, MKL's pin alone": ("determinism=strict", f"{_ENV}MKL_CBWR=COMPATIBLE"),
+    "portable": ("determinism=portable",),
+}
+WARM_UP_STEPS = 5
+
+
+def main() -> int:
+    """Measure in processes of their own and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("--rounds", metavar="N", type=int, default=3)
+    parser.add_argument("--steps", metavar="N", type=int, default=15)
+    parser.add_argument("--here", metavar="CONFIG", help=argparse.SUPPRESS)  # in our own processes
+    arguments = parser.parse_args()
+    if arguments.here:
+        print(median(step_milliseconds(json.loads(arguments.here), arguments.steps)))
+        return 0
+    if min(arguments.rounds, arguments.steps) < 1:
+        raise InputError("--rounds, --steps: expected an integer >= 1, got less; try --rounds 3")
+    rounds = [measure(arguments.steps) for _ in range(arguments.rounds)]
+    print("\n".join(table(rounds)))
+    return 0
+
+
+def measure(steps: int) -> dict[tuple[str, str], float]:
+    """Return milliseconds of processor time a step, by setting and model."""
+    found = {}
+    for model in portable.EXPERIMENTS:
+        for setting, overrides in SETTINGS.items():
+            config = portable.configuration(model, *overrides, "trainer.device=cpu")
+            plain = json.dumps(OmegaConf.to_container(config))
+            done = subprocess.run(
+                [sys.executable, __file__, "--steps", str(steps), "--here", plain],
+                # Threads that wait do so asleep, so that waiting does not count.
+                env={**launch.training_environment(config), "OMP_WAIT_POLICY": "PASSIVE"},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise InputError(f"{setting}: expected {model} to train, got the error above")
+            found[setting, model] = float(done.stdout)
+            print(f"{setting}, {model}: {found[setting, model]:.1f} ms", file=sys.stderr)
+    return found
+
+
+def step_milliseconds(settings: dict[str, Any], steps: int) -> list[float]:
+    """Train in this process; return the processor time of each step after the first few."""
+    from seedbed import experiment, training
+    from seedbed.data import loader
+    from seedbed.shards import Shards
+
+    experiment.prepare_backends(settings["determinism"])
+    device = experiment.choose_device(settings["trainer"]["device"])
+    data = experiment.build_sources(settings).train
+    learner = experiment.build_learner(settings, device)
+    shards = Shards(lambda: False)
+    total = WARM_UP_STEPS + steps
+    positions = loader.training_positions(
+        len(data), settings["data"]["batch_size"], settings["seeds"]["order"], 0, total
+    )
+    how = experiment.loading(settings, device)
+    batches = loader.load(data, shards.divide(positions), how, settings["determinism"])
+    times = [time.process_time()]
+    for step in range(1, total + 1):
+        parts = [next(batches) for _ in shards.mine]
+        training.train_step(learner, parts, step, shards, with_metric=False, with_rungs=True)
+        times.append(time.process_time())
+    return [1000 * (times[i + 1] - times[i]) for i in range(WARM_UP_STEPS, total)]
+
+
+def table(rounds: Sequence[dict[tuple[str, str], float]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [
+        f"| | {' | '.join(portable.EXPERIMENTS)} |",
+        "|---" * (len(portable.EXPERIMENTS) + 1) + "|",
+    ]
+    for setting in SETTINGS:
+        cells = [
+            f"{median(r[setting, m] for r in rounds):.1f} ms "
+            f"({median(r[setting, m] / r['strict', m] for r in rounds):.2f})"
+            for m in portable.EXPERIMENTS
+        ]
+        lines.append(f"| {setting} | {' | '.join(cells)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
