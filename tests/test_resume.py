@@ -492,11 +492,14 @@ def test_changes_of_the_code_are_found_file_by_file(checkout: Path) -> None:
     assert [change.key for change in found] == ["src/model.py", "src/new.py"]
     assert all(change.alters_bits for change in found)
     commit(checkout)
-    assert resume.changes(edited, code(checkout)) == [], "committing changes no code"
-    assert len(resume.changes(before, code(checkout))) == 2
+    (change,) = resume.changes(edited, code(checkout))
+    assert change.key == "git.commit"
+    assert not change.alters_bits, "committing changes no code"
+    keys = [change.key for change in resume.changes(before, code(checkout))]
+    assert keys == ["git.commit", "src/model.py", "src/new.py"]
     git(checkout, "mv", "src/new.py", "src/renamed.py")
     keys = [change.key for change in resume.changes(edited, code(checkout))]
-    assert keys == ["src/new.py", "src/renamed.py"]
+    assert keys == ["git.commit", "src/new.py", "src/renamed.py"]
 
 
 def test_what_a_training_process_does_not_read_alters_no_bits(checkout: Path) -> None:
@@ -510,6 +513,19 @@ def test_what_a_training_process_does_not_read_alters_no_bits(checkout: Path) ->
         ("README.md", False),
         ("tests/test_a.py", False),
     ]
+
+
+def test_the_patch_of_earlier_steps_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """source.patch is of the code that runs; what made the steps before it has another name."""
+    folder = stopped(tmp_path / "run")
+    step = record.read_summary(folder)["steps"]
+    nothing = {"commit": None, "dirty": None, "omitted": None}
+    monkeypatch.setattr(source, "snapshot", lambda _root: (nothing, b"new"))
+    assert work(folder) == 0
+    assert (folder / "source.patch").read_bytes() == b"new"
+    assert (folder / f"source_until_step_{step}.patch").read_bytes() == b""
 
 
 def test_code_that_git_does_not_know_is_a_change(checkout: Path) -> None:

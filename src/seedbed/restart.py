@@ -1,5 +1,6 @@
 """Going on from a checkpoint: into model and optimizer, if nothing speaks against it."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,12 +46,20 @@ def take_up(
     restored = load(folder, learner, origin, request.allow_changed)
     if restored is not None:
         note(folder, restored, summary)
+        keep_patch(folder, patch, restored.state["progress"]["step"])
     if request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     record.write_circumstances(folder, origin.environment, patch)
     (folder / "checkpoints").mkdir(exist_ok=True)
     resume.remove_leftovers(folder)
     return restored.state if restored else {}
+
+
+def keep_patch(folder: Path, patch: bytes, step: int) -> None:
+    """Keep the patch of the code that made the steps so far, if the next ones have another."""
+    path = folder / "source.patch"
+    if path.exists() and path.read_bytes() != patch:
+        os.replace(path, folder / f"source_until_step_{step}.patch")
 
 
 def load(

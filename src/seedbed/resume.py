@@ -221,13 +221,13 @@ def _environment(origin: Origin) -> dict[str, Any]:
 
 
 def _code_changes(before: Origin, now: Origin) -> Iterator[Change]:
-    """Yield the files that differ, by short blob id; the commit, if git does not know them."""
+    """Yield the commit, which alone alters bits if git does not know it, and files that differ."""
     commits = [origin.environment["git"]["commit"] for origin in (before, now)]
     trees = [_files(origin) for origin in (before, now)]
+    if commits[0] != commits[1]:
+        yield Change("git.commit", commits[0], commits[1], alters_bits=None in trees)
     if trees[0] is not None and trees[1] is not None:
         yield from _differing(trees[0], trees[1], _NEUTRAL_FILES)
-    elif commits[0] != commits[1]:
-        yield Change("git.commit", commits[0], commits[1], alters_bits=True)
 
 
 def _files(origin: Origin) -> dict[str, str] | None:
