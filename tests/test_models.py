@@ -79,7 +79,8 @@ def test_memory_order_changes_no_meaning() -> None:
     images = inputs(IMAGE)
     expected = cnn()(images)
     model = cnn().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    torch.testing.assert_close(model(images.to(memory_format=torch.channels_last)), expected)
+    answers = model(images.to(memory_format=torch.channels_last))
+    assert (answers - expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(("make", "shape", "outputs"), CASES)
