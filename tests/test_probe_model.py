@@ -158,7 +158,7 @@ def settings(
 ) -> dict[str, Any]:
     spec = OmegaConf.to_container(OmegaConf.load(ROOT / f"configs/determinism/{level}.yaml"))
     # This process has started already, with an environment and threads of its own.
-    spec |= {"env": {}, "interop_threads": None, "seeding": seeding}
+    spec |= {"env": {}, "interop_threads": None, "threads": 1, "seeding": seeding}
     here = {"_target_": f"{__name__}.{data.__name__}"}
     return {
         "seed": 0,
