@@ -1,10 +1,12 @@
 """Other processors, emulated by qemu-user, climb the ladders of this one under portable."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,31 @@ def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> No
     there = train_on(emulator("Westmere"), tmp_path / "emulated", "strict")
     for model in portable.EXPERIMENTS:
         assert portable.first_difference(here[model], there[model]).startswith("step 1, ")
+
+
+def arithmetic(prefix: list[str], environment: dict[str, str]) -> Any:
+    """Return hashes of what Python's and NumPy's functions return, by name."""
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "tests.emulated.arithmetic"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_python_and_numpy_compute_alike(cpu: str) -> None:
+    """A data set or a schedule may use `math` and NumPy under portable."""
+    pinned = launch.training_environment(portable.configuration("rnn"))
+    assert arithmetic(emulator(cpu), pinned) == arithmetic([], pinned)
+
+
+def test_without_the_pins_python_and_numpy_compute_otherwise() -> None:
+    """Twin: a Westmere has no FMA, and shows it in both."""
+    environment = dict(os.environ)
+    here, there = arithmetic([], environment), arithmetic(emulator("Westmere"), environment)
+    differing = {name for name, value in here.items() if value != there[name]}
+    assert {"math.exp", "exp float64", "matmul float32"} <= differing
