@@ -19,7 +19,7 @@ train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every
 	$(RUN) train.py determinism=strict seed=0
 
 test: $(INSTALLED)  ## Run every test
-	$(RUN) -m pytest -n 2 --dist loadfile
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 test-kills: $(INSTALLED)  ## Kill runs at 100 random moments and compare what they resume to
 	$(RUN) tests/end_to_end/kill_anywhere.py --kills 100
