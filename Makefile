@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/installed
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-kills test-emulated test-gpu benchmark guarantees lint format lock
+.PHONY: help install train test test-kills test-emulated test-gpu guarantees lint format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -29,9 +29,6 @@ test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
 
 test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 	$(RUN) -m pytest -m gpu
-
-benchmark: $(INSTALLED)  ## Measure strict, seeded and fast beside a bare loop
-	$(RUN) scripts/benchmark.py
 
 guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
 	$(RUN) scripts/invariance.py

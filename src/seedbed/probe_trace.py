@@ -139,7 +139,9 @@ def state(
     for parameter, name in names.items():
         yield name, parameter
     yield from model.named_buffers()
-    for group in optimizer.param_groups if optimizer is not None else ():
+    if optimizer is None:
+        return
+    for group in optimizer.param_groups:
         for parameter in group["params"]:
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
