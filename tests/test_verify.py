@@ -256,7 +256,7 @@ def test_no_replay_outlives_a_terminated_verify(run: Path, tmp_path: Path) -> No
     kept = tmp_path / "kept"
     words = [sys.executable, "scripts/verify.py", str(run), "--keep", str(kept)]
     process = subprocess.Popen(words, cwd=ROOT)
-    while not (kept / ".lock").exists():
+    while not (kept / "metrics.csv").exists():
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
