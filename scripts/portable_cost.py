@@ -82,20 +82,20 @@ def measure(steps: int) -> dict[tuple[str, str], float]:
 
 def step_milliseconds(settings: dict[str, Any], steps: int) -> list[float]:
     """Train in this process; return the processor time of each step after the first few."""
-    from seedbed import experiment, training
+    from seedbed import assemble, training
     from seedbed.data import loader
     from seedbed.shards import Shards
 
-    experiment.prepare_backends(settings["determinism"])
-    device = experiment.choose_device(settings["trainer"]["device"])
-    data = experiment.build_sources(settings).train
-    learner = experiment.build_learner(settings, device)
+    assemble.prepare_backends(settings["determinism"])
+    device = assemble.choose_device(settings["trainer"]["device"])
+    data = assemble.build_sources(settings).train
+    learner = assemble.build_learner(settings, device)
     shards = Shards(lambda: False)
     total = WARM_UP_STEPS + steps
     positions = loader.training_positions(
         len(data), settings["data"]["batch_size"], settings["seeds"]["order"], 0, total
     )
-    how = experiment.loading(settings, device)
+    how = assemble.loading(settings, device)
     batches = loader.load(data, shards.divide(positions), how, settings["determinism"])
     times = [time.process_time()]
     for step in range(1, total + 1):

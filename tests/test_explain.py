@@ -76,14 +76,14 @@ def outcomes(of: trace.Trace) -> list[tuple[str, str, tuple[int, ...]]]:
 def save_checkpoint(settings: dict[str, object], step: int, path: Path) -> None:
     """Save what training to a step gives."""
     learners = []
-    build = trace.experiment.build_learner
+    build = trace.assemble.build_learner
 
     def keep(*arguments: object) -> object:
         learners.append(build(*arguments))  # type: ignore[arg-type]
         return learners[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trace.experiment, "build_learner", keep)
+        patch.setattr(trace.assemble, "build_learner", keep)
         trace.replay(settings, step)
     state = {
         "format_version": record.FORMAT_VERSION,

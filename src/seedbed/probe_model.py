@@ -20,7 +20,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from seedbed import config, determinism, experiment, fingerprint, record, refusals, training
+from seedbed import assemble, config, determinism, fingerprint, record, refusals, training
 from seedbed.data import loader
 from seedbed.errors import InputError, exit_status
 from seedbed.probe_randomness import Lookout, entropy_noted
@@ -64,7 +64,7 @@ class Passage:
 def examine(settings: dict[str, Any]) -> list[Remark]:
     """Return what keeps a configuration's steps from coming back, each thing once."""
     level = settings["determinism"]
-    experiment.prepare_backends(level)
+    assemble.prepare_backends(level)
     first = pass_through(settings)
     passages = [pass_through(settings, first) for _ in range(REPEATS - 1)]
     remarks = [remark for again in passages for remark in compare(first, again)]
@@ -85,13 +85,13 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
     """
     found = Passage()
     seeding = settings["determinism"]["seeding"]
-    device = experiment.choose_device(settings["trainer"]["device"])
+    device = assemble.choose_device(settings["trainer"]["device"])
     with entropy_noted() as entropy, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lookout = Lookout(device, entropy)
-        source = experiment.build_sources(settings).train
+        source = assemble.build_sources(settings).train
         found.remarks += unkeyed(lookout.drawn(keyed=seeding), "data", "building")
-        learner = experiment.build_learner(settings, device)
+        learner = assemble.build_learner(settings, device)
         found.remarks += unkeyed(lookout.drawn(keyed=seeding), "model", "building")
         found.weights = {name: t.clone() for name, t in learner.model.state_dict().items()}
         learner.model.load_state_dict((first or found).weights)

@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed import checkpoint, config, experiment, fingerprint, record, training
+from seedbed import assemble, checkpoint, config, fingerprint, record, training
 from seedbed.data import loader
 from seedbed.errors import InputError, exit_status
 from seedbed.probe_trace import Event, hashes, state, traced
@@ -47,11 +47,11 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
 
     All shards are worked on in this process, which changes no bit of a sum in a tree.
     """
-    device = experiment.choose_device(settings["trainer"]["device"])
-    shards = experiment.cut_batches(settings["trainer"], device, lambda: False, None)
-    source = experiment.build_sources(settings).train
-    learner = experiment.build_learner(settings, device)
-    plan = experiment.make_plan(settings, len(source))
+    device = assemble.choose_device(settings["trainer"]["device"])
+    shards = assemble.cut_batches(settings["trainer"], device, lambda: False, None)
+    source = assemble.build_sources(settings).train
+    learner = assemble.build_learner(settings, device)
+    plan = assemble.make_plan(settings, len(source))
     start = restore(learner, checkpoints, step)
     shards.begin(learner, start)
     ladder, events = fingerprint.Ladder(), list[Event]()
@@ -147,7 +147,7 @@ def main() -> int:
     config.check(resolved)
     settings: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
     settings["trainer"]["compile"] = False  # a compiled model's operations cannot be seen
-    experiment.prepare_backends(settings["determinism"])
+    assemble.prepare_backends(settings["determinism"])
     write(replay(settings, int(step), Path(checkpoints[0]) if checkpoints else None), Path(out))
     return 0
 

@@ -136,7 +136,7 @@ def fit(
             journal.note_step(step, loss, metric, rungs)
             if logs or step % 100 == 0:
                 journal.write(progress)
-            if plan.checkpoint_every_steps and step % plan.checkpoint_every_steps == 0:
+            if step < plan.total_steps and plan.is_due(plan.checkpoint_every_steps, step):
                 save()
     except Interrupted:
         save()

@@ -17,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from seedbed import build, config, experiment, fingerprint, record, resume
+from seedbed import assemble, build, config, experiment, fingerprint, record, resume
 from seedbed.data import loader
 from seedbed.data.loader import Loading, Source
 from seedbed.data.part import Part
@@ -112,7 +112,7 @@ def carry_out(project: Path, about: str, folder: Path, *overrides: str) -> dict[
 def user_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the page's package importable here; one thread is all that is set of the level."""
     monkeypatch.syspath_prepend(project / "src")
-    monkeypatch.setattr(experiment, "prepare_backends", lambda level: None)
+    monkeypatch.setattr(assemble, "prepare_backends", lambda level: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -261,7 +261,7 @@ def settings(target: type, data_seed: int = 0, seeding: bool = True) -> dict[str
 
 
 def built(target: type, **chosen: Any) -> tuple[list[float], list[float]]:
-    sources = experiment.build_sources(settings(target, **chosen))
+    sources = assemble.build_sources(settings(target, **chosen))
     return list(sources.train.dataset.numbers), list(sources.validation.dataset.numbers)
 
 
@@ -283,7 +283,7 @@ def test_what_fetch_draws_from_global_generators_is_keyed_for_the_batch() -> Non
 def test_a_data_set_without_a_length_is_refused() -> None:
     """Sample ids need a length."""
     with pytest.raises(InputError, match=r"data\.train: expected a map-style data set.*Endless"):
-        experiment.build_sources(settings(Endless))
+        assemble.build_sources(settings(Endless))
 
 
 class TestPart:

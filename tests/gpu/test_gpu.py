@@ -11,7 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import experiment, fingerprint, launch, portable, record
+from seedbed import assemble, experiment, fingerprint, launch, portable, record
 from seedbed.portable import Ladder
 from tests.running import ROOT
 
@@ -113,7 +113,7 @@ def test_an_interrupted_and_resumed_run_changes_no_bit(model: str, tmp_path: Pat
 
 def initial_weights(device: str, model: str, *overrides: str) -> str:
     plain: Any = OmegaConf.to_container(settings(model, *overrides))
-    learner = experiment.build_learner(plain, torch.device(device))
+    learner = assemble.build_learner(plain, torch.device(device))
     assert {p.device.type for p in learner.model.parameters()} == {torch.device(device).type}
     return experiment.hash_of(learner.model.parameters())
 

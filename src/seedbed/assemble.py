@@ -1,0 +1,177 @@
+"""From the settings to the parts of a run: device, data sets, model and optimizer, plan."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from seedbed import build, determinism, refusals, rng, schedules, tasks, training
+from seedbed.data import loader
+from seedbed.errors import InputError
+from seedbed.shards import Shards
+
+if TYPE_CHECKING:
+    from seedbed.processes import Processes
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The data sets of a run, as functions from positions to batches."""
+
+    train: loader.Source
+    validation: loader.Source
+    test: loader.Source
+
+
+def prepare_backends(level: Settings) -> None:
+    """Apply a level's flags; where errors are asked for, refuse to go on if they do not hold."""
+    determinism.apply(level)
+    differences = determinism.differences(level)
+    if differences and level["on_nondeterministic"] == "error":
+        raise InputError(f"{differences[0]}; unset what overrides it, or choose another level")
+
+
+def choose_device(name: str, processes: "Processes | None" = None) -> torch.device:
+    """Return the device of that name; `auto` is a GPU of NVIDIA's or AMD's if there is one."""
+    if processes is not None:
+        name = processes.device_name(name, torch.cuda.device_count())
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (device.index or 0) < count,
+        "mps": torch.backends.mps.is_available(),
+    }[device.type]
+    if not there:
+        raise InputError(
+            f"trainer.device: expected a device that is there, got {name}; try trainer.device=auto"
+        )
+    return device
+
+
+def cut_batches(
+    trainer: Settings,
+    device: torch.device,
+    stop_requested: Callable[[], bool],
+    processes: "Processes | None",
+) -> Shards:
+    """Return how batches are cut and who works on them; several processes meet first."""
+    if trainer["shards"] == 1:
+        return Shards(stop_requested)
+    from seedbed import distributed
+
+    if processes is not None:
+        processes.meet(device, stop_requested)
+    in_tree = trainer["reduce"] == "tree"
+    return distributed.SharedShards(trainer["shards"], stop_requested, processes, in_tree)
+
+
+def build_sources(settings: Settings) -> Sources:
+    """Build the data sets; without one to test on, the validation set is it."""
+    data, trusted = settings["data"], settings["trusted_packages"]
+    collate = data.get("collate")
+    if collate is not None:
+        collate = build.resolve(str(collate), "data.collate", trusted)
+
+    def source(split: str) -> loader.Source:
+        spec = data.get(split) or data["validation"]
+        seed, keyed = settings["seeds"]["augment"], settings["determinism"]["seeding"]
+        if keyed:  # a data set may draw when it is built
+            position = loader.SPLITS.index(split)
+            rng.key_globals(rng.key(settings["seeds"]["data"], "data", position))
+        dataset = build.build(spec, f"data.{split}", trusted)
+        if not hasattr(dataset, "__len__"):
+            raise InputError(
+                f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
+                f"{type(dataset).__name__}; see docs/extending.md"
+            )
+        if len(dataset) == 0:
+            raise InputError(f"data.{split}: expected at least one sample, got none")
+        return loader.Source(dataset, split, seed, collate, keyed)
+
+    sources = Sources(source("train"), source("validation"), source("test"))
+    if data["batch_size"] > len(sources.train):
+        raise InputError(
+            f"data.batch_size: expected at most {len(sources.train)}, the number of training "
+            f"samples, got {data['batch_size']}; try data.batch_size={min(64, len(sources.train))}"
+        )
+    return sources
+
+
+def build_learner(settings: Settings, device: torch.device) -> training.Learner:
+    """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
+
+    (CUDA's generator depends on the GPU's number of multiprocessors.)
+    """
+    trusted, level, trainer = (
+        settings["trusted_packages"],
+        settings["determinism"],
+        settings["trainer"],
+    )
+    if level["seeding"]:
+        rng.key_globals(rng.key(settings["seeds"]["init"], "init"))
+    model: nn.Module = build.build(settings["model"], "model", trusted)
+    if level["channels_last"]:
+        model = model.to(memory_format=torch.channels_last)
+    model = model.to(device)
+    if level["on_nondeterministic"] == "error":
+        refusals.check_recurrent_dropout(model, device.type)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError("model: expected a model with parameters to train, got none")
+    optimizer = build.build(settings["optimizer"], "optimizer", trusted, parameters)
+    if trainer["compile"]:
+        model.compile()
+    return training.Learner(
+        model=model,
+        optimizer=optimizer,
+        task=tasks.make(settings["data"]["task"], trusted),
+        device=device,
+        autocast=trainer["precision"] == "bfloat16",
+        channels_last=level["channels_last"],
+        gradient_clip_norm=trainer["gradient_clip_norm"],
+        dropout_seed=settings["seeds"]["dropout"] if level["seeding"] else None,
+    )
+
+
+def make_plan(settings: Settings, training_samples: int) -> training.Plan:
+    """Work out when things happen."""
+    trainer, schedule = settings["trainer"], settings["schedule"]
+    steps_per_epoch = training_samples // settings["data"]["batch_size"]
+    total_steps = trainer["max_epochs"] * steps_per_epoch
+    if trainer["max_steps"] is not None:
+        total_steps = min(total_steps, trainer["max_steps"])
+    return training.Plan(
+        total_steps=total_steps,
+        steps_per_epoch=steps_per_epoch,
+        log_every_steps=trainer["log_every_steps"],
+        validate_every_epochs=trainer["validate_every_epochs"],
+        checkpoint_every_steps=trainer["checkpoint_every_steps"],
+        fingerprint_every_steps=settings["fingerprint"]["every_steps"],
+        early_stopping_patience=trainer["early_stopping_patience"],
+        learning_rate_factor=functools.partial(
+            schedules.factor,
+            total_steps=total_steps,
+            warmup_fraction=schedule["warmup_fraction"],
+            final_fraction=schedule["final_fraction"],
+        ),
+    )
+
+
+def loading(settings: Settings, device: torch.device) -> loader.Loading:
+    """Return how training batches are loaded."""
+    data = settings["data"]
+    return loader.Loading(
+        num_workers=data["num_workers"],
+        persistent_workers=data["persistent_workers"],
+        prefetch_factor=data["prefetch_factor"],
+        start_method=data["start_method"],
+        pin_memory=device.type == "cuda",
+    )
