@@ -38,7 +38,9 @@ def train_on(prefix: list[str], folder: Path, level: str) -> dict[str, portable.
     """Train every model in one process, started by `prefix`; return their ladders."""
     folders = {model: folder / model for model in portable.EXPERIMENTS}
     for model, run in folders.items():
-        config = portable.configuration(model, f"determinism={level}", "trainer.device=cpu")
+        config = portable.configuration(
+            model, f"determinism={level}", "trainer.device=cpu", "determinism.threads=2"
+        )  # one process trains them all: one environment
         launch.claim(run, config)
     environment = launch.training_environment(config) | PATIENT
     program = [sys.executable, "-m", "tests.emulated.train_in_turn", *map(str, folders.values())]
