@@ -5,12 +5,14 @@ PYTHON ?= python3.11
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
+# Launchers for clusters and the search, beside everything else, in an environment of their own.
+CLUSTER := .venv-cluster
 
 # Pinned too, so that the lock changes when the packages do and not with the tool that writes it.
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-kills test-emulated test-gpu guarantees lint format lock
+.PHONY: help install train test test-kills test-cluster test-emulated test-gpu guarantees lint format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -21,8 +23,12 @@ train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every
 test: $(INSTALLED)  ## Run every test
 	$(RUN) -m pytest -n 2 --dist worksteal
 
-test-kills: $(INSTALLED)  ## Kill runs at 100 random moments and compare what they resume to
+test-kills: $(INSTALLED)  ## Kill runs and sweeps at random moments and compare what they resume to
 	$(RUN) tests/end_to_end/kill_anywhere.py --kills 100
+	$(RUN) -m tests.end_to_end.kill_sweep --kills 10
+
+test-cluster: $(CLUSTER)/installed  ## Run the tests of launchers and search (installs them)
+	$(CLUSTER)/bin/python -m pytest tests/test_launchers.py
 
 test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
 	$(RUN) -m pytest -m emulated
@@ -45,18 +51,26 @@ format: $(INSTALLED)  ## Rewrite the code in the project's format
 install: $(INSTALLED)  ## Bring .venv up to date with requirements.txt
 
 $(INSTALLED): requirements.txt
+$(CLUSTER)/installed: requirements-cluster.txt
+$(INSTALLED) $(CLUSTER)/installed:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; \
 		exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --disable-pip-version-check -r requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check -r $<
 	@touch $@
 
 # Pins that still fit stay; delete requirements.txt first to move every package to its newest version.
 # One version of a package for every Python (fork-strategy), so that a run differs less between them.
-lock:  ## Pin what requirements.in asks for in requirements.txt
+# What the launchers want older (requirements-cluster.in) is not held to requirements.txt.
+LOCK := --quiet --no-config --universal --python-version 3.11 --fork-strategy fewest \
+	--custom-compile-command "make lock"
+
+lock:  ## Pin what requirements.in and requirements-cluster.in ask for in their .txt files
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \
 	$(PYTHON) -m venv "$$tools" && \
 	"$$tools/bin/python" -m pip install --quiet --disable-pip-version-check $(LOCK_TOOL) && \
-	"$$tools/bin/uv" pip compile requirements.in --output-file requirements.txt --quiet --no-config \
-		--universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
+	"$$tools/bin/uv" pip compile requirements.in --output-file requirements.txt $(LOCK) && \
+	sed -E '/^(-e|(cloudpickle|joblib|python-dateutil)==)/d' requirements.txt | \
+	"$$tools/bin/uv" pip compile requirements-cluster.in --constraints - \
+		--output-file requirements-cluster.txt $(LOCK)

@@ -7,6 +7,7 @@ python train.py --cfg job                    the configuration that would run
 """
 
 import contextlib
+import math
 import os
 import secrets
 import sys
@@ -17,9 +18,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from seedbed import compose, config, launch
+from seedbed import compose, config, launch, launchers, sweep_resume
 from seedbed.callbacks import SweepFolder
 from seedbed.errors import InputError, exit_status
 
@@ -33,7 +34,8 @@ def train(composed: DictConfig) -> float | None:
     try:
         resolved = config.resolve(composed)
         config.check(resolved)
-        status = launch.start(resolved, folder)
+        going_on = HydraConfig.get().job.env_set.get(sweep_resume.GO_ON)
+        status = sweep_resume.run_job(resolved, folder, going_on)
     except InputError as error:
         discard_if_empty(folder)
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -42,7 +44,8 @@ def train(composed: DictConfig) -> float | None:
     # A failed job does not take the others with it; Ctrl-C is for all that are still to come.
     if status in launch.INTERRUPTED or (status != 0 and not is_sweep):
         sys.exit(status)
-    return launch.objective(folder)
+    objective = launch.objective(folder)
+    return None if math.isnan(objective) else objective  # None: Optuna counts a failed trial
 
 
 def share_the_machine() -> None:
@@ -92,16 +95,25 @@ def main() -> int:
             train()
         finally:
             jobs_failed = report_sweep(SweepFolder.folder)
-    except compose.COMPOSITION_ERRORS as error:
-        raise compose.explain(error) from error
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # from Hydra, which makes the folders
-        raise InputError(
+    except Exception as error:
+        explained = explain(error)
+        if explained is None:
+            raise
+        raise explained from error
+    return 1 if jobs_failed else 0
+
+
+def explain(error: Exception) -> InputError | None:
+    """Say in one line what Hydra or a launcher could not do; None if it was neither."""
+    if isinstance(error, compose.COMPOSITION_ERRORS):
+        return compose.explain(error)
+    explained = launchers.explain(error)
+    if explained is None and isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        return InputError(  # from Hydra, which makes the folders
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{error.filename}; choose another, or free space"
-        ) from error
-    return 1 if jobs_failed else 0
+        )
+    return explained
 
 
 def report_sweep(folder: Path | None) -> bool:
@@ -111,8 +123,18 @@ def report_sweep(folder: Path | None) -> bool:
     from seedbed import sweep, sweep_groups  # statistics, half a second: for sweeps alone
 
     found = sweep_groups.read(folder)
-    print(f"\n{sweep.write(found)}\n\n{folder}", flush=True)
+    print(f"\n{sweep.write(found)}\n\n{best_trial(folder)}{folder}", flush=True)
     return bool(found.lost)
+
+
+def best_trial(folder: Path) -> str:
+    """Return a line on what a search found best, from the file of Optuna's sweeper; or nothing."""
+    results = folder / "optimization_results.yaml"
+    if not results.exists():
+        return ""
+    best = OmegaConf.load(results)
+    settings = ", ".join(f"{key}={value}" for key, value in best.best_params.items())
+    return f"best: {settings} with an objective of {best.best_value}\n"
 
 
 if __name__ == "__main__":

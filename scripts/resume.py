@@ -1,29 +1,37 @@
-"""Go on with a run that was interrupted, killed or failed; it ends with the bits it would have had.
+"""Go on with a run or a sweep that was stopped; it ends with the bits it would have had.
 
 usage: python scripts/resume.py RUN [--allow-changed] [key=value ...]
+       python scripts/resume.py SWEEP [--allow-changed] [hydra.key=value ...]
 
 example:
     python scripts/resume.py runs/a                      from its newest checkpoint
     python scripts/resume.py runs/a data.num_workers=4   with another number of loader workers
+    python scripts/resume.py sweeps/a                    all of its runs, and the table at the end
+    python scripts/resume.py sweeps/a hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 How the work is done may change: data.num_workers, data.persistent_workers, data.prefetch_factor,
 data.start_method, trainer.processes. Any other change of configuration, code or environment since
 the checkpoint was made is reported; under determinism=strict, one that can alter bits is refused.
 
-exit status: 0 finished, 2 it cannot go on, 130 or 143 interrupted again
+Of a sweep, finished runs are kept, interrupted and failed ones resumed, missing ones started, by
+the launcher that it had or the one named now. Code that changed since it was started is refused.
+
+exit status: 0 finished, 1 runs of a sweep failed, 2 it cannot go on, 130 or 143 interrupted again
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from seedbed import resume
+from seedbed import resume, sweep_resume
 from seedbed.errors import exit_status
 
 
 def main() -> int:
-    """Go on with a run folder."""
+    """Go on with a run folder or a sweep's."""
     arguments = parse()
+    if sweep_resume.is_sweep(arguments.run):
+        sweep_resume.go_on(arguments.run, arguments.overrides, arguments.allow_changed)
     return resume.go_on(arguments.run, arguments.overrides, arguments.allow_changed)
 
 
@@ -34,7 +42,7 @@ def parse() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder")
+    parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run or a sweep")
     parser.add_argument("overrides", metavar="key=value", nargs="*", help="what shall change")
     parser.add_argument(
         "--allow-changed",

@@ -1,10 +1,14 @@
 """What Hydra tells us about a sweep."""
 
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+
+from seedbed import launchers, sweep_resume
+from seedbed.errors import InputError
 
 
 class SweepFolder(Callback):
@@ -13,5 +17,12 @@ class SweepFolder(Callback):
     folder: ClassVar[Path | None] = None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Note the sweep's folder."""
-        SweepFolder.folder = Path(config.hydra.sweep.dir)
+        """Check what the sweep is started with, and note its folder."""
+        folder = Path(config.hydra.sweep.dir)
+        try:
+            launchers.prepare(config.hydra)
+            sweep_resume.begin(folder, config.hydra)
+        except InputError as error:  # Hydra would make a warning of it
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(2) from None
+        SweepFolder.folder = folder

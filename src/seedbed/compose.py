@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from seedbed import launchers
 from seedbed.config import RULES, nearest
 from seedbed.errors import InputError
 
@@ -53,17 +54,26 @@ def _unknown_group(name: str, _text: str) -> InputError:
     return InputError(f"{name}: expected a known config group, got a new one; {known}")
 
 
-def _unknown_option(path: str, _text: str) -> InputError:
+def _unknown_option(path: str, text: str) -> InputError:
     group, _, option = path.rpartition("/")
     options = sorted(file.stem for file in (_config_folder() / group).glob("*.yaml"))
     close = difflib.get_close_matches(option, options, n=1, cutoff=0.3)
     advice = f"did you mean {group}={close[0]}" if close else f"see configs/{group}/"
-    if not options:  # a group of Hydra's own, such as a launcher that is not installed
-        advice = "install its plugin: pip install -r requirements-cluster.txt"
+    if not options:  # a group of Hydra's own
+        options = _installed(text)
+        close = difflib.get_close_matches(option, [*options, *launchers.PLUGINS], n=1)
+        advice = f"did you mean {group}={close[0]}" if close else "choose one of these"
+        if option in launchers.PLUGINS:
+            advice = f"install it: {launchers.INSTALL}"
     return InputError(
         f"{group or 'config'}: expected one of {', '.join(options) or 'what is installed'}, "
         f"got {option}; {advice}"
     )
+
+
+def _installed(text: str) -> list[str]:
+    """Return the options that Hydra lists in its message."""
+    return sorted(re.findall(r"^\t(\S+)$", text, re.MULTILINE))
 
 
 def _no_config(name: str, _text: str) -> InputError:

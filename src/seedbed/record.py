@@ -47,7 +47,7 @@ def read_config(path: Path) -> DictConfig:
         config = OmegaConf.load(path)
     except FileNotFoundError:
         raise InputError(
-            f"{path}: expected a run's configuration, got no file; name a run"
+            f"{path}: expected a run's configuration, got no file; name a run or a sweep"
         ) from None
     except (
         OSError,

@@ -1,0 +1,111 @@
+"""What Hydra's launchers and sweepers are given, checked before the first job starts.
+
+Without this their mistakes are tracebacks from deep inside, minutes of silence, or endless loops.
+"""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from seedbed.errors import InputError
+
+# Launchers and sweepers of requirements-cluster.txt.
+PLUGINS = ("submitit_local", "submitit_slurm", "ray", "optuna")
+INSTALL = "pip install -r requirements-cluster.txt"
+_ANSWER_SECONDS = 5.0
+_SETTINGS_FRAME = b"\x04"
+_CLIENT_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_FRAME + b"\0" * 5
+# Where the packages that start jobs elsewhere raise their errors.
+_PACKAGES = ("joblib", "ray", "submitit")
+# What Optuna says when it is asked for the best of none.
+_NO_TRIAL = "No trials are completed yet."
+
+_COUNTS: dict[str, tuple[str, Callable[[int], bool]]] = {
+    "launcher.n_jobs": ("an integer other than 0 (-1: one job for each core)", lambda n: n != 0),
+    "sweeper.n_jobs": ("an integer >= 1", lambda n: n >= 1),
+    "sweeper.n_trials": ("an integer >= 1", lambda n: n >= 1),
+    "sweeper.max_batch_size": ("an integer >= 1 or null", lambda n: n >= 1),
+}
+
+
+def prepare(hydra: DictConfig) -> None:
+    """Check the settings of launcher and sweeper, and complete those for a Ray that is there.
+
+    Raises:
+        InputError: what is asked for cannot be, or is not there.
+    """
+    for key, (expected, holds) in _COUNTS.items():
+        value = OmegaConf.select(hydra, key)
+        if value is not None and not (isinstance(value, int) and holds(value)):
+            raise InputError(f"hydra.{key}: expected {expected}, got {value}; try hydra.{key}=2")
+    launcher = str(hydra.launcher._target_).rpartition(".")[2]
+    if launcher == "SlurmLauncher":
+        _require_slurm()
+    elif launcher == "RayLauncher":
+        _prepare_ray(hydra.launcher.ray.init)
+
+
+def explain(error: Exception) -> InputError | None:
+    """Say in one line why jobs did not start, or did not come back; None for other errors."""
+    reason = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0][:160]}"
+    if isinstance(error, ConnectionError) and not isinstance(error, BrokenPipeError):
+        return InputError(
+            f"hydra.launcher.ray.init.address: expected a Ray cluster that takes us, got {reason}; "
+            "start one with `ray start --head`; if it asks for a token, set RAY_AUTH_MODE=token"
+        )
+    if type(error).__module__.partition(".")[0] in _PACKAGES:
+        return InputError(
+            f"hydra/launcher: expected its jobs to come back, got {reason}; go on with the sweep "
+            "by scripts/resume.py"
+        )
+    if str(error) == _NO_TRIAL:
+        return InputError("hydra/sweeper=optuna: expected a trial that finishes, got none; see why")
+    return None
+
+
+def _require_slurm() -> None:
+    missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
+    if missing:
+        raise InputError(
+            f"hydra/launcher=submitit_slurm: expected Slurm's commands, got no "
+            f"{' and no '.join(missing)}; start it on a machine of the cluster, or try "
+            "hydra/launcher=submitit_local"
+        )
+
+
+def _prepare_ray(init: DictConfig) -> None:
+    address = init.get("address") or os.environ.get("RAY_ADDRESS")
+    if not address or address == "local":
+        return  # one is started
+    _require_answer(str(address))
+    with open_dict(init):
+        # The launcher asks for a store of its own size unless told not to, and a cluster that is
+        # there already refuses that.
+        init.setdefault("object_store_memory", None)
+
+
+def _require_answer(address: str) -> None:
+    """Raise InputError unless a gRPC server, such as Ray's, answers at `host:port`.
+
+    Ray itself would try for a minute. A server says its settings once the client has said its own
+    (RFC 9113, section 3.4); one that wants TLS is only asked for a connection.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return  # auto, or a name: Ray looks for it, and says soon that there is none
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS) as server:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                server.sendall(_CLIENT_SETTINGS)
+                if server.recv(9)[3:4] != _SETTINGS_FRAME:
+                    raise OSError("an answer that is not Ray's")
+    except (OSError, OverflowError) as error:
+        reason = str(getattr(error, "strerror", None) or error)
+        raise InputError(
+            f"hydra.launcher.ray.init.address: expected a Ray cluster that answers, got {reason} "
+            f"from {address}; start one with `ray start --head`, or leave the address out for a "
+            "Ray on this machine"
+        ) from None

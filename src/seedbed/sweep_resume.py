@@ -1,0 +1,194 @@
+"""Going on with a sweep: what is finished is kept, what was interrupted resumed, the rest started.
+
+It is the sweep's own command once more, in its folder, with jobs that know that they may have been
+there before. So launcher and sweeper are what they were, and a search proposes the same trials.
+`sweep.json`, in the sweep's folder, keeps the command and what code it was.
+"""
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import launch, record, resume, source
+from seedbed.errors import InputError
+
+PLAN = "sweep.json"
+# The variable of Hydra's `env_set` that tells jobs, on whatever machine, to go on; and its values.
+GO_ON = "SEEDBED_GO_ON"
+_UNCHANGED, _CHANGED = "unchanged", "changed"
+
+# What of a sweep's folder is handed to Hydra: it may choose among what is installed, and set its
+# numbers and names. What could name code to run has to be said again by whoever goes on.
+_TAKEN_OVER = ("hydra/launcher", "hydra/sweeper", "hydra.launcher.", "hydra.sweeper.",
+               "hydra.sweep.subdir")  # fmt: skip
+_CODE = ("_target_", "custom_search_space", "setup", "runtime_env", "\n")
+# What `train.py` and going on say themselves.
+_OURS = ("hydra.sweep.dir", "hydra.run.dir", "hydra.mode", "hydra.job.env_set.SEEDBED_",
+         "hydra.job.config.override_dirname.exclude_keys")  # fmt: skip
+_PACKAGES = ("torch", "torchvision", "numpy", "mlxtend")
+
+_held = ExitStack()  # the lock of the sweep that this process leads, to its end
+
+
+def begin(folder: Path, hydra: DictConfig) -> None:
+    """Take a sweep for this process, and note how it was started unless it was before.
+
+    Raises:
+        InputError: another process leads it, or it cannot be gone on with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _held.enter_context(record.lock(folder))
+    except InputError:
+        raise InputError(
+            f"{folder}: expected a sweep that no process works on, got one that is still alive; "
+            "wait for it, or stop it"
+        ) from None
+    if GO_ON in hydra.job.env_set:
+        _require_same_search(hydra.sweeper)
+    else:
+        overrides = OmegaConf.to_container(hydra.overrides)
+        record.write_json(folder / PLAN, {"overrides": overrides, **_code()})
+
+
+def run_job(settings: DictConfig, folder: Path, going_on: str | None) -> int:
+    """Start a job of a sweep, or go on with it as `GO_ON` says; return the exit status."""
+    if going_on is None or not (folder / "config.yaml").exists():
+        return launch.start(settings, folder)
+    if _is_finished(folder):
+        return 0
+    return resume.go_on(folder, (), allow_changed=going_on == _CHANGED)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Say whether a folder is that of a sweep."""
+    return (folder / PLAN).is_file()
+
+
+def go_on(folder: Path, overrides: Sequence[str], allow_changed: bool) -> NoReturn:
+    """Become the process that leads a sweep to its end, and reports on it.
+
+    Args:
+        overrides: words for launcher and sweeper, instead of those it was started with.
+        allow_changed: go on although something changed that can alter bits.
+
+    Raises:
+        InputError: it cannot go on, or not like this.
+    """
+    plan = record.read_json(folder / PLAN)
+    try:
+        words = _words(plan["overrides"], overrides)
+        changes = resume.changes(_origin(plan), _origin(_code()))
+    except (AttributeError, KeyError, TypeError):
+        raise InputError(
+            f"{folder / PLAN}: expected a sweep's overrides and code, got something else; start "
+            "the sweep again"
+        ) from None
+    _require_unchanged(changes, allow_changed)
+    _require_idle(folder)
+    command = [sys.executable, str(source.project_root() / "train.py"), "--multirun", *words]
+    command += [
+        f"hydra.sweep.dir={_quoted(folder)}",
+        f"+hydra.job.env_set.{GO_ON}={_CHANGED if allow_changed else _UNCHANGED}",
+    ]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
+
+
+def _words(recorded: dict[str, list[str]], given: Sequence[str]) -> list[str]:
+    """Return the overrides of a sweep, with what was given now instead of what was then."""
+    for word in given:
+        if not word.startswith("hydra"):
+            raise InputError(
+                f"{word}: expected words for a launcher, such as hydra.launcher.n_jobs=2, got a "
+                "setting of runs; go on with them one by one to change it"
+            )
+    kept = [word for word in recorded["hydra"] if not _key(word).startswith(_OURS)]
+    replaced = {_key(word) for word in given}
+    if "hydra/launcher" in replaced:  # its settings are of no use to another launcher
+        kept = [word for word in kept if not _key(word).startswith("hydra.launcher.")]
+    kept = [word for word in kept if _key(word) not in replaced]
+    unsafe = [w for w in kept if not w.startswith(_TAKEN_OVER) or any(c in w for c in _CODE)]
+    if unsafe:
+        raise InputError(
+            f"{_key(unsafe[0])}: expected it on the command line, because it can name code, got it "
+            f"from a folder; go on with these words as well: {' '.join(unsafe)}"
+        )
+    return [*recorded["task"], *kept, *given]
+
+
+def _key(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0]
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _code() -> dict[str, Any]:
+    """Return the code that is here and the versions of what it stands on, without importing it."""
+    git, patch = source.snapshot(source.project_root())
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    return {
+        "git": git,
+        "patched": source.patched_files(patch),
+        "versions": {"python": platform.python_version(), **versions},
+    }
+
+
+def _origin(code: dict[str, Any]) -> resume.Origin:
+    environment = {"git": code["git"], "versions": code["versions"]}
+    return resume.Origin({}, environment, code["patched"])
+
+
+def _require_unchanged(changes: Iterable[resume.Change], allow_changed: bool) -> None:
+    """Raise InputError if runs to come would not be like those that there are.
+
+    This holds for every level: runs of one sweep are there to be compared. Files of configs/ that
+    are new cannot have been part of it.
+    """
+    for change in changes:
+        in_configs = change.key.startswith("configs/") and change.before is not None
+        if not change.alters_bits and not in_configs:
+            continue
+        if not allow_changed:
+            raise InputError(
+                f"{change.key}: expected what the sweep was started with, {change.before}, got "
+                f"{change.now}; undo it, or go on all the same with --allow-changed"
+            )
+        print(f"changed since the sweep was started: {change}", flush=True)
+
+
+def _require_idle(folder: Path) -> None:
+    """Raise InputError if a process works on a run: jobs of a cluster outlive who sent them."""
+    for config in sorted(folder.glob("*/config.yaml")):
+        with record.lock(config.parent):
+            pass
+
+
+def _is_finished(folder: Path) -> bool:
+    path = folder / "summary.json"
+    return path.exists() and record.read_summary(folder).get("status") == "finished"
+
+
+def _require_same_search(sweeper: DictConfig) -> None:
+    """Raise InputError for a search that would propose other trials than it did."""
+    if not str(sweeper.get("_target_")).endswith(".OptunaSweeper"):
+        return
+    if sweeper.get("storage") is not None:
+        raise InputError(
+            "hydra.sweeper.storage: expected null to go on with a search from its runs, got "
+            f"{sweeper.storage}; repeat the command, and Optuna goes on from there"
+        )
+    if sweeper.sampler.get("seed") is None:
+        raise InputError(
+            "hydra.sweeper.sampler.seed: expected the seed that the search was started with, got "
+            "none, so that it proposes other trials; start it again with a seed"
+        )
