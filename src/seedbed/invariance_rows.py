@@ -3,6 +3,7 @@
 To add a row, add an entry to MAY_CHANGE or CHANGES_BITS.
 """
 
+import importlib.util
 import os
 import pty
 import signal
@@ -158,6 +159,14 @@ def _busy(count: int) -> Iterator[None]:
             process.wait()
 
 
+def _launchers() -> Iterator[Row]:
+    """Yield a row for each launcher of requirements-cluster.txt that is installed."""
+    for package, launcher in (("submitit", "submitit_local"), ("ray", "ray")):
+        if importlib.util.find_spec(package) is not None:
+            train = partial(in_a_sweep, words=(f"hydra/launcher={launcher}",))
+            yield Row(f"two at a time in a sweep ({launcher} launcher)", train=train)
+
+
 def _workers(count: int, *more: str) -> tuple[str, ...]:
     return (f"data.num_workers={count}", *more)
 
@@ -187,6 +196,7 @@ MAY_CHANGE = (
         "two at a time in a sweep (joblib launcher)",
         train=partial(in_a_sweep, words=("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")),
     ),
+    *_launchers(),
     Row("interrupted by SIGTERM, resumed", train=interrupted),
     Row("killed by SIGKILL, resumed", train=partial(interrupted, number=signal.SIGKILL)),
     Row(
