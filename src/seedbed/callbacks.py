@@ -25,4 +25,6 @@ class SweepFolder(Callback):
         except InputError as error:  # Hydra would make a warning of it
             print(f"error: {error}", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
+        except OSError:  # Hydra meets it again when it writes there, and then it is said
+            return
         SweepFolder.folder = folder

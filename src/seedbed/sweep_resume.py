@@ -168,9 +168,15 @@ def _require_unchanged(changes: Iterable[resume.Change], allow_changed: bool) ->
 
 def _require_idle(folder: Path) -> None:
     """Raise InputError if a process works on a run: jobs of a cluster outlive who sent them."""
-    for config in sorted(folder.glob("*/config.yaml")):
-        with record.lock(config.parent):
-            pass
+    try:
+        for config in sorted(folder.rglob("config.yaml")):
+            with record.lock(config.parent):
+                pass
+    except OSError as error:
+        raise InputError(
+            f"{folder}: expected a folder that can be written, got {error.strerror}; copy it to "
+            "where it can"
+        ) from None
 
 
 def _is_finished(folder: Path) -> bool:
