@@ -7,12 +7,14 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 # Launchers for clusters and the search, beside everything else, in an environment of their own.
 CLUSTER := .venv-cluster
+# Peers to be measured beside, likewise.
+BENCH := .venv-bench
 
 # Pinned too, so that the lock changes when the packages do and not with the tool that writes it.
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-kills test-cluster test-emulated test-gpu guarantees lint format lock
+.PHONY: help install train test test-kills test-cluster test-loggers test-emulated test-gpu guarantees benchmark lint format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +32,9 @@ test-kills: $(INSTALLED)  ## Kill runs and sweeps at random moments and compare 
 test-cluster: $(CLUSTER)/installed  ## Run the tests of launchers and search (installs them)
 	$(CLUSTER)/bin/python -m pytest tests/test_launchers.py
 
+test-loggers: $(VENV)/installed-loggers  ## Run the tests of the loggers (installs them into .venv)
+	$(RUN) -m pytest tests/test_loggers.py
+
 test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
 	$(RUN) -m pytest -m emulated
 
@@ -38,6 +43,9 @@ test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 
 guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
 	$(RUN) scripts/invariance.py
+
+benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside peers, about 15 minutes
+	$(BENCH)/bin/python scripts/benchmark.py
 
 lint: $(INSTALLED)  ## Check style, format and types
 	$(RUN) -m ruff check
@@ -52,12 +60,17 @@ install: $(INSTALLED)  ## Bring .venv up to date with requirements.txt
 
 $(INSTALLED): requirements.txt
 $(CLUSTER)/installed: requirements-cluster.txt
-$(INSTALLED) $(CLUSTER)/installed:
+$(BENCH)/installed: requirements-bench.txt
+$(INSTALLED) $(CLUSTER)/installed $(BENCH)/installed:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; \
 		exit 2; }
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+$(VENV)/installed-loggers: requirements-loggers.txt | $(INSTALLED)
+	$(RUN) -m pip install --disable-pip-version-check -r $<
 	@touch $@
 
 # Pins that still fit stay; delete requirements.txt first to move every package to its newest version.
@@ -66,11 +79,17 @@ $(INSTALLED) $(CLUSTER)/installed:
 LOCK := --quiet --no-config --universal --python-version 3.11 --fork-strategy fewest \
 	--custom-compile-command "make lock"
 
-lock:  ## Pin what requirements.in and requirements-cluster.in ask for in their .txt files
+lock:  ## Pin what the requirements*.in files ask for in their .txt files
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \
 	$(PYTHON) -m venv "$$tools" && \
 	"$$tools/bin/python" -m pip install --quiet --disable-pip-version-check $(LOCK_TOOL) && \
 	"$$tools/bin/uv" pip compile requirements.in --output-file requirements.txt $(LOCK) && \
 	sed -E '/^(-e|(cloudpickle|joblib|python-dateutil)==)/d' requirements.txt | \
 	"$$tools/bin/uv" pip compile requirements-cluster.in --constraints - \
-		--output-file requirements-cluster.txt $(LOCK)
+		--output-file requirements-cluster.txt $(LOCK) && \
+	sed '/^-e/d' requirements.txt | \
+	"$$tools/bin/uv" pip compile requirements-bench.in --constraints - \
+		--output-file requirements-bench.txt $(LOCK) && \
+	sed '/^-e/d' requirements.txt | \
+	"$$tools/bin/uv" pip compile requirements-loggers.in --constraints - \
+		--output-file requirements-loggers.txt $(LOCK)

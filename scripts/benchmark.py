@@ -1,0 +1,224 @@
+"""Measure Seedbed beside a bare loop and beside peers, and write docs/benchmarks.md.
+
+usage: python scripts/benchmark.py [--rounds N] [--mnist FOLDER] [--out FOLDER] [--quick]
+
+example:
+    python scripts/benchmark.py                       all but the time to an accuracy
+    python scripts/benchmark.py --mnist data          that too: FOLDER/MNIST/raw holds MNIST
+    python scripts/benchmark.py --quick --out trial   does it work? takes seconds, and says little
+
+Programs run one after another, interleaved in rounds. Leave the machine alone meanwhile. Lightning
+is measured where it is installed: pip install -r requirements-bench.txt
+
+exit status: 0 measured, 2 it cannot be measured
+"""
+
+import argparse
+import datetime
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from seedbed import benchmark, benchmark_plot, benchmark_targets, compare, invariance, source
+from seedbed import benchmark_programs as programs
+from seedbed import benchmark_report as report
+from seedbed import benchmark_sections as sections
+from seedbed.benchmark_report import Results
+from seedbed.errors import InputError, exit_status
+
+PAGE = """# How fast
+
+Measured by `{command}` on {date}, on {circumstances}.
+
+Every program is a process of its own and runs once a round ({rounds} rounds); the order changes
+from round to round. A ratio is that of two programs in the same round; given are the median and the
+range over the rounds. The first {warm_up} steps of a process do not count. Validation is left to
+the end of the runs; checkpoints (every 200 steps), logging and everything else is in the time of a
+step. Memory is the most that a process held, over that of the bare loop. Raw numbers:
+`benchmarks.json`.
+
+The programs:
+
+- **bare loop** (`scripts/peers/bare.py`): tensors in memory, same model, loss, clipping, optimizer,
+  batch size and threads, eager, in PyTorch's own memory order (NCHW), as most people write it. It
+  loads nothing, **augments nothing**, logs nothing and keeps no record. "channels-last" is the same
+  in the memory order that Seedbed's levels use.
+- **Seedbed** under its levels. It shifts and rotates every image, validates and logs, and writes
+  the record. `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise.
+- **plain PyTorch loop** (`scripts/peers/plain.py`): torchvision's MNIST with its transforms, among
+  them the same shift and rotation, and a `DataLoader`.
+- **Lightning** (`scripts/peers/lightning_loop.py`): the same data, with ModelCheckpoint,
+  LearningRateMonitor, CSVLogger and the progress bar.
+
+## What is asked for
+
+{targets}
+
+![speed beside the bare loop](benchmarks.png)
+
+{workloads}
+
+## What each knob of strict costs
+
+Strict, without one thing at a time. A 1.05 says that a step is 5 % faster without it.
+
+{knobs}
+
+## torch.compile
+
+Pays for itself once the time saved in the steps exceeds the later first step.
+
+{compiled}
+
+## What the machine could do at best
+
+The model's floating-point operations (`torch.utils.flop_counter`, forward and backward) over the
+fastest rate of a 2048 x 2048 float32 matrix product with as many threads.
+
+{ceilings}
+
+## From the shell to the first step
+
+Until the first step's fingerprints are on disk (Seedbed, from `python train.py`), or until its end.
+
+{first_steps}
+
+## Cost against the number of steps
+
+`strict` with all that it does by default; a cost that accumulates would show in the last rows.
+
+{growth}
+
+## Time to an accuracy on all of MNIST
+
+From the shell to the end of the program, which evaluates on the official test set: the fewest
+epochs, each with a schedule of its own, whose median over {rounds} seeds reaches the accuracy.
+
+{accuracies}
+
+{kept}"""
+NOT_MEASURED = "Not measured: {reason}."
+
+
+def main() -> int:
+    """Measure, print and write."""
+    arguments = parse()
+    if arguments.rounds < 1:
+        raise InputError(f"--rounds: expected an integer >= 1, got {arguments.rounds}; try 5")
+    with tempfile.TemporaryDirectory(prefix="seedbed-benchmark-") as temporary:
+        folder = Path(temporary)
+        circumstances = describe_machine(folder / "machine")
+        results = measure(arguments, folder)
+    write(arguments, results, circumstances)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("--rounds", metavar="N", type=int, default=5, help="(default: 5)")
+    parser.add_argument("--mnist", metavar="FOLDER", type=Path, help="holds MNIST/raw")
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        type=Path,
+        default=source.project_root() / "docs",
+        help="where benchmarks.md, .png and .json go (default: docs)",
+    )
+    parser.add_argument("--quick", action="store_true", help="one round of two programs")
+    return parser.parse_args()
+
+
+def describe_machine(folder: Path) -> str:
+    """Say what runs run on; the first run also brings what is read into the disk's cache."""
+    workload = programs.Workload("a trial", (), 2)
+    benchmark.run(programs.seedbed("strict", workload, "determinism=strict"), folder)
+    return invariance.circumstances(compare.read(folder / "run"))
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> Results:
+    """Measure everything that was asked for."""
+    data = programs.write_digits(folder / "digits")
+    count, results = arguments.rounds, Results()
+    if arguments.quick:
+        section = sections.quick(data)
+        results.workloads = [(section, sections.measure(section, 1, folder / "runs", say))]
+        return results
+    for found, chosen in (
+        (results.workloads, sections.workloads(data)),
+        (results.knobs, sections.knobs()),
+        (results.compiled, [sections.compiled(data)]),
+    ):
+        for section in chosen:
+            found.append((section, sections.measure(section, count, folder / "runs", say)))
+    for workload in sections.WORKLOADS:
+        results.ceilings[workload.name] = sections.measure_ceiling(workload, folder / workload.name)
+    results.first_step_seconds = sections.first_steps(results.workloads[0][1], count, folder)
+    results.growth = sections.measure_growth(min(count, 3), folder / "growth")
+    if arguments.mnist is not None:
+        for name, make in sections.accuracy_programs(arguments.mnist.resolve()).items():
+            rows = sections.time_to_accuracy(make, min(count, 3), folder / name, say)
+            results.accuracies[name] = rows
+    return results
+
+
+def say(text: str) -> None:
+    """Print progress, apart from what was measured."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write(arguments: argparse.Namespace, results: Results, circumstances: str) -> None:
+    """Write the page, its picture and the raw numbers, and print the page's tables."""
+    out = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "command": " ".join(["python scripts/benchmark.py", *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "circumstances": circumstances,
+    }
+    page = PAGE.format(
+        **facts,
+        rounds=1 if arguments.quick else arguments.rounds,
+        warm_up=results.workloads[0][0].warm_up_steps,
+        targets=benchmark_targets.targets(results),
+        workloads=in_parts(results.workloads, report.speeds),
+        knobs=in_parts(results.knobs, report.knobs),
+        compiled=in_parts(results.compiled, report.starts),
+        ceilings=report.ceilings(results) if results.ceilings else not_quick(),
+        first_steps=report.first_steps(results) if results.first_step_seconds else not_quick(),
+        growth=report.growth(results) if results.growth else not_quick(),
+        accuracies=report.accuracies(results)
+        if results.accuracies
+        else NOT_MEASURED.format(reason="`--mnist` was not given"),
+        kept=invariance.kept_part(out / "benchmarks.md"),
+    )
+    (out / "benchmarks.md").write_text(page)
+    (out / "benchmarks.json").write_text(
+        json.dumps(facts | report.numbers(results), indent=1) + "\n"
+    )
+    benchmark_plot.draw(results.workloads, out / "benchmarks.png")
+    print(page)
+
+
+def in_parts(
+    measured: Sequence[tuple[sections.Section, list[benchmark.Round]]],
+    describe: Callable[[sections.Section, Sequence[benchmark.Round]], str],
+) -> str:
+    """Return a table for each section, below its name."""
+    parts = [f"### {section.title}\n\n{describe(section, each)}" for section, each in measured]
+    return "\n\n".join(parts) or not_quick()
+
+
+def not_quick() -> str:
+    """Say why a quick run leaves something out."""
+    return NOT_MEASURED.format(reason="this was a quick run")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,172 @@
+"""What is measured: sections of programs that are compared with each other."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from seedbed import benchmark, record
+from seedbed import benchmark_programs as programs
+from seedbed.benchmark import Program, Round
+from seedbed.benchmark_programs import CNN_64, CNN_256, LSTM, Workload
+
+WARM_UP_STEPS = 20
+LENGTHS = (250, 500, 1000)  # steps of the runs that show how cost grows
+ACCURACIES = (0.98, 0.99)
+MOST_EPOCHS = 6
+OURS = "python train.py"
+WORKLOADS = (CNN_64, CNN_256, LSTM)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Programs that train the same and are compared with one of them."""
+
+    title: str
+    base: str
+    programs: tuple[Program, ...]
+    warm_up_steps: int = WARM_UP_STEPS
+
+
+def workloads(data: Path) -> Iterator[Section]:
+    """Yield a section for each workload: the bare loop, the levels, the peers."""
+    for workload in WORKLOADS:
+        found = [programs.bare(programs.BARE, workload, data)]
+        is_image = workload is not LSTM
+        chosen = dict(programs.LEVELS)
+        if is_image:
+            name = programs.BARE_CHANNELS_LAST
+            found.append(programs.bare(name, workload, data, channels_last=True))
+            chosen |= programs.WORKERS
+        found += [programs.seedbed(name, workload, *words) for name, words in chosen.items()]
+        if is_image:
+            found += programs.peers(workload, data)
+        yield Section(workload.name, programs.BARE, tuple(found))
+
+
+def knobs() -> Iterator[Section]:
+    """Yield sections of strict without one thing at a time."""
+    for workload in (CNN_64, LSTM):
+        found = [programs.seedbed("strict", workload, "determinism=strict")]
+        for name, words in programs.KNOBS.items():
+            has_no_effect = workload is LSTM and ("thread" in name or "channels" in name)
+            if not has_no_effect:  # the LSTM has one thread and no images
+                found.append(programs.seedbed(name, workload, "determinism=strict", *words))
+        yield Section(workload.name, "strict", tuple(found))
+
+
+def compiled(data: Path) -> Section:
+    """Return the section of compiled models."""
+    levels = {name: (f"determinism={name}",) for name in ("strict", "fast")}
+    chosen = levels | programs.COMPILED
+    found = [programs.bare(programs.BARE, CNN_64, data)]
+    found += [programs.seedbed(name, CNN_64, *words) for name, words in chosen.items()]
+    return Section(CNN_64.name, programs.BARE, tuple(found))
+
+
+def quick(data: Path) -> Section:
+    """Return a section that is measured within seconds, and says little."""
+    workload = Workload(CNN_64.name, CNN_64.overrides, 8)
+    found = (
+        programs.bare(programs.BARE, workload, data),
+        programs.seedbed("strict", workload, "determinism=strict"),
+    )
+    return Section(workload.name, programs.BARE, found, warm_up_steps=4)
+
+
+def measure(section: Section, rounds: int, folder: Path, say: Say) -> list[Round]:
+    """Run a section's programs; what they leave on disk is weighed and removed."""
+    measured: list[Round] = []
+    for each in benchmark.rounds(section.programs, rounds, folder):
+        measured.append(each)
+        shutil.rmtree(folder)
+        say(f"{section.title}: round {len(measured)} of {rounds}")
+    return measured
+
+
+def measure_growth(rounds: int, folder: Path) -> dict[int, list[Round]]:
+    """Run strict for each of LENGTHS."""
+    found = {}
+    for steps in LENGTHS:
+        workload = Workload(CNN_64.name, CNN_64.overrides, steps)
+        program = programs.seedbed("strict", workload, "determinism=strict")
+        found[steps] = list(benchmark.rounds([program], rounds, folder / str(steps)))
+    return found
+
+
+def first_steps(cnn: list[Round], rounds: int, folder: Path) -> dict[str, list[float]]:
+    """Return each program's seconds from the shell to the end of the first step."""
+    ours = [_seconds_to_first_step(folder / f"first_{number}") for number in range(rounds)]
+    others = (programs.BARE, programs.PLAIN, programs.LIGHTNING)
+    found = {n: [r[n].step_ends[0] for r in cnn] for n in others if n in cnn[0]}
+    return {OURS: ours, **found}
+
+
+def _seconds_to_first_step(folder: Path) -> float:
+    """Run `train.py` for a step; return the time from the shell until its rungs are on disk."""
+    program = programs.train_py("train.py", "trainer.max_steps=1", "trainer.log_every_steps=1")
+    started = time.time()
+    benchmark.run(program, folder)
+    return (folder / "run" / "fingerprints.csv").stat().st_mtime - started
+
+
+def measure_ceiling(workload: Workload, folder: Path) -> dict[str, float]:
+    """Return a step's operations and the machine's rate."""
+    return dict(benchmark.run(programs.ceiling(workload), folder).found)
+
+
+def time_to_accuracy(
+    make: Callable[[int, int], Program],
+    rounds: int,
+    folder: Path,
+    say: Say,
+) -> list[dict[str, Any]]:
+    """Train for 1, 2, ... epochs until the median test accuracy has reached all of ACCURACIES.
+
+    Args:
+        make: takes epochs and a seed.
+
+    Returns:
+        a row for each number of epochs: its test accuracies and seconds, a number for each seed.
+    """
+    rows: list[dict[str, Any]] = []
+    for epochs in range(1, MOST_EPOCHS + 1):
+        row: dict[str, Any] = {"epochs": epochs, "accuracy": [], "seconds": []}
+        for seed in range(rounds):
+            program, place = make(epochs, seed), folder / f"{epochs}_{seed}"
+            measured = benchmark.run(program, place)
+            row["accuracy"].append(measured.found.get("test_accuracy") or _accuracy(place / "run"))
+            row["seconds"].append(measured.seconds)
+            shutil.rmtree(place)
+        rows.append(row)
+        say(f"{program.name}, {epochs} epochs: {row['accuracy']}, {row['seconds']} s")
+        if median(row["accuracy"]) >= max(ACCURACIES):
+            break
+    return rows
+
+
+def accuracy_programs(mnist: Path) -> dict[str, Callable[[int, int], Program]]:
+    """Return the programs that train on all of MNIST, each for epochs and a seed."""
+
+    def ours(epochs: int, seed: int) -> Program:
+        words = ("data=mnist", f"data.root={mnist}", f"trainer.max_epochs={epochs}", f"seed={seed}")
+        return programs.train_py("strict", "determinism=strict", *words)
+
+    def theirs(name: str, script: str) -> Callable[[int, int], Program]:
+        return lambda epochs, seed: programs.peer(
+            name, script, CNN_64, mnist, workers=0, progress_bar=True, steps=None, epochs=epochs,
+            seed=seed,
+        )  # fmt: skip
+
+    found = {"strict": ours, programs.PLAIN: theirs(programs.PLAIN, programs.PLAIN_SCRIPT)}
+    if programs.has_lightning():
+        found[programs.LIGHTNING] = theirs(programs.LIGHTNING, programs.LIGHTNING_SCRIPT)
+    return found
+
+
+def _accuracy(run: Path) -> float:
+    return float(record.read_summary(run)["metrics"]["test_accuracy"])

@@ -1,0 +1,159 @@
+"""A benchmark says what was measured, and compares within a round alone."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from seedbed import benchmark, benchmark_programs, benchmark_targets
+from seedbed.benchmark import Measured, Program, Round
+from seedbed.benchmark_report import Results
+from seedbed.benchmark_sections import Section
+from seedbed.errors import InputError
+from tests.running import command, refusal
+
+WARM_UP = 2
+
+
+def took(*milliseconds: float, peak: int = 100) -> Measured:
+    """Return a run whose first step ends after a second, and the next ones that much later."""
+    ends = [1.0]
+    for each in milliseconds:
+        ends.append(ends[-1] + each / 1000)
+    return Measured(tuple(ends), ends[-1] + 1, peak, 5, {})
+
+
+def program(name: str, code: str = "", order: list[str] | None = None) -> Program:
+    """Return a program that runs some Python, and notes in `order` that it was its turn."""
+
+    def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        if order is not None:
+            order.append(name)
+        notes = f"open({str(folder / benchmark.STEPS)!r}, 'w').write('{{\"step_ends\": [1, 2]}}')"
+        return (sys.executable, "-S", "-c", f"{notes}\n{code}"), {}
+
+    return Program(name, prepare)
+
+
+def test_steps_of_the_warm_up_do_not_count() -> None:
+    """Means and medians are of what follows the warm-up, without the time before it."""
+    run = took(500, 10, 10, 10, 70)
+    assert run.step_seconds(WARM_UP) == pytest.approx(0.025)
+    assert run.median_step_seconds(WARM_UP) == pytest.approx(0.010)
+
+
+def test_without_a_warm_up_a_slow_step_does_count() -> None:
+    """Twin: a warm-up that is one step shorter takes the slow step in."""
+    assert took(500, 10, 10, 10, 70).step_seconds(WARM_UP - 1) == pytest.approx(0.12)
+
+
+def test_programs_are_compared_within_a_round() -> None:
+    """A machine that is three times slower in one round changes no ratio."""
+    rounds = [
+        {"base": took(9, 20 * slow, 20 * slow), "other": took(9, 10 * slow, 10 * slow)}
+        for slow in (1, 3, 1)
+    ]
+    assert benchmark.speed(rounds, "other", "base", WARM_UP) == pytest.approx((2, 2, 2))
+
+
+def test_a_difference_within_a_round_is_seen() -> None:
+    """Twin: one round in which only one of the two is slower widens the range."""
+    rounds = [
+        {"base": took(9, 20), "other": took(9, 10)},
+        {"base": took(9, 20), "other": took(9, 40)},
+        {"base": took(9, 20), "other": took(9, 20)},
+    ]
+    assert benchmark.speed(rounds, "other", "base", WARM_UP) == pytest.approx((1, 0.5, 2))
+
+
+def test_each_round_begins_with_another_program(tmp_path: Path) -> None:
+    """No program always follows the same one, or always comes first."""
+    order: list[str] = []
+    programs = [program(name, order=order) for name in "abc"]
+    rounds = list(benchmark.rounds(programs, 3, tmp_path / "runs"))
+    assert "".join(order) == "abcbcacab"
+    assert [list(each) for each in rounds] == [["a", "b", "c"]] * 3
+
+
+def test_memory_and_files_of_a_program_are_weighed(tmp_path: Path) -> None:
+    """The peak is what a process held at most, also when it has given it back; files count."""
+    small = benchmark.run(program("small"), tmp_path / "small")
+    left = tmp_path / "large" / "left.txt"
+    code = f"b = b'x' * (100 << 20); del b; open({str(left)!r}, 'w').write('123')"
+    large = benchmark.run(program("large", code), tmp_path / "large")
+    assert small.peak_bytes < 50 << 20, "what this process holds does not count"
+    assert 95 << 20 < large.peak_bytes - small.peak_bytes < 105 << 20
+    assert (small.record_bytes, large.record_bytes) == (0, 3)
+
+
+def test_a_program_that_fails_is_named_with_its_last_words(tmp_path: Path) -> None:
+    """What a failed program said comes back as one line."""
+    with pytest.raises(InputError, match=r"^bad: expected it to train, got no luck; "):
+        benchmark.run(program("bad", "raise SystemExit('no luck')"), tmp_path / "bad")
+
+
+def test_a_target_is_reached_or_not_or_not_measured() -> None:
+    """The table of targets says which it is; a program that is not there is no failure."""
+    section = Section(benchmark_targets.CNN, "bare loop", (), WARM_UP)
+    one_round: Round = {
+        "bare loop": took(9, 10), "strict": took(9, 10), "fast": took(9, 9)
+    }  # fmt: skip
+    lines = benchmark_targets.targets(Results(workloads=[(section, [one_round])])).splitlines()
+    cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in lines}
+    name = benchmark_targets.CNN
+    start = f"{name}: speed of strict over"
+    assert cells[f"{start} bare loop"] == ["at least 0.93", "1.00 (1.00 to 1.00)", "yes |"]
+    assert cells[f"{start} fast"] == ["at least 0.95", "0.90 (0.90 to 0.90)", "no |"]
+    assert cells[f"{start} Lightning"] == ["at least 1.90", "not measured", " |"]
+    memory = f"{name}: memory over the bare loop's"
+    assert cells[memory] == ["at most 1.2", "1.00 (1.00 to 1.00)", "yes |"]
+
+
+def test_every_knob_makes_a_configuration() -> None:
+    """No row names an override that the configuration does not take."""
+    for words in (
+        *benchmark_programs.LEVELS.values(),
+        *benchmark_programs.WORKERS.values(),
+        *benchmark_programs.COMPILED.values(),
+        *(("determinism=strict", *words) for words in benchmark_programs.KNOBS.values()),
+    ):
+        assert benchmark_programs.configuration(*words)
+
+
+def test_torchvision_reads_the_digits_that_peers_are_given(tmp_path: Path) -> None:
+    """The raw files are those of mnist5k, as torchvision's MNIST sees them."""
+    from torchvision.datasets import MNIST
+
+    from seedbed.data import mnist5k
+
+    root = benchmark_programs.write_digits(tmp_path)
+    images, labels = mnist5k.read(mnist5k.find())
+    train, test = MNIST(root, train=True), MNIST(root, train=False)
+    assert (len(train), len(test)) == (4000, 1000)
+    assert (train.data.numpy() == images[:4000]).all()
+    assert (test.targets.numpy() == labels[4000:]).all()
+
+
+def test_a_quick_run_measures_every_row_of_its_table(tmp_path: Path) -> None:
+    """Page, picture and numbers are written, and no cell of a measured table is empty."""
+    done = command("scripts/benchmark.py", "--quick", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads((tmp_path / "benchmarks.json").read_text())
+    [workload] = numbers["workloads"]
+    [one_round] = workload["rounds"]
+    assert list(one_round) == ["bare loop", "strict"]
+    assert all(value > 0 for run in one_round.values() for name, value in run.items()
+               if name != "record_bytes")  # fmt: skip
+    assert one_round["strict"]["record_bytes"] > one_round["bare loop"]["record_bytes"] == 0
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "| bare loop | " in page
+    assert "| strict | " in page
+    assert (tmp_path / "benchmarks.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_round_is_refused() -> None:
+    """A number of rounds below one is bad input."""
+    done = command("scripts/benchmark.py", "--rounds", "0")
+    assert "--rounds: expected an integer >= 1, got 0" in refusal(done)
