@@ -1,4 +1,4 @@
-"""The score on injected faults: python -m tests.fault_score [SEED]."""
+"""The score on injected faults: python -m tests.fault_score [SEED ...]."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,43 +170,69 @@ def false_alarms(pairs: int, seed: int) -> int:
 
 
 def main() -> int:
-    """Print the score as Markdown."""
-    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    """Print the score as Markdown: every fault with the first seed, and what others missed."""
+    seeds = [int(text) for text in sys.argv[1:]] or [0]
     began = time.monotonic()
     with flags():
-        results = [inject(name, seed) for name in FAULTS]
-        alarms = false_alarms(50, seed)
-    print(report(results, alarms, seed, time.monotonic() - began))
+        results = {seed: [inject(name, seed) for name in FAULTS] for seed in seeds}
+        alarms = false_alarms(50, seeds[0])
+    print(report(results, alarms, time.monotonic() - began))
     return 0
 
 
-def report(results: list[Result], alarms: int, seed: int, seconds: float) -> str:
+def report(results: dict[int, list[Result]], alarms: int, seconds: float) -> str:
     """Return the score as Markdown, with what it was measured on."""
-    count = len(results)
-    steps = sum(r.right_step_and_rung for r in results)
-    operations = sum(r.right_operation for r in results)
-    rows = "\n".join(
-        f"| `{r.name}` | {r.step}, {r.where} | {r.found} | "
-        f"{'yes' if r.right_step_and_rung else 'no'} | {'yes' if r.right_operation else 'no'} |"
-        for r in results
+    score = "\n".join(
+        f"| {seed} | {sum(r.right_step_and_rung for r in found)} of {len(found)} "
+        f"| {sum(r.right_operation for r in found)} of {len(found)} |"
+        for seed, found in results.items()
     )
+    first, *others = results
+    missed = [
+        (seed, r)
+        for seed in others
+        for r in results[seed]
+        if not (r.right_step_and_rung and r.right_operation)
+    ]
     return f"""# Score on injected faults
 
-`python -m tests.fault_score {seed}` injects each fault at a random step and place of a small model
-with convolutions, batch norm, dropout and AdamW, replays it beside its honest twin (beside itself
-where the fault is one that does not repeat), and looks for it.
+`python -m tests.fault_score {" ".join(map(str, results))}` injects each fault at a random step and
+place of a small model with convolutions, batch norm, dropout and AdamW, replays it beside its
+honest twin (beside itself where the fault is one that does not repeat), and looks for it. A flipped
+bit that the next operation drops (a negative activation before a ReLU) leaves nothing to be found;
+it counts as missed all the same.
 
-- right step and rung: {steps} of {count}
-- right operation or stage of the data: {operations} of {count}
-- false alarms in 50 pairs of honest replays of 1 to {LAST_STEP} steps: {alarms}
+| seed | right step and rung | right operation or stage of the data |
+| --- | --- | --- |
+{score}
 
-| fault | injected at step, place | found | step and rung | operation or stage |
-| --- | --- | --- | --- | --- |
-{rows}
+False alarms in 50 pairs of honest replays of 1 to {LAST_STEP} steps: {alarms}.
+
+## Every fault with seed {first}
+
+{table((first, r) for r in results[first])}
+
+## What was missed with the other seeds
+
+{table(missed) if missed else "Nothing."}
 
 Measured on {time.strftime("%Y-%m-%d")} in {seconds:.0f} s: {platform.machine()} CPU, 1 thread,
 Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()}.
 """
+
+
+def table(results: Iterable[tuple[int, Result]]) -> str:
+    """Return rows of what was injected and found."""
+    rows = [
+        "| fault | seed | injected at step, place | found | step and rung | operation or stage |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for seed, r in results:
+        right = ["yes" if ok else "no" for ok in (r.right_step_and_rung, r.right_operation)]
+        rows.append(
+            f"| `{r.name}` | {seed} | {r.step}, {r.where} | {r.found} | {' | '.join(right)} |"
+        )
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -99,8 +99,9 @@ FAULTS = {
 
 def flip_bit(tensor: Tensor, index: int, bit: int = 22) -> None:
     """Flip a bit of a float32 where it lies, as a faulty memory cell would: by no operation."""
-    size = tensor.element_size()
-    address = tensor.data_ptr() + size * (index % tensor.numel())
+    place = np.unravel_index(index % tensor.numel(), tensor.shape)
+    offset = sum(int(i) * stride for i, stride in zip(place, tensor.stride(), strict=True))
+    address = tensor.data_ptr() + tensor.element_size() * offset
     word = ctypes.c_uint32.from_address(address)
     word.value ^= 1 << bit
 

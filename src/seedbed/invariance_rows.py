@@ -1,6 +1,6 @@
 """The rows of the table of guarantees, and the ways of training that they need.
 
-To add a row, add an entry to MAY_CHANGE or CHANGES_BITS.
+To add a row, add an entry to MAY_CHANGE, FOUR_SHARDS, TWO_SHARDS or CHANGES_BITS.
 """
 
 import importlib.util
@@ -167,6 +167,19 @@ def _launchers() -> Iterator[Row]:
             yield Row(f"two at a time in a sweep ({launcher} launcher)", train=train)
 
 
+def logged(folder: Path, overrides: Sequence[str], logger: str) -> Path:
+    """Train with a logger; if it has a store of its own, that is beside the run folder."""
+    store = f"logger.mlflow.tracking_uri=sqlite:///{folder.resolve()}.db"
+    return plainly(folder, [*overrides, f"logger={logger}", *([store] * (logger == "mlflow"))])
+
+
+def _loggers() -> Iterator[Row]:
+    """Yield a row for each logger of requirements-loggers.txt that is installed."""
+    for logger in ("tensorboard", "mlflow", "wandb"):
+        if importlib.util.find_spec(logger) is not None:
+            yield Row(f"logged to {logger}", train=partial(logged, logger=logger))
+
+
 def _workers(count: int, *more: str) -> tuple[str, ...]:
     return (f"data.num_workers={count}", *more)
 
@@ -184,6 +197,7 @@ MAY_CHANGE = (
     Row("validation only at the end", ("trainer.validate_every_epochs=0",)),
     Row("logging every step", ("trainer.log_every_steps=1",)),
     Row("no logging", ("trainer.log_every_steps=0",)),
+    *_loggers(),
     Row("fingerprints every 7 steps", ("fingerprint.every_steps=7",)),
     Row("checkpoints every 7 steps", ("trainer.checkpoint_every_steps=7",)),
     Row("a terminal with a progress bar", train=on_a_terminal),
@@ -207,6 +221,28 @@ MAY_CHANGE = (
     Row("an unrelated module imported, which draws", train=after_an_unrelated_import),
     Row("two busy processes per core beside it", train=beside_a_load),
 )
+
+
+def _on(count: int) -> tuple[str, ...]:
+    return (f"trainer.processes={count}",)
+
+
+def _elastic(first: int, then: int, number: signal.Signals = signal.SIGTERM) -> Row:
+    how = "killed by SIGKILL" if number == signal.SIGKILL else "interrupted by SIGTERM"
+    train = partial(interrupted, number=number, changed=_on(then))
+    return Row(f"{how} on {first}, resumed on {then}", _on(first), train)
+
+
+# Beside the run on 1 process, with as many shards. One thread each: 4 processes on 2 cores.
+FOUR_SHARDS = (
+    Row("2 processes", _on(2)),
+    Row("4 processes", _on(4)),
+    _elastic(4, 1),
+    _elastic(4, 2),
+    _elastic(1, 4),
+    _elastic(2, 4, signal.SIGKILL),
+)
+TWO_SHARDS = (Row("2 processes", _on(2)), _elastic(2, 1), _elastic(1, 2, signal.SIGKILL))
 
 CHANGES_BITS = (
     Row("another seed", ("seed=1",)),
@@ -232,6 +268,23 @@ CHANGES_BITS = (
     Row("determinism=fast instead of strict", ("determinism=fast",)),
     Row("bfloat16 instead of float32", ("trainer.precision=bfloat16",)),
 )
+
+
+def parts(threads: int) -> dict[str, tuple[dict[str, list[str]], tuple[Row, ...]]]:
+    """Return the parts of the page: name to experiments (name to overrides) and rows."""
+
+    def with_words(*words: str) -> dict[str, list[str]]:
+        return {name: [*overrides, *words] for name, overrides in EXPERIMENTS.items()}
+
+    usual = with_words(f"determinism.threads={threads}")
+    return {
+        "may_change": (usual, MAY_CHANGE),
+        "four_shards": (with_words("determinism.threads=1", "trainer.shards=4"), FOUR_SHARDS),
+        "two_shards": (with_words("determinism.threads=1", "trainer.shards=2"), TWO_SHARDS),
+        "changes_bits": (usual, CHANGES_BITS),
+    }
+
+
 # Known to change bits, or not known to leave them alone, but not to be had on one machine.
 NOT_MEASURED = (
     "another version of torch",
