@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from seedbed import checkpoint, config, experiment, launch, plots, record, resume, source, worker
+from seedbed import assemble, checkpoint, config, launch, plots, record, resume, source, worker
 from seedbed.errors import InputError
 from tests.end_to_end.kill_anywhere import differences
 from tests.test_config import composed
@@ -40,7 +40,7 @@ EARLY_STOPPING = ("optimizer.lr=0", "trainer.max_steps=40", "trainer.early_stopp
 @pytest.fixture(autouse=True)
 def this_process_as_training_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
-    monkeypatch.setattr(experiment, "prepare_backends", lambda _level: None)
+    monkeypatch.setattr(assemble, "prepare_backends", lambda _level: None)
     monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
     nothing = ({"commit": None, "dirty": None, "omitted": None}, b"")
     monkeypatch.setattr(source, "snapshot", lambda _root: nothing)
