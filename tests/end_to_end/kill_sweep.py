@@ -91,8 +91,12 @@ def different(whole: Path, folder: Path) -> list[str]:
     if runs != others:
         return [f"runs {sorted(runs ^ others)}"]
     found = [f"{run}: {name}" for run in runs for name in differences(whole / run, folder / run)]
-    same = (whole / "report.md").read_bytes() == (folder / "report.md").read_bytes()
-    return sorted(found) + ([] if same else ["report.md"])
+    return sorted(found) + ([] if _report(whole) == _report(folder) else ["report.md"])
+
+
+def _report(folder: Path) -> str:
+    """Return a sweep's report without its title, which is the folder's name."""
+    return (folder / "report.md").read_text().partition("\n")[2]
 
 
 def main() -> int:
