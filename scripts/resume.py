@@ -10,8 +10,9 @@ example:
     python scripts/resume.py sweeps/a hydra/launcher=joblib hydra.launcher.n_jobs=2
 
 How the work is done may change: data.num_workers, data.persistent_workers, data.prefetch_factor,
-data.start_method, trainer.processes. Any other change of configuration, code or environment since
-the checkpoint was made is reported; under determinism=strict, one that can alter bits is refused.
+data.start_method, trainer.processes, logger. Any other change of configuration, code or
+environment since the checkpoint was made is reported; under determinism=strict, one that can alter
+bits is refused.
 
 Of a sweep, finished runs are kept, interrupted and failed ones resumed, missing ones started, by
 the launcher that it had or the one named now. Code that changed since it was started is refused.

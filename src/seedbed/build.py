@@ -9,7 +9,7 @@ from seedbed.config import is_trusted
 from seedbed.errors import InputError
 
 # Keys beside `_target_` that describe a choice and are no arguments of it.
-_DESCRIPTIONS = ("_target_", "name", "accepts")
+_DESCRIPTIONS = ("_target_", "name", "accepts", "requires")
 
 
 def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any) -> Any:

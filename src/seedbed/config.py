@@ -145,7 +145,7 @@ RULES: dict[str, Rule] = {
     "fingerprint.every_steps": _integer(0, None, "try fingerprint.every_steps=1"),
 }
 # Sections whose other keys are arguments of a class that the user chooses.
-OPEN_SECTIONS = ("data", "model", "optimizer", "determinism.env", "trusted_packages")
+OPEN_SECTIONS = ("data", "model", "optimizer", "logger", "determinism.env", "trusted_packages")
 # Keys that a chosen class may or may not have; the others must be there.
 OPTIONAL_KEYS = (
     "data.task.label_smoothing",
@@ -184,6 +184,10 @@ def check(config: DictConfig) -> None:
     _check_known(OmegaConf.to_container(config))  # type: ignore[arg-type]
     _check_targets(config)
     _check_combination(config)
+    if config.get("logger"):
+        from seedbed import loggers  # a part that can be deleted
+
+        loggers.check(config.logger)
 
 
 _MISSING: Any = object()

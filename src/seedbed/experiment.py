@@ -73,6 +73,8 @@ def carry_out(
         journal = Journal(folder, learner, plan, asdict(origin), state)
     introduce(journal, settings, learner, plan, progress, shards)
     try:
+        if shards.writes_record and settings.get("logger"):
+            open_loggers(folder, settings, journal)
         with warnings_listed(settings["determinism"], learner, journal):
             train(settings, learner, plan, progress, sources, journal, shards)
             test = evaluation(settings, sources.test, shards)
@@ -83,6 +85,14 @@ def carry_out(
         journal.close()
         if shards.writes_record:
             summarize(folder, settings, learner, plan, progress, journal.last, summary)
+
+
+def open_loggers(folder: Path, settings: Settings, journal: Journal) -> None:
+    """Let the loggers of the configuration know what the journal writes, and wrote so far."""
+    from seedbed import loggers  # a part that can be deleted
+
+    run = loggers.Run(folder, settings, loggers.history(folder))
+    journal.observers.append(loggers.open_all(run, journal.say))
 
 
 def warnings_listed(

@@ -3,8 +3,9 @@
 import math
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +14,19 @@ from tqdm import tqdm
 from seedbed import checkpoint, fingerprint, record
 from seedbed.errors import InputError
 from seedbed.training import Evaluation, Learner, Plan, Progress, Rungs
+
+
+class Observer(Protocol):
+    """Is told of what the journal writes to metrics.csv (see `loggers.Loggers`)."""
+
+    def note(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Note rows that were written."""
+
+    def save(self) -> None:
+        """Let what was noted outlive the process."""
+
+    def close(self, finished: bool) -> None:
+        """Note that the process ends, and whether the run does."""
 
 
 class Journal:
@@ -44,6 +58,8 @@ class Journal:
         self._fingerprints = record.Table(
             folder / "fingerprints.csv", record.FINGERPRINT_FIELDS, lengths.get("fingerprints.csv")
         )
+        self.observers: list[Observer] = []
+        self._finished = False
         self._pending: list[tuple[int, Tensor, Tensor | None]] = []
         self._ladder = fingerprint.Ladder()
         self._since = time.perf_counter()
@@ -76,7 +92,7 @@ class Journal:
             if metric is not None:
                 rows.append(self._training_row(step, loss, float(metric)))
         self._pending = []
-        self._metrics.append(rows)
+        self._append(rows)
         self._fingerprints.append(self._ladder.take_rows())
         if rows:
             self._show(rows[-1], progress)
@@ -86,7 +102,7 @@ class Journal:
         self.write(progress)
         name = self._learner.task.metric_name
         self.last |= {"validation_loss": result.loss, f"validation_{name}": result.metric}
-        self._metrics.append([self._row("validation", progress.step, result)])
+        self._append([self._row("validation", progress.step, result)])
         best = " (best so far)" if is_best else ""
         self.say(
             f"epoch {progress.step / self._plan.steps_per_epoch:<4g} step {progress.step}  "
@@ -105,7 +121,7 @@ class Journal:
         """Write down the evaluation at the end, with each sample's prediction."""
         name = self._learner.task.metric_name
         self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
-        self._metrics.append([self._row("test", progress.step, result)])
+        self._append([self._row("test", progress.step, result)])
         predictions = self._learner.task.predictions(result.outputs).tolist()
         targets = result.targets.reshape(len(predictions), -1)[:, 0].tolist()  # the first of each
         lines = [
@@ -114,10 +130,13 @@ class Journal:
         ]
         content = "sample_id,target,prediction\n" + "".join(lines)
         record.write_atomically(self._folder / "test_predictions.csv", content)
+        self._finished = True
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Save all that the run needs to go on from here as if it had never stopped."""
         self.write(progress)
+        for observer in self.observers:
+            observer.save()
         now = time.perf_counter()
         progress.seconds += now - self._since
         self._since = now
@@ -144,11 +163,18 @@ class Journal:
             self._bar.refresh()
 
     def close(self) -> None:
-        """Close the tables and the progress bar."""
+        """Close the tables, the observers and the progress bar."""
         self._metrics.close()
         self._fingerprints.close()
+        for observer in self.observers:
+            observer.close(self._finished)
         if self._bar is not None:
             self._bar.close()
+
+    def _append(self, rows: list[dict[str, object]]) -> None:
+        self._metrics.append(rows)
+        for observer in self.observers:
+            observer.note(rows)
 
     def _training_row(self, step: int, loss: float, metric: float) -> dict[str, object]:
         peak = self._learner.optimizer.param_groups[0].get("initial_lr", 0.0)

@@ -25,6 +25,7 @@ NEUTRAL_KEYS = (
     "data.start_method",
     "trainer.processes",
     "trainer.distributed_timeout_seconds",
+    "logger.*",
 )
 # What is recorded of the environment but cannot reach a training process's arithmetic: names of
 # places, sizes of the machine (threads are part of the level), what composes configurations.
@@ -129,16 +130,23 @@ def parse(overrides: Sequence[str], recorded: DictConfig) -> dict[str, Any]:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
         raise compose.explain(error) from None
+    values: dict[str, Any] = {}
     for one in parsed:
         known = OmegaConf.select(recorded, one.key_or_group, default=_MISSING)
         if one.is_sweep_override() or one.is_delete() or one.is_add():
             raise InputError(f"{one.input_line}: expected key=value; give one value for one key")
+        if one.key_or_group == "logger":
+            from seedbed import loggers
+
+            values["logger"] = loggers.choose(one.value(), recorded)
+            continue
         if known is _MISSING or isinstance(known, DictConfig):
             raise InputError(
                 f"{one.key_or_group}: expected a key of the run's config.yaml with a value of its "
                 f"own, got {'a group' if known is not _MISSING else 'a new one'}; see config.yaml"
             )
-    return {one.key_or_group: one.value() for one in parsed}
+        values[one.key_or_group] = one.value()
+    return values
 
 
 _MISSING: Any = object()
@@ -149,7 +157,7 @@ def with_request(recorded: DictConfig, request: Request) -> DictConfig:
     settings = OmegaConf.create(OmegaConf.to_container(recorded))
     assert isinstance(settings, DictConfig)
     for key, value in request.settings.items():
-        OmegaConf.update(settings, key, value, force_add=True)
+        OmegaConf.update(settings, key, value, merge=False, force_add=True)
     return settings
 
 

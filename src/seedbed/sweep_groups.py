@@ -204,7 +204,7 @@ def _read_settings(path: Path) -> tuple[dict[str, Any], int, Seeds]:
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: expected a run's configuration, got {reason}") from None
-    return dict(_flatten({**config, "seeds": None})), seed, seeds
+    return dict(_flatten({**config, "seeds": None, "logger": None})), seed, seeds
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -106,6 +106,7 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
         no configuration for this version.
     """
     settings = config.resolve(record.read_config(run))
+    settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
     configs = source.project_root() / "configs"
     local = [*record.read_config(configs / "config.yaml").trusted_packages, *trust]
     for package in settings.get("trusted_packages") or ():

@@ -1,5 +1,6 @@
 """docs/extending.md: its files and commands, taken out of the page itself, do what it says."""
 
+import json
 import os
 import re
 import shlex
@@ -38,6 +39,7 @@ ABOUT = [
     "focal",
     "unpool",
     "probe",
+    "lines",
 ]
 LEVEL = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 
@@ -155,6 +157,20 @@ def test_every_variation_of_the_page_trains(project: Path, tmp_path: Path, about
     assert first["fingerprints"] == again["fingerprints"]
     twin = carry_out(project, about, tmp_path / "twin", "seed=1")
     assert first["fingerprints"]["ladder"] != twin["fingerprints"]["ladder"]
+
+
+@pytest.mark.usefixtures("user_code")
+def test_the_logger_of_the_page_is_told_what_the_record_holds(
+    project: Path, tmp_path: Path
+) -> None:
+    """A logger of one's own gets each row of metrics.csv."""
+    carry_out(project, "lines", tmp_path / "run", "trainer.log_every_steps=1")
+    told = [json.loads(line) for line in (tmp_path / "run/lines.jsonl").read_text().splitlines()]
+    rows = record.read_metrics(tmp_path / "run")
+    assert len(rows) == 7
+    assert [line["step"] for line in told] == [int(row["step"]) for row in rows]
+    for line, row in zip(told, rows, strict=True):
+        assert line[f"{row['phase']}/loss"] == float(row["loss"])
 
 
 @pytest.mark.usefixtures("user_code")

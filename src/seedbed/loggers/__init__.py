@@ -1,0 +1,181 @@
+"""Loggers: what metrics.csv holds, for the tools that people watch runs with.
+
+metrics.csv is written always, first, and is the truth: it can be cut back to a checkpoint, and a
+logger is told all of it when a run goes on. A logger that fails is left behind by the run.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import build, record, source
+from seedbed.errors import InputError
+
+INSTALL = "pip install -r requirements-loggers.txt"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of metrics.csv: values by `phase/column`, such as `train/loss`, after a step."""
+
+    step: int
+    values: dict[str, float]
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, object]) -> "Entry":
+        """Read a row as it is written to metrics.csv, or as it is read from there."""
+        columns = (name for name in record.METRIC_FIELDS if name not in ("step", "phase"))
+        filled = {name: str(row.get(name, "")) for name in columns}
+        values = {f"{row['phase']}/{name}": float(text) for name, text in filled.items() if text}
+        return cls(int(str(row["step"])), values)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a logger is told when it opens.
+
+    Attributes:
+        settings: the resolved configuration.
+        history: what metrics.csv holds already, where the run goes on from a checkpoint. An
+            earlier process may have logged it, all or in part, and more that comes again.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    history: Sequence[Entry] = ()
+
+
+class Logger(Protocol):
+    """One logger of a run: `_target_(run, **the other keys of its YAML)` opens it."""
+
+    def log(self, entry: Entry) -> None:
+        """Log a row; it may wait in memory until the next `save`."""
+
+    def save(self) -> None:
+        """Make sure that what was logged outlives this process, which may be killed."""
+
+    def close(self, finished: bool) -> None:
+        """Log no more; say whether the run came to its end."""
+
+
+class Loggers:
+    """The loggers of a run: told of each row that the journal writes."""
+
+    def __init__(self, loggers: Mapping[str, Logger], warn: Callable[[str], None]) -> None:
+        self._loggers, self._warn = dict(loggers), warn
+
+    def note(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Pass rows of metrics.csv on."""
+        entries = [Entry.of_row(row) for row in rows]
+
+        def log(logger: Logger) -> None:
+            for entry in entries:
+                logger.log(entry)
+
+        self._each(log)
+
+    def save(self) -> None:
+        """Let what was logged outlive this process: a checkpoint is about to be saved."""
+        self._each(lambda logger: logger.save())
+
+    def close(self, finished: bool) -> None:
+        """Close all of them."""
+        self._each(lambda logger: logger.close(finished))
+
+    def _each(self, act: Callable[[Logger], None]) -> None:
+        """Do something with each logger; one that fails is dropped, and the run goes on."""
+        for name, logger in list(self._loggers.items()):
+            try:
+                act(logger)
+            except Exception as error:  # whatever a library raises: the record matters more
+                del self._loggers[name]
+                self._warn(
+                    f"warning: logger.{name}: expected a logger that works, got "
+                    f"{_one_line(error)}; the run goes on without it, metrics.csv has everything"
+                )
+
+
+def check(section: Any) -> None:
+    """Raise InputError for a `logger` section that cannot be, or whose packages are missing.
+
+    Packages are looked for and not imported: this runs before anything slow is.
+    """
+    if not isinstance(section, Mapping | DictConfig):
+        raise InputError(f"logger: expected loggers by name, got {section}; try logger=tensorboard")
+    for name, spec in section.items():
+        if not isinstance(spec, Mapping | DictConfig) or "_target_" not in spec:
+            raise InputError(
+                f"logger.{name}: expected a logger with a _target_, got {spec}; try logger={name}"
+            )
+        for package in spec.get("requires") or ():
+            if not is_installed(package):
+                raise InputError(
+                    f"logger.{name}: expected the package {package}, got none that is installed; "
+                    f"{INSTALL}"
+                )
+
+
+def is_installed(package: str) -> bool:
+    """Say whether a package is there; a folder of that name, such as W&B leaves, is none."""
+    found = find_spec(package)
+    return found is not None and found.origin is not None
+
+
+def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
+    """Open the loggers that a run's configuration names.
+
+    Args:
+        warn: prints a line.
+
+    Raises:
+        InputError: one of them does not open; those before it are closed.
+    """
+    opened: dict[str, Logger] = {}
+    trusted = run.settings["trusted_packages"]
+    for name, spec in run.settings["logger"].items():
+        try:
+            opened[name] = build.build(spec, f"logger.{name}", trusted, run)
+        except Exception as error:
+            Loggers(opened, warn).close(finished=False)
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"logger.{name}: expected a logger that opens, got {_one_line(error)}; see "
+                f"configs/logger/{name}.yaml, or go without it: logger=csv"
+            ) from error
+    return Loggers(opened, warn)
+
+
+def history(folder: Path) -> list[Entry]:
+    """Return what metrics.csv holds."""
+    return [Entry.of_row(row) for row in record.read_metrics(folder)]
+
+
+def choose(names: Any, settings: DictConfig) -> dict[str, Any]:
+    """Return the `logger` section of a configuration for other loggers, as Hydra composes it.
+
+    Args:
+        names: one name, or a list: files in configs/logger/.
+        settings: the configuration that their `${...}` refer to.
+    """
+    folder = source.project_root() / "configs" / "logger"
+    known = {path.stem: path for path in folder.glob("*.yaml")}
+    chosen = OmegaConf.create({key: value for key, value in settings.items() if key != "logger"})
+    chosen["logger"] = {}
+    for name in names if isinstance(names, list) else [names]:
+        if name not in known:
+            raise InputError(
+                f"logger: expected one of {', '.join(sorted(known))}, got {name}; "
+                "several are given as a list: logger=[csv,tensorboard]"
+            )
+        chosen.logger.merge_with(OmegaConf.load(known[name]))
+    return OmegaConf.to_container(chosen.logger, resolve=True)  # type: ignore[return-value]
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

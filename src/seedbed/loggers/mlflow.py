@@ -1,0 +1,93 @@
+"""MLflow: a run in a tracking store, by default a SQLite file in the current folder.
+
+Look at it by `mlflow ui`, which expects the file there. (MLflow 3 refuses its older store, a folder
+of files.)
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from seedbed import record
+from seedbed.loggers import Entry, Run
+
+_ID_FILE = "mlflow_run_id"  # in the run folder
+# Read by MLflow when it is imported: a local run reports to nobody, and a server that is down holds
+# a run up for seconds, not for minutes.
+_ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+_MOST_PARAMETERS, _MOST_METRICS = 100, 1000  # in one request
+_SECONDS_BETWEEN_REQUESTS = 1.0  # one takes as long as a training step: milliseconds
+
+
+class MLflow:
+    """Logs to one run of MLflow's, however often the training is resumed."""
+
+    def __init__(self, run: Run, tracking_uri: str, experiment: str) -> None:
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import mlflow
+
+        for name in ("mlflow", "alembic"):  # that a database is made is no news
+            logging.getLogger(name).setLevel(logging.WARNING)
+        mlflow.set_tracking_uri(tracking_uri)
+        self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
+        file = run.folder / _ID_FILE
+        if file.exists():
+            self._id = file.read_text().strip()
+            self._client.update_run(self._id, status="RUNNING")
+        else:
+            place = mlflow.set_experiment(experiment).experiment_id
+            self._id = self._client.create_run(place, run_name=run.folder.name).info.run_id
+            record.write_atomically(file, f"{self._id}\n")
+        self._waiting: list[Any] = []
+        self._sent = time.monotonic()
+        self._catch_up(run)
+
+    def log(self, entry: Entry) -> None:
+        """Log a row, together with those of the second that follows."""
+        now = int(time.time() * 1000)
+        for name, value in entry.values.items():
+            if (name, entry.step, value) not in self._known:
+                self._waiting.append(self._entities.Metric(name, value, now, entry.step))
+        if time.monotonic() - self._sent >= _SECONDS_BETWEEN_REQUESTS:
+            self.save()
+
+    def save(self) -> None:
+        """Send what waits in memory."""
+        for part in _parts(self._waiting, _MOST_METRICS):
+            self._client.log_batch(self._id, metrics=part)
+        self._waiting = []
+        self._sent = time.monotonic()
+
+    def close(self, finished: bool) -> None:
+        """End the run in the store; one that was stopped may go on."""
+        self.save()
+        self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
+
+    def _catch_up(self, run: Run) -> None:
+        """Log what the store lacks of the parameters and of the rows so far.
+
+        Nothing can be taken back there. An earlier process may have logged rows from after the
+        checkpoint: they come again, and are not logged twice.
+        """
+        found = self._client.get_run(self._id).data
+        self._known = {
+            (name, metric.step, metric.value)
+            for name in found.metrics
+            for metric in self._client.get_metric_history(self._id, name)
+        }
+        parameters = [
+            self._entities.Param(key, str(value))
+            for key, value in record.flatten(run.settings).items()
+            if key not in found.params
+        ]
+        for part in _parts(parameters, _MOST_PARAMETERS):
+            self._client.log_batch(self._id, params=part)
+        for entry in run.history:
+            self.log(entry)
+
+
+def _parts(items: list[Any], most: int) -> Iterator[list[Any]]:
+    return (items[start : start + most] for start in range(0, len(items), most))

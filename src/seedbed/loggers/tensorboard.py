@@ -1,0 +1,58 @@
+"""TensorBoard: event files in the run folder.
+
+Look at all runs by `tensorboard --logdir runs`. It keeps values as float32.
+"""
+
+from typing import Any
+
+from seedbed import record
+from seedbed.loggers import Entry, Run
+
+# Numbers are kept as float64 by the table of hyperparameters; larger ones lose digits there.
+_LARGEST_EXACT_INTEGER = 2**53
+
+
+class TensorBoard:
+    """Writes event files; the configuration is on the page of hyperparameters."""
+
+    def __init__(self, run: Run, folder: str) -> None:
+        from torch.utils.tensorboard.summary import hparams
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        place = run.folder / folder
+        # An earlier process wrote what was before the checkpoint, and perhaps more: from the last
+        # row before the checkpoint on, what is in its files is void and comes again.
+        written = any(place.glob("events.out.*"))
+        first = run.history[-1].step if run.history and written else 0
+        self._writer = SummaryWriter(str(place), purge_step=first)
+        metrics = {"validation/loss": 0.0, "validation/metric": 0.0}  # the columns of that page
+        begin, parameters, self._end = hparams(_parameters(run), metrics)
+        for summary in (begin, parameters):
+            self._writer.file_writer.add_summary(summary)
+        for entry in run.history:
+            if entry.step >= first:
+                self.log(entry)
+
+    def log(self, entry: Entry) -> None:
+        """Log a row."""
+        for name, value in entry.values.items():
+            self._writer.add_scalar(name, value, entry.step)
+
+    def save(self) -> None:
+        """Write what waits in memory to the file."""
+        self._writer.flush()
+
+    def close(self, finished: bool) -> None:
+        """Close the file; a run that is not finished may go on in another one."""
+        if finished:
+            self._writer.file_writer.add_summary(self._end)
+        self._writer.close()
+
+
+def _parameters(run: Run) -> dict[str, Any]:
+    return {key: _parameter(value) for key, value in record.flatten(run.settings).items()}
+
+
+def _parameter(value: Any) -> bool | int | float | str:
+    is_number = isinstance(value, bool | int | float) and abs(value) <= _LARGEST_EXACT_INTEGER
+    return value if is_number else str(value)

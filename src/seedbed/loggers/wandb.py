@@ -1,0 +1,55 @@
+"""Weights & Biases: offline by default, into the run folder.
+
+`wandb sync RUN/wandb/offline-run-*` uploads it; logger.wandb.mode=online does so meanwhile.
+"""
+
+import secrets
+
+from seedbed import record
+from seedbed.loggers import Entry, Run
+
+_ID_FILE = "wandb_run_id"  # in the run folder
+
+
+class WandB:
+    """Logs to one run of W&B's, however often the training is resumed.
+
+    Offline, each process writes a file of its own, of which little is left if it is killed, and
+    the last one uploaded replaces the others (https://github.com/wandb/wandb/issues/3841): so each
+    holds all rows. Online, W&B goes on with the run and takes steps in increasing order only: it
+    is told no step that it has.
+    """
+
+    def __init__(self, run: Run, project: str, mode: str) -> None:
+        import wandb
+
+        file = run.folder / _ID_FILE
+        if not file.exists():
+            record.write_atomically(file, f"{secrets.token_hex(8)}\n")
+        offline = mode == "offline"
+        self._run = wandb.init(
+            project=project,
+            id=file.read_text().strip(),
+            name=run.folder.name,
+            dir=str(run.folder),
+            mode=mode,
+            resume=None if offline else "allow",
+            config=dict(run.settings),
+            # The terminal is the journal's; online, W&B says there where to look.
+            settings=wandb.Settings(console="off", silent=offline),
+        )
+        self._first = 0 if offline else self._run.step
+        for entry in run.history:
+            self.log(entry)
+
+    def log(self, entry: Entry) -> None:
+        """Log a row."""
+        if entry.step >= self._first:
+            self._run.log(entry.values, step=entry.step)
+
+    def save(self) -> None:
+        """Do nothing: W&B cannot be asked to, and a resumed run logs everything again."""
+
+    def close(self, finished: bool) -> None:
+        """End the run; one that is not finished counts as crashed until it goes on."""
+        self._run.finish(exit_code=0 if finished else 1)
