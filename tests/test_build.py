@@ -1,5 +1,7 @@
 """Building from `_target_`: only what trusted packages define."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -62,9 +64,31 @@ def test_wrong_arguments_are_refused_with_the_key() -> None:
         build.build({"_target_": "torch.nn.Linear", "in_feature": 1}, "model", TRUSTED)
 
 
-def test_a_defect_inside_a_class_is_not_disguised() -> None:
-    """Twin: a TypeError that has nothing to do with arguments keeps its traceback."""
-    with pytest.raises(TypeError):
-        build.build(
-            {"_target_": "torch.nn.Linear", "in_features": "2", "out_features": 2}, "model", TRUSTED
-        )
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"_target_": "torch.nn.Linear", "in_features": "2", "out_features": 2},
+        {"_target_": "torch.nn.Dropout", "p": 2},
+        {"_target_": "torch.nn.Linear", "in_features": 10**15, "out_features": 1},  # no memory
+        {"no": "target"},
+        5,
+        None,
+    ],
+)
+def test_arguments_that_a_library_refuses_are_a_message(spec: Any) -> None:
+    """What is wrong with a library's class comes from the configuration: one line, no traceback."""
+    with pytest.raises(InputError, match=r"^model: expected .*, got .*; see [^\n]*$"):
+        build.build(spec, "model", TRUSTED)
+
+
+def test_a_defect_inside_a_users_class_is_not_disguised() -> None:
+    """Twin: what goes wrong in code of one's own keeps its traceback."""
+    with pytest.raises(ZeroDivisionError):
+        build.build({"_target_": f"{__name__}.Broken"}, "model", (__name__,))
+
+
+class Broken:
+    """A model that somebody has not finished."""
+
+    def __init__(self) -> None:
+        _ = 1 / 0

@@ -38,6 +38,15 @@ class TestClaim:
             "seed": 3, "trainer": {"processes": 1}, "copy": 3,
         }  # fmt: skip
 
+    def test_a_file_of_a_runs_name_is_not_overwritten(self, tmp_path: Path) -> None:
+        """Somebody's own metrics.csv stays; twin: a folder with other files is taken."""
+        (tmp_path / "metrics.csv").write_text("my own")
+        with pytest.raises(InputError, match=r"which holds metrics\.csv; choose another"):
+            launch.claim(tmp_path, settings())
+        assert (tmp_path / "metrics.csv").read_text() == "my own"
+        (tmp_path / "metrics.csv").rename(tmp_path / "mine.csv")
+        launch.claim(tmp_path, settings())
+
     def test_a_folder_is_claimed_once(self, tmp_path: Path) -> None:
         """The second run is refused and changes nothing; a folder of its own is its own."""
         launch.claim(tmp_path / "run", settings())

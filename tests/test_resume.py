@@ -360,7 +360,7 @@ def no_worker(*_args: Any) -> int:
     [
         (["data.num_worker=3"], "data.num_worker: expected a key of the run's config.yaml"),
         (["data=mnist5k"], "data: expected a key of the run's config.yaml with a value of its own"),
-        (["data.num_workers=-1"], "data.num_workers: expected an integer >= 0, got -1"),
+        (["data.num_workers=-1"], "data.num_workers: expected an integer from 0 to 1024, got -1"),
         (["data.num_workers=1,2"], "data.num_workers=1,2: expected key=value"),
         (["~data.num_workers"], "~data.num_workers: expected key=value"),
         (["data.num_workers=["], "overrides: expected Hydra's key=value syntax"),

@@ -10,6 +10,8 @@ from seedbed.errors import InputError
 
 # Keys beside `_target_` that describe a choice and are no arguments of it.
 _DESCRIPTIONS = ("_target_", "name", "accepts", "requires")
+# Where all arguments come from the configuration, so that whatever is wrong is wrong there.
+_LIBRARIES = ("torch.", "torchvision.")
 
 
 def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any) -> Any:
@@ -18,7 +20,13 @@ def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any)
     Args:
         key: where the spec stands in the configuration, for messages.
         args: positional arguments, such as the parameters for an optimizer.
+
+    Raises:
+        InputError: the spec names no class or not its arguments. What goes wrong inside another
+        class than a library's keeps its traceback.
     """
+    if not isinstance(spec, Mapping) or "_target_" not in spec:
+        raise InputError(f"{key}: expected a mapping with a _target_, got {spec}; see configs/")
     target = resolve(str(spec["_target_"]), key, trusted)
     arguments = {
         name: _build_nested(value, f"{key}.{name}", trusted)
@@ -32,7 +40,18 @@ def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any)
             f"{key}: expected the arguments of {target.__name__}, got others ({error}); see its "
             "signature"
         ) from None
-    return target(*args, **arguments)
+    try:
+        return target(*args, **arguments)
+    except InputError:
+        raise
+    except Exception as error:
+        if not str(spec["_target_"]).startswith(_LIBRARIES):
+            raise
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"{key}: expected arguments that {target.__name__} takes, got others "
+            f"({type(error).__name__}: {reason}); see its documentation"
+        ) from error
 
 
 def resolve(target: str, key: str, trusted: Sequence[str]) -> Any:

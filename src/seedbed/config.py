@@ -6,12 +6,13 @@ optimizer's arguments) are open; the class checks them itself.
 """
 
 import difflib
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seedbed.errors import InputError
@@ -66,17 +67,39 @@ def _choice(*options: Any) -> Rule:
 
 
 def _device(value: Any) -> bool:
-    kind, _, index = str(value).partition(":")
-    return kind in ("auto", "cpu", "cuda", "mps") and (
-        not index or (kind == "cuda" and index.isdigit())
+    return bool(re.fullmatch("auto|cpu|mps|cuda(:[0-9]{1,2})?", str(value)))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_list_of_names(value: Any) -> bool:
+    return isinstance(value, list | ListConfig) and all(_is_text(name) for name in value)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list | ListConfig) and all(type(n) is int and n >= 1 for n in value)
+
+
+def _are_variables(value: Any) -> bool:
+    """Say whether a mapping can be environment variables: the system takes no others."""
+    return isinstance(value, Mapping) and all(
+        re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name))
+        and not isinstance(text, Mapping | list | ListConfig)
+        and "\0" not in str(text)
+        for name, text in value.items()
     )
 
 
 _FLAG = _choice(True, False)
 _OPTIONAL_FLAG = _choice(True, False, None)
-_TEXT = Rule("text", lambda value: isinstance(value, str) and value != "", "name it")
+_TEXT = Rule("text", _is_text, "name it")
+_TARGET = Rule("the dotted name of a class", _is_text, "see docs/extending.md")
 _SEED = _integer(0, MAX_SEED, "try seed=0")
 _DEVICE = Rule("auto, cpu, cuda, cuda:N or mps", _device, "try trainer.device=auto")
+
+_SHAPE = Rule("a list of integers >= 1", _is_shape, "try [1,28,28]")
 
 # Every key that belongs to Seedbed itself.
 RULES: dict[str, Rule] = {
@@ -86,17 +109,25 @@ RULES: dict[str, Rule] = {
     "data.name": _TEXT,
     "data.batch_size": _integer(1, None, "try data.batch_size=64"),
     "data.eval_batch_size": _integer(1, None, "try data.eval_batch_size=500"),
-    "data.num_workers": _integer(0, None, "try data.num_workers=0"),
+    "data.num_workers": _integer(0, 1024, "try data.num_workers=0"),
     "data.persistent_workers": _FLAG,
     "data.prefetch_factor": _integer(1, None, "try data.prefetch_factor=2"),
     "data.start_method": _choice("fork", "spawn", "forkserver"),
+    "data.input_shape": _SHAPE,
+    "data.outputs": _integer(1, None, "set it to the number of classes, or of values"),
     "data.task.name": _TEXT,
+    "data.train._target_": _TARGET,
+    "data.validation._target_": _TARGET,
     "data.task.label_smoothing": _number(0, 1, "try data.task.label_smoothing=0.1"),
     "model.name": _TEXT,
+    "model._target_": _TARGET,
+    "model.input_shape": _SHAPE,
+    "model.accepts": Rule("a list of kinds of data", _is_list_of_names, "try [image]"),
     "model.hidden_size": _integer(1, None, "try model.hidden_size=128"),
     "model.layers": _integer(1, None, "try model.layers=1"),
     "model.dropout": _number(0, 1, "try model.dropout=0.1"),
     "optimizer.name": _TEXT,
+    "optimizer._target_": _TARGET,
     "optimizer.lr": _number(0, 1e308, "try optimizer.lr=0.006"),
     "schedule.name": _TEXT,
     "schedule.warmup_fraction": _number(0, 1, "try schedule.warmup_fraction=0.25"),
@@ -125,6 +156,9 @@ RULES: dict[str, Rule] = {
     "determinism.cpu_capability": _choice("DEFAULT", "AVX2", "AVX512", None),
     "determinism.mkl_branch": _choice("COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF", None),
     "determinism.device": _DEVICE,
+    "determinism.env": Rule(
+        "environment variables with a text or null each", _are_variables, "see configs/determinism/"
+    ),
     "determinism.fingerprint_every_steps": _integer(0, None, "try 1"),
     "trainer.device": _DEVICE,
     "trainer.max_epochs": _integer(1, None, "try trainer.max_epochs=16"),
@@ -143,12 +177,17 @@ RULES: dict[str, Rule] = {
         1, 86400, "try trainer.distributed_timeout_seconds=60"
     ),
     "fingerprint.every_steps": _integer(0, None, "try fingerprint.every_steps=1"),
+    "trusted_packages": Rule("a list of packages", _is_list_of_names, "see configs/config.yaml"),
 }
 # Sections whose other keys are arguments of a class that the user chooses.
 OPEN_SECTIONS = ("data", "model", "optimizer", "logger", "determinism.env", "trusted_packages")
 # Keys that a chosen class may or may not have; the others must be there.
 OPTIONAL_KEYS = (
+    "data.input_shape",
+    "data.outputs",
     "data.task.label_smoothing",
+    "model.accepts",
+    "model.input_shape",
     "model.hidden_size",
     "model.layers",
     "model.dropout",

@@ -11,6 +11,7 @@ import torch
 
 from seedbed import (
     assemble,
+    config,
     environment,
     fingerprint,
     record,
@@ -22,6 +23,7 @@ from seedbed import (
 )
 from seedbed.assemble import Settings
 from seedbed.data import loader
+from seedbed.errors import InputError
 from seedbed.journal import Journal, Silence
 from seedbed.shards import Shards
 
@@ -64,6 +66,7 @@ def carry_out(
     sources = assemble.build_sources(settings)
     circumstances["data_sha256"] = getattr(sources.train.dataset, "sha256", None)
     learner = assemble.build_learner(settings, device)
+    check_objective(settings["objective"], learner.task.metric_name)
     origin = resume.Origin(dict(settings), circumstances, source.patched_files(code[1]))
     state = take_up(folder, learner, origin, code[1], request, summary, shards)
     plan = assemble.make_plan(settings, len(sources.train))
@@ -93,6 +96,19 @@ def open_loggers(folder: Path, settings: Settings, journal: Journal) -> None:
 
     run = loggers.Run(folder, settings, loggers.history(folder))
     journal.observers.append(loggers.open_all(run, journal.say))
+
+
+def check_objective(name: str, metric_name: str) -> None:
+    """Raise InputError for an objective that no run of this task can have."""
+    known = ["train_loss"] + [
+        f"{phase}_{what}" for phase in ("validation", "test") for what in ("loss", metric_name)
+    ]
+    known.append(f"best_validation_{metric_name}")
+    if name not in known:
+        raise InputError(
+            f"objective: expected one of {', '.join(known)}, got {name}; "
+            f"{config.nearest(name, known)}"
+        )
 
 
 def warnings_listed(

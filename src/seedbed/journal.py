@@ -88,7 +88,7 @@ class Journal:
         rows = []
         for (step, _, metric), loss in zip(self._pending, losses, strict=True):
             if not math.isfinite(loss):
-                raise InputError(self._not_finite(step, loss))
+                raise InputError(self._not_finite("loss", loss, step))
             if metric is not None:
                 rows.append(self._training_row(step, loss, float(metric)))
         self._pending = []
@@ -98,8 +98,14 @@ class Journal:
             self._show(rows[-1], progress)
 
     def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
-        """Write down a validation, and keep the weights if they are the best so far."""
+        """Write down a validation, and keep the weights if they are the best so far.
+
+        Raises:
+            InputError: its loss is not finite.
+        """
         self.write(progress)
+        if not math.isfinite(result.loss):
+            raise InputError(self._not_finite("validation loss", result.loss, progress.step))
         name = self._learner.task.metric_name
         self.last |= {"validation_loss": result.loss, f"validation_{name}": result.metric}
         self._append([self._row("validation", progress.step, result)])
@@ -133,8 +139,15 @@ class Journal:
         self._finished = True
 
     def save_checkpoint(self, progress: Progress) -> None:
-        """Save all that the run needs to go on from here as if it had never stopped."""
+        """Save all that the run needs to go on from here as if it had never stopped.
+
+        Raises:
+            InputError: a weight is not finite. The last good checkpoint is not replaced.
+        """
         self.write(progress)
+        for parameter in self._learner.model.parameters():
+            if parameter.requires_grad and not parameter.isfinite().all():
+                raise InputError(self._not_finite("weights", math.nan, progress.step))
         for observer in self.observers:
             observer.save()
         now = time.perf_counter()
@@ -202,10 +215,10 @@ class Journal:
         elif int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
             print(f"step {row['step']}  loss {loss:.4f}  {name} {metric:.4f}", flush=True)
 
-    def _not_finite(self, step: int, loss: float) -> str:
+    def _not_finite(self, what: str, value: float, step: int) -> str:
         epoch = 1 + (step - 1) // self._plan.steps_per_epoch
         return (
-            f"loss: expected a finite number, got {loss} in step {step} (epoch {epoch}); lower "
+            f"{what}: expected a finite number, got {value} in step {step} (epoch {epoch}); lower "
             "optimizer.lr or set trainer.gradient_clip_norm, the last checkpoint is kept"
         )
 

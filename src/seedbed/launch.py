@@ -32,22 +32,30 @@ def training_environment(config: DictConfig) -> dict[str, str]:
 
 
 def claim(folder: Path, config: DictConfig) -> None:
-    """Create the run folder and its config.yaml; a folder that holds a run is never taken.
+    """Create the run folder and its config.yaml; a run, or a file of its name, is never replaced.
 
     Of two runs that want one folder in the same instant one gets the lock and the other is
     refused. Whenever the process is killed, there is a whole config.yaml or none.
     """
+    held: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with record.lock(folder):
-            if (folder / "config.yaml").exists():
+            held = [name for name in record.FILES if (folder / name).exists()]
+            if held:
                 raise FileExistsError
             yaml = OmegaConf.to_yaml(config, resolve=True)
             record.write_atomically(folder / "config.yaml", yaml)
-    except FileExistsError:
+    except FileExistsError as error:
+        if not held:  # what is there is no folder
+            raise InputError(
+                f"hydra.run.dir: expected a folder, got {error.filename}, which is a file; choose "
+                "another"
+            ) from None
         raise InputError(
-            f"hydra.run.dir: expected a folder without a run, got {folder}, which holds one; "
-            "choose another, or go on with it by scripts/resume.py"
+            f"hydra.run.dir: expected a folder without a run, got {folder}, which holds "
+            f"{'one' if 'config.yaml' in held else held[0]}; choose another, or go on with it by "
+            "scripts/resume.py"
         ) from None
     except OSError as error:
         with suppress(OSError):

@@ -21,6 +21,11 @@ METRIC_FIELDS = ("step", "epoch", "phase", "loss", "metric", "learning_rate")
 RUNGS = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
 FINGERPRINT_FIELDS = ("step", *RUNGS)
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
+# What a run writes; train.log, which Hydra may start, is only ever added to.
+FILES = (
+    "config.yaml", "environment.json", "source.patch", "metrics.csv", "fingerprints.csv",
+    "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
+)  # fmt: skip
 Row = dict[str, str]
 
 

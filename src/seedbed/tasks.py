@@ -50,13 +50,11 @@ class Classification:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of logits (B, C) against int64 classes (B,), as a scalar."""
-        return F.cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
+        return self._cross_entropy(outputs, targets, "mean")
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's loss, (B,)."""
-        return F.cross_entropy(
-            outputs, targets, label_smoothing=self.label_smoothing, reduction="none"
-        )
+        return self._cross_entropy(outputs, targets, "none")
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return for each sample whether it was right, as float32 (B,)."""
@@ -65,6 +63,17 @@ class Classification:
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return the likeliest classes, int64 (B,)."""
         return outputs.argmax(dim=1)
+
+    def _cross_entropy(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        try:
+            return F.cross_entropy(
+                outputs, targets, label_smoothing=self.label_smoothing, reduction=reduction
+            )
+        except IndexError as error:  # on a CPU; a GPU stops with an assertion of its own
+            raise InputError(
+                f"data.outputs: expected more than {outputs.shape[1]}, or classes below it, got "
+                f"others ({error}); set it to the number of classes"
+            ) from None
 
 
 @dataclass(frozen=True)

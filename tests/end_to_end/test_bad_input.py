@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from seedbed import record
+from seedbed import checkpoint, record
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
 
@@ -45,6 +46,10 @@ def test_bad_overrides_are_refused(override: str, expected: str, tmp_path: Path)
         ("data.batch_size=4001", "data.batch_size: expected at most 4000"),
         ("model._target_=torch.nn.NoSuch", "model._target_: expected a class that can be imported"),
         ("+model.colour=red", "model: expected the arguments of"),
+        ("optimizer.weight_decay=-1", "optimizer: expected arguments that AdamW takes"),
+        ("data.outputs=5", "data.outputs: expected more than 5"),
+        ("data.augment=5", "data.augment: expected"),
+        ("objective=validation_los", "objective: expected one of"),
         ("trainer.device=cuda:77", "trainer.device: expected a device that is there"),
     ],
 )
@@ -106,6 +111,27 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     assert "(epoch 1)" in message
     assert record.read_summary(tmp_path / "run")["status"] == "failed"
     assert (tmp_path / "run" / "loss_curve.png").stat().st_size > 0
+    assert all(weight.isfinite().all() for weight in weights(tmp_path / "run"))
+
+
+def test_weights_that_are_not_finite_are_not_kept(tmp_path: Path) -> None:
+    """The last step's loss is finite and its update is not: the run has not finished."""
+    message = refusal(train(tmp_path / "run", *QUICK, *ONE_STEP, "optimizer.lr=1e300"))
+    assert message.startswith("validation loss: expected a finite number, got nan in step 1 (epoch")
+    assert record.read_summary(tmp_path / "run")["status"] == "failed"
+    assert list((tmp_path / "run" / "checkpoints").glob("*.pt")) == []
+
+
+def test_weights_that_are_finite_are_kept(tmp_path: Path) -> None:
+    """Twin: the same step with a smaller learning rate finishes."""
+    assert weights(trained(tmp_path / "run", *ONE_STEP))
+
+
+ONE_STEP = ("trainer.max_steps=1", "optimizer=sgd", "trainer.gradient_clip_norm=null")
+
+
+def weights(folder: Path) -> list[torch.Tensor]:
+    return list(checkpoint.load(folder / "checkpoints" / "last.pt")["model"].values())
 
 
 def test_a_full_disk_stops_the_run_in_one_line(tmp_path: Path) -> None:

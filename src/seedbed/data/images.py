@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from seedbed.errors import InputError
+
 # Mean and standard deviation of the pixels of MNIST's training set, where black is 0 and white 1.
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
@@ -42,6 +44,11 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
             augment: applied in training; None: images stay as they are.
             sha256: file name to digest.
         """
+        if augment is not None and not callable(augment):
+            raise InputError(
+                f"data.augment: expected a mapping with a _target_, or null, got {augment}; see "
+                "configs/data/mnist.yaml"
+            )
         self._images = torch.from_numpy(images).unsqueeze(1)
         self._labels = torch.from_numpy(labels.astype(np.int64))
         self._augment = augment

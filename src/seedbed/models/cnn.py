@@ -53,7 +53,8 @@ def _halved(size: int, times: int) -> int:
 
 
 def _checked(input_shape: Sequence[int], channels: Sequence[int]) -> tuple[int, int, int]:
-    if not channels or any(not isinstance(n, int) or n < 1 for n in channels):
+    is_list = isinstance(channels, Sequence)
+    if not is_list or not channels or any(not isinstance(n, int) or n < 1 for n in channels):
         raise InputError(
             f"model.channels: expected a list of integers >= 1, got {channels}; "
             "try model.channels=[32,64,128]"
