@@ -1,6 +1,7 @@
 """compare: the first difference between two records, and what can explain it."""
 
 import hashlib
+import json
 import os
 import shutil
 import struct
@@ -234,6 +235,18 @@ def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path,
 
 
 # Causes
+
+
+def test_a_resume_that_can_have_altered_bits_is_told(copy: Path, original: Path) -> None:
+    """A record of two configurations says so; twin: a resume with other workers is not told."""
+    path = copy / "summary.json"
+    for keys in (["optimizer.lr"], []):
+        entry = {"step": 7, "changes": {"optimizer.lr": [1, 2]}, "can_alter_bits": keys}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"resumes": [entry]}))
+        told = [note for note in compared(original, copy).notes if "can alter bits" in note]
+        assert told == [
+            f"B went on after step 7 with changes that can alter bits: {key}" for key in keys
+        ]
 
 
 def test_each_rung_is_explained() -> None:

@@ -273,6 +273,7 @@ def test_what_cannot_alter_bits_may_change(
     assert first["step"] == step
     assert first["changes"]["data.num_workers"] == [0, 1]
     assert second["changes"] == {}
+    assert record.altered(record.read_summary(folder)) == []
 
 
 def test_a_change_that_can_alter_bits_is_refused_under_strict(
@@ -299,6 +300,8 @@ def test_a_change_that_can_alter_bits_is_refused_under_strict(
     assert "optimizer.lr 0.0" in capsys.readouterr().out
     assert record.read_config(folder).optimizer.lr == 0.5
     assert record.read_summary(folder)["resumes"][0]["changes"]["optimizer.lr"][1] == 0.5
+    [(step, keys)] = record.altered(record.read_summary(folder))
+    assert (step, keys) == (record.read_summary(folder)["resumes"][0]["step"], ["optimizer.lr"])
     assert "last.pt: model" in differences(whole(), folder)
 
 
@@ -550,3 +553,15 @@ def test_checkpoints_say_under_what_they_were_made(whole: Callable[..., Path]) -
         whole() / "environment.json"
     )
     assert state["origin"]["settings"] == record.read_config(whole())
+
+
+def test_a_record_brings_no_environment_variables_along(tmp_path: Path) -> None:
+    """Whoever made the folder, going on with it sets what this checkout's levels name, no more."""
+    folder = stopped(tmp_path / "run")
+    path = folder / "config.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("  env:\n", "  env:\n    LD_PRELOAD: evil.so\n"))
+    with pytest.raises(InputError, match="configs/determinism names, got LD_PRELOAD"):
+        resume.go_on(folder, (), allow_changed=True)
+    path.write_text(text)
+    launch.require_known_variables(record.read_config(folder), folder)

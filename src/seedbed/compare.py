@@ -218,6 +218,12 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
     ]
     if last[0] != last[1]:
         yield f"A is recorded to step {last[0]} and B to step {last[1]}: what both have is compared"
+    for side, run in (("A", a), ("B", b)):
+        for step, keys in record.altered(run.summary):
+            yield (
+                f"{side} went on after step {step} with changes that can alter bits: "
+                + ", ".join(keys)
+            )
     counts = [len(r.fingerprints) for r in (a, b)]
     if not all(counts):
         whose = "either" if not any(counts) else "A" if not counts[0] else "B"

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import determinism, record
+from seedbed import determinism, record, source
 from seedbed.errors import InputError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -29,6 +29,18 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     """Return the environment variables that the training process starts with."""
     level: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
     return determinism.environment_variables(level, os.environ)
+
+
+def require_known_variables(settings: DictConfig, run: Path) -> None:
+    """Raise InputError for a record's variable that no level here names: LD_PRELOAD runs code."""
+    levels = (source.project_root() / "configs" / "determinism").glob("*.yaml")
+    known = {name for path in levels for name in record.read_config(path).get("env") or ()}
+    for name in OmegaConf.select(settings, "determinism.env") or ():
+        if name not in known:
+            raise InputError(
+                f"{run}: expected environment variables that configs/determinism names, got {name} "
+                "in the record; if it is harmless, name it in a level there"
+            )
 
 
 def claim(folder: Path, config: DictConfig) -> None:

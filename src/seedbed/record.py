@@ -94,6 +94,20 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
+def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
+    """Return after which steps a run went on with something changed that can alter bits, and what.
+
+    Such a record is that of no single configuration, code and environment.
+    """
+    resumes = summary.get("resumes")
+    found = []
+    for resume in resumes if isinstance(resumes, list) else []:
+        keys = resume.get("can_alter_bits") if isinstance(resume, Mapping) else None
+        if isinstance(keys, list) and keys:
+            found.append((resume.get("step"), [str(key) for key in keys]))
+    return found
+
+
 def read_metrics(folder: Path) -> list[Row]:
     """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`)."""
     return list(read_rows(folder / "metrics.csv", METRIC_FIELDS))

@@ -113,6 +113,7 @@ def go_on(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
     recorded = record.read_config(folder)
     request = Request(parse(overrides, recorded), allow_changed)
     settings = with_request(recorded, request)
+    launch.require_known_variables(settings, folder)
     config.check(settings)
     require_unfinished(folder)
     environment = launch.training_environment(settings)
@@ -200,8 +201,12 @@ def require_equal(found: Sequence[Change], step: int) -> None:
 
 
 def entry(step: int, found: Sequence[Change]) -> dict[str, Any]:
-    """Return what summary.json says of a resume."""
-    return {"step": step, "changes": {c.key: [c.before, c.now] for c in found}}
+    """Return what summary.json says of a resume (`record.altered` reads it)."""
+    return {
+        "step": step,
+        "changes": {c.key: [c.before, c.now] for c in found},
+        "can_alter_bits": [c.key for c in found if c.alters_bits],
+    }
 
 
 def remove_leftovers(folder: Path) -> None:

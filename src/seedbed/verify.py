@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tqdm import tqdm
 
 from seedbed import compare, config, launch, record, restore, source
@@ -115,13 +115,7 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
                 f"{run}: expected trusted_packages of this checkout ({', '.join(local)}), got "
                 f"{package} in the record; if you trust its code: --trust {package}"
             )
-    known = {name for path in (configs / "determinism").glob("*.yaml") for name in _env(path)}
-    for name in OmegaConf.select(settings, "determinism.env") or ():
-        if name not in known:
-            raise InputError(
-                f"{run}: expected environment variables that configs/determinism names, got {name} "
-                "in the record; if it is harmless, name it in a level there"
-            )
+    launch.require_known_variables(settings, run)
     config.check(settings)
     return settings
 
@@ -245,7 +239,3 @@ def _check_failure(folder: Path, last: int | None, output: bytes) -> None:
     lines = output.decode(errors="replace").strip().splitlines() or ["no message"]
     error = summary.get("error") or lines[-1].removeprefix("error: ")
     raise InputError(f"replay: expected a training process that runs to its end, got {error}")
-
-
-def _env(level: Path) -> Iterable[str]:
-    return list(record.read_config(level).get("env") or ())
