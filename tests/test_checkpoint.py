@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from seedbed import checkpoint, record
 from seedbed.errors import InputError
@@ -275,3 +276,25 @@ def test_a_folder_without_checkpoints_has_none(tmp_path: Path) -> None:
     """That is no error: the run was stopped before its first one."""
     assert checkpoint.load_newest(tmp_path) == (None, [])
     assert checkpoint.load_newest(tmp_path / "none") == (None, [])
+
+
+class Counting(nn.Module):
+    """A model with a buffer that `state_dict` leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+
+
+def test_buffers_that_are_not_persistent_come_back(tmp_path: Path) -> None:
+    """A model that counts its steps goes on counting; twin: its state_dict alone forgets."""
+    trained, fresh = Counting(), Counting()
+    trained.steps += 7
+    state = {"model": trained.state_dict(), "format_version": record.FORMAT_VERSION}
+    checkpoint.save(state, tmp_path / "without.pt")
+    checkpoint.load_model(fresh, checkpoint.load(tmp_path / "without.pt"))
+    assert fresh.steps == 0
+    buffers = {"unsaved_buffers": checkpoint.unsaved_buffers(trained)}
+    checkpoint.save(state | buffers, tmp_path / "with.pt")
+    checkpoint.load_model(fresh, checkpoint.load(tmp_path / "with.pt"))
+    assert fresh.steps == 7

@@ -565,3 +565,40 @@ def test_a_record_brings_no_environment_variables_along(tmp_path: Path) -> None:
         resume.go_on(folder, (), allow_changed=True)
     path.write_text(text)
     launch.require_known_variables(record.read_config(folder), folder)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (FileNotFoundError(2, "No such file", "digit.png"), 1, "FileNotFoundError: "),
+        (BrokenPipeError(32, "Broken pipe"), 1, "BrokenPipeError: "),
+        (OSError(28, "No space left on device", "last.pt"), 2, "last.pt: expected room on the"),
+    ],
+)
+def test_whatever_stops_a_run_its_record_says_so(
+    error: OSError, status: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data set's missing file as well as a full disk, which alone is a request refused."""
+
+    def stop(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(experiment, "carry_out", stop)
+    assert work(begun(tmp_path / "run")) == status
+    summary = record.read_summary(tmp_path / "run")
+    assert summary["status"] == "failed"
+    assert summary["error"].startswith(reason)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line; a lock that cannot be opened stands for a medium that can only be read."""
+    folder = stopped(tmp_path / "run")
+    (folder / ".lock").unlink()
+    (folder / ".lock").mkdir()
+    monkeypatch.setattr("sys.argv", ["worker", str(folder)])
+    with pytest.raises(InputError, match=r"\.lock: expected a run folder that can be written"):
+        worker.main()
+    (folder / ".lock").rmdir()
+    assert work(folder) == 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from seedbed import record
 from seedbed.errors import InputError
@@ -34,6 +35,25 @@ def save(state: dict[str, Any], path: Path) -> None:
         os.replace(path, path.with_name(PREVIOUS))
     os.replace(temporary, path)
     record.sync_folder(path.parent)
+
+
+def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that `state_dict` leaves out, by name: a step may change them, too."""
+    saved = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name not in saved}
+
+
+@torch.no_grad()
+def load_model(model: nn.Module, state: dict[str, Any]) -> None:
+    """Load a checkpoint's weights and buffers into a model.
+
+    Raises:
+        RuntimeError, KeyError: they are another model's.
+    """
+    model.load_state_dict(state["model"])
+    buffers = dict(model.named_buffers())
+    for name, value in state.get("unsaved_buffers", {}).items():
+        buffers[name].copy_(value)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -158,6 +158,7 @@ class Journal:
             "origin": self._origin,
             "progress": progress.state(),
             "model": self._learner.model.state_dict(),
+            "unsaved_buffers": checkpoint.unsaved_buffers(self._learner.model),
             "optimizer": self._learner.optimizer.state_dict(),
             "last": self.last,
             "table_bytes": {

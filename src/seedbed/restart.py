@@ -77,7 +77,7 @@ def load(
             resume.require_equal(changes, step)
         for name, length in state["table_bytes"].items():
             record.require_bytes(folder / name, length)
-        learner.model.load_state_dict(state["model"])
+        checkpoint.load_model(learner.model, state)
         learner.optimizer.load_state_dict(state["optimizer"])
         change_options(learner.optimizer, changes)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:

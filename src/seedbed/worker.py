@@ -67,7 +67,15 @@ def main() -> int:
     settings = resume.with_request(record.read_config(folder), request)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return work_with_others(folder, settings, request, stop)
-    return lead(folder, settings, request, stop)
+    try:
+        return lead(folder, settings, request, stop)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"{error.filename}: expected a run folder that can be written, got {error.strerror}; "
+            "copy the folder to where you may write"
+        ) from error
 
 
 def lead(
@@ -166,19 +174,18 @@ def run(
         return 128 + (stop.signal or signal.SIGTERM)  # without a signal: another process got it
     except InputError as error:
         return _fail(summary, str(error), processes)
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
-        place = error.filename or folder
-        return _fail(
-            summary,
-            f"{place}: expected room on the disk, got {error.strerror}; free some, then go on with "
-            f"`python scripts/resume.py {folder}`",
-            processes,
-        )
-    except Exception as error:  # a defect, here or in the user's code: it deserves its traceback
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            place = error.filename or folder
+            return _fail(
+                summary,
+                f"{place}: expected room on the disk, got {error.strerror}; free some, then go on "
+                f"with `python scripts/resume.py {folder}`",
+                processes,
+            )
+        # A defect, here or in the user's code: it deserves its traceback.
         reason, is_ours = _first_failure(f"{type(error).__name__}: {error}", processes)
-        if is_ours:
+        if is_ours and not isinstance(error, BrokenPipeError):  # who read what we print went away
             traceback.print_exc()
         _note(summary, "failed", reason)
         return 1
