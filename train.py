@@ -82,6 +82,7 @@ def name_by_what_varies(overrides: list[str]) -> list[str]:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException:
         return []  # Hydra will say what is wrong with it
+    compose.refuse_groups_without_option(parsed)
     fixed = sorted({each.key_or_group for each in parsed if not each.is_sweep_override()})
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"] if fixed else []
 

@@ -10,6 +10,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -253,6 +254,17 @@ def test_a_web_mirror_with_wrong_bytes_is_refused(mirror: Path, tmp_path: Path) 
     with served(mirror) as address:
         message = refuse_to_fetch(tmp_path / "data", address)
     assert "corrupted" in message
+
+
+@pytest.mark.parametrize(
+    ("root", "mirrors", "key"),
+    [(None, [], "root"), (5, [], "root"), ("", [], "root"), ("d", 5, "mirrors"),
+     ("d", [5], "mirrors"), ("d", {"a": 1}, "mirrors")],
+)  # fmt: skip
+def test_places_must_be_texts(root: Any, mirrors: Any, key: str) -> None:
+    """Whatever stands there instead is named in one line."""
+    with pytest.raises(InputError, match=rf"^data\.{key}: expected .*, got .*; try"):
+        mnist.MNIST(root, mirrors, "train", 0, 5)
 
 
 def test_mirrors_must_be_a_list_that_can_be_read(tmp_path: Path) -> None:

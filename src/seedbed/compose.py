@@ -2,8 +2,10 @@
 
 import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -78,6 +80,17 @@ def _installed(text: str) -> list[str]:
 
 def _no_config(name: str, _text: str) -> InputError:
     return InputError(f"config: expected a file configs/{name}.yaml, got none; check --config-name")
+
+
+def refuse_groups_without_option(overrides: Iterable[Override]) -> None:
+    """Raise InputError for `model=null` and its like, on which Hydra fails without a message."""
+    for one in overrides:
+        chosen = one.is_delete() or one.is_sweep_override() or isinstance(one.value(), str | list)
+        if not chosen and (_config_folder() / one.key_or_group).is_dir():
+            raise InputError(
+                f"{one.key_or_group}: expected an option of the group, got {one.input_line}; see "
+                f"configs/{one.key_or_group}/"
+            )
 
 
 def known_keys() -> list[str]:

@@ -15,6 +15,12 @@ from seedbed import determinism, record, source
 from seedbed.errors import InputError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# A training process that finds these works with others; ours are told anew by our own torchrun.
+_RANKS = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
 INTERRUPTED = {128 + number: number for number in STOP_SIGNALS}
 
 
@@ -96,7 +102,12 @@ def run_worker(
     that Ctrl-C reaches it. A process killed by signal N gives 128 + N, as in a shell.
     """
     command = worker_command(config, folder, request)
-    return run_passing_signals(command, environment, held=STOP_SIGNALS)
+    return run_passing_signals(command, alone(environment), held=STOP_SIGNALS)
+
+
+def alone(environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what torchrun, or a cluster, told us of a place among other processes."""
+    return {name: value for name, value in environment.items() if name not in _RANKS}
 
 
 def run_passing_signals(

@@ -174,7 +174,7 @@ def _run(
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             launch.worker_command(settings, folder),
-            env=dict(environment),
+            env=launch.alone(environment),
             stdout=output,
             stderr=subprocess.STDOUT,
         )

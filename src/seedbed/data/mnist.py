@@ -54,11 +54,7 @@ class MNIST(ImageDataset):
             validation_samples: how many of the training set are for validation.
             augment: random changes in training.
         """
-        if isinstance(mirrors, str):
-            raise InputError(
-                f"data.mirrors: expected a list of addresses, got {mirrors}; "
-                f"try data.mirrors=[{mirrors}]"
-            )
+        _check_places(root, mirrors)
         arrays = load(Path(root).expanduser(), None if mirrors is None else tuple(mirrors))
         source = "t10k" if split == "test" else "train"
         images, labels = (
@@ -67,6 +63,17 @@ class MNIST(ImageDataset):
         )
         ids = _split(split, len(images), seed, validation_samples)
         super().__init__(images[ids], labels[ids], augment, SHA256)
+
+
+def _check_places(root: object, mirrors: object) -> None:
+    if not isinstance(root, str) or not root:
+        raise InputError(f"data.root: expected a folder, got {root}; try data.root=data")
+    is_list = isinstance(mirrors, list | tuple) and all(isinstance(m, str) for m in mirrors)
+    if mirrors is not None and not is_list:
+        raise InputError(
+            f"data.mirrors: expected a list of addresses, got {mirrors}; "
+            f"try data.mirrors=[{mirrors}]"
+        )
 
 
 def _split(split: str, n: int, seed: int, validation_samples: int) -> NDArray[np.int64]:
