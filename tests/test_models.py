@@ -1,14 +1,18 @@
 """The models take what they say, answer in float32, and refuse what they cannot take."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from omegaconf import OmegaConf
+from torch import Tensor, fx, nn
 
+from seedbed import assemble, config
 from seedbed.errors import InputError
 from seedbed.models.cnn import CNN
 from seedbed.models.recurrent import Recurrent
+from tests.test_config import composed
 
 IMAGE, SEQUENCE = (1, 28, 28), (20, 2)
 
@@ -153,3 +157,29 @@ def test_a_shape_that_a_model_cannot_take_is_refused(make, message: str) -> None
     """What a model cannot be built for is refused in one line that names the key."""
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize(("chosen", "symbolic"), [({}, False), ({"dynamic": None}, True)])
+def test_compiled_kernels_do_not_depend_on_the_shapes_before(
+    chosen: dict[str, Any], symbolic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resume may evaluate before it trains; twin: by default PyTorch keeps later sizes open."""
+    seen: list[bool] = []
+
+    def look(graph: fx.GraphModule, inputs: list[Any]) -> Any:
+        seen.append(any(isinstance(one, torch.SymInt) for one in inputs))
+        return graph.forward
+
+    compiled = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **how: compiled(self, backend=look, **(how | chosen))
+    )
+    resolved = config.resolve(composed("trainer.compile=true", "model.channels=[4]"))
+    settings = OmegaConf.to_container(resolved)
+    model = assemble.build_learner(settings, torch.device("cpu")).model  # type: ignore[arg-type]
+    with torch.no_grad():
+        for size in (30, 10):
+            model.eval()(inputs(IMAGE, size))
+    model.train()(inputs(IMAGE, 16))
+    torch.compiler.reset()
+    assert any(seen) == symbolic

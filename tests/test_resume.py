@@ -583,7 +583,7 @@ def test_whatever_stops_a_run_its_record_says_so(
     def stop(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(experiment, "carry_out", stop)
+    monkeypatch.setattr("seedbed.experiment.carry_out", stop)
     assert work(begun(tmp_path / "run")) == status
     summary = record.read_summary(tmp_path / "run")
     assert summary["status"] == "failed"

@@ -128,7 +128,9 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
         raise InputError("model: expected a model with parameters to train, got none")
     optimizer = build.build(settings["optimizer"], "optimizer", trusted, parameters)
     if trainer["compile"]:
-        model.compile()
+        # Kernels of their own for each shape: which shapes came before must not matter, and after a
+        # resume others came before.
+        model.compile(dynamic=False)
     return training.Learner(
         model=model,
         optimizer=optimizer,
