@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,16 +49,17 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ray_cluster(tmp_path: Path) -> Iterator[str]:
+def ray_cluster() -> Iterator[str]:
     """Give the address of a Ray cluster of one machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    place = Path(tempfile.mkdtemp(prefix="ray"))  # short: Ray's sockets lie in it
     ray = Path(sys.executable).with_name("ray")
     words = ["start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
     process = subprocess.Popen(
         [str(ray), *words, "--include-dashboard=false"],
-        env=os.environ | RAY,
+        env=os.environ | RAY | {"RAY_TMPDIR": str(place)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -67,6 +69,7 @@ def ray_cluster(tmp_path: Path) -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def wait_for_port(port: int) -> None:

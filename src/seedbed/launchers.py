@@ -78,13 +78,16 @@ def _require_slurm() -> None:
 
 def _prepare_ray(init: DictConfig) -> None:
     address = init.get("address") or os.environ.get("RAY_ADDRESS")
-    if not address or address == "local":
-        return  # one is started
-    _require_answer(str(address))
     with open_dict(init):
+        if address in (None, "", "local"):
+            # Asked for nothing, Ray looks for a cluster on this machine, and may find the traces
+            # of one that was killed.
+            init.address = "local"
+            return
         # The launcher asks for a store of its own size unless told not to, and a cluster that is
         # there already refuses that.
         init.setdefault("object_store_memory", None)
+    _require_answer(str(address))
 
 
 def _require_answer(address: str) -> None:
