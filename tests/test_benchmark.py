@@ -157,3 +157,9 @@ def test_no_round_is_refused() -> None:
     """A number of rounds below one is bad input."""
     done = command("scripts/benchmark.py", "--rounds", "0")
     assert "--rounds: expected an integer >= 1, got 0" in refusal(done)
+
+
+def test_a_folder_without_mnist_is_refused(tmp_path: Path) -> None:
+    """What --mnist names is looked at before anything is measured."""
+    done = command("scripts/benchmark.py", "--mnist", str(tmp_path))
+    assert f"--mnist: expected a folder that holds MNIST/raw, got {tmp_path}" in refusal(done)

@@ -19,6 +19,9 @@ ACCURACIES = (0.98, 0.99)
 MOST_EPOCHS = 6
 OURS = "python train.py"
 WORKLOADS = (CNN_64, CNN_256, LSTM)
+_ONE_OF_EACH_KIND = (
+    programs.BARE, programs.BARE_CHANNELS_LAST, programs.PLAIN, programs.LIGHTNING
+)  # fmt: skip
 Say = Callable[[str], None]
 
 
@@ -33,19 +36,24 @@ class Section:
 
 
 def workloads(data: Path) -> Iterator[Section]:
-    """Yield a section for each workload: the bare loop, the levels, the peers."""
+    """Yield a section for each workload: the bare loop, the levels, the peers.
+
+    The default has all of them; the larger batch has one of each kind, the LSTM no peers.
+    """
     for workload in WORKLOADS:
         found = [programs.bare(programs.BARE, workload, data)]
-        is_image = workload is not LSTM
         chosen = dict(programs.LEVELS)
-        if is_image:
+        if workload is not LSTM:
             name = programs.BARE_CHANNELS_LAST
             found.append(programs.bare(name, workload, data, channels_last=True))
-            chosen |= programs.WORKERS
-        found += [programs.seedbed(name, workload, *words) for name, words in chosen.items()]
-        if is_image:
             found += programs.peers(workload, data)
-        yield Section(workload.name, programs.BARE, tuple(found))
+        if workload is CNN_64:
+            chosen |= programs.WORKERS
+        if workload is CNN_256:
+            found = [program for program in found if program.name in _ONE_OF_EACH_KIND]
+            chosen = {name: chosen[name] for name in chosen if not name.startswith("seeded")}
+        levels = [programs.seedbed(name, workload, *words) for name, words in chosen.items()]
+        yield Section(workload.name, programs.BARE, (*levels, *found))
 
 
 def knobs() -> Iterator[Section]:
