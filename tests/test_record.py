@@ -203,3 +203,13 @@ def test_flattened_leaves_are_where_their_paths_say(tree: dict[str, object]) -> 
         return sum(map(leaves, value.values())) if isinstance(value, dict) else 1
 
     assert len(flat) == leaves(tree)
+
+
+def test_a_json_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    """A made-up record gets a line, not a traceback; twin: one that is nested a little is read."""
+    path = tmp_path / "environment.json"
+    path.write_text('{"a": ' + "[" * 100_000)
+    with pytest.raises(InputError, match="expected JSON, got"):
+        record.read_json(path)
+    path.write_text('{"a": [[]]}')
+    assert record.read_json(path) == {"a": [[]]}

@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"{path}: expected a record's file, got no file; name a run") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: expected JSON, got {_first_line(error)}; mend it") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}; mend it")
