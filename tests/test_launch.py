@@ -29,6 +29,31 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
+class TestWaiting:
+    def environment(self, monkeypatch: pytest.MonkeyPatch, cores: int) -> dict[str, str]:
+        """Return the environment of a run with two threads and two loader workers."""
+        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        level = {"name": "strict", "threads": 2, "env": {}}
+        config = {"determinism": level, "data": {"num_workers": 2}, "trainer": {"processes": 1}}
+        return launch.training_environment(OmegaConf.create(config))
+
+    def test_threads_wait_asleep_where_there_are_fewer_cores(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Spinning threads do not keep the loader's workers from the cores."""
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        assert self.environment(monkeypatch, cores=2)["OMP_WAIT_POLICY"] == "PASSIVE"
+
+    def test_threads_wait_as_they_like_where_there_are_enough(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Twin: with a core for everyone the variable is left alone, and so is what a user set."""
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        assert "OMP_WAIT_POLICY" not in self.environment(monkeypatch, cores=4)
+        monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+        assert self.environment(monkeypatch, cores=2)["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
 class TestClaim:
     def test_a_claimed_folder_holds_the_resolved_configuration(self, tmp_path: Path) -> None:
         """What is written is all that the training process will know."""
