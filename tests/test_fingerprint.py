@@ -249,3 +249,13 @@ def test_golden() -> None:
     numbers = torch.from_numpy(np.arange(1000, dtype=np.float32) / 7)
     assert fingerprint.text(of(numbers)) == "f797f27552f5e8b7"
     assert of(numbers) == reference(numbers.numpy().tobytes())
+
+
+def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
+    """Gradients of `nn.Embedding(sparse=True)` have a rung; twin: another value, another hash."""
+    dense = torch.zeros(5, 2)
+    dense[3] = 1.5
+    other = dense * 2
+    expected = fingerprint.of_tensors([dense])
+    assert fingerprint.of_tensors([dense.to_sparse(1)]) == expected
+    assert fingerprint.of_tensors([other.to_sparse(1)]) != expected

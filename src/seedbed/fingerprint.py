@@ -32,7 +32,8 @@ def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
     Returns:
         int64 scalar on the tensors' device, not synchronised; 0 for no tensors.
     """
-    runs = itertools.groupby(tensors, key=lambda tensor: tensor.dtype)
+    dense = (tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors)
+    runs = itertools.groupby(dense, key=lambda tensor: tensor.dtype)
     words = [_words([tensor.reshape(-1) for tensor in run]) for _, run in runs]
     if not words:
         return torch.zeros((), dtype=torch.int64)
