@@ -38,11 +38,11 @@ def resumed(folder: Path, *words: str) -> Any:
     return command("scripts/resume.py", str(folder), *words)
 
 
-@pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
-def test_a_sweep_killed_at_random_moments_ends_with_the_same_bits(
-    launcher: tuple[str, ...], whole: Path, tmp_path: Path
+def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
+    whole: Path, tmp_path: Path
 ) -> None:
     """All processes at once; `make test-kills` does more of it. Twin: see `different` below."""
+    launcher = random.choice([BASIC, JOBLIB])
     hits = killed(tmp_path / "sweep", SEEDS, launcher, [random.uniform(0, SECONDS)])
     assert different(whole, tmp_path / "sweep") == [], hits
 
