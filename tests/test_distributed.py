@@ -216,7 +216,7 @@ def ladder(processes: Processes | None, recurrent: bool, shards: Shards | None =
 
 @pytest.mark.parametrize(("count", "recurrent"), [(4, False), (2, True)], ids=["CNN", "LSTM"])
 def test_training_does_not_depend_on_the_number_of_processes(count: int, recurrent: bool) -> None:
-    """Every rung of every step is the same on 1 process and on several, dropout and clipping too."""
+    """Every rung of every step is the same on 1 process and on several, with dropout too."""
     alone = ladder(None, recurrent)
     found = in_processes(count, partial(ladder, recurrent=recurrent))
     assert found == dict.fromkeys(range(count), alone)
