@@ -27,6 +27,7 @@ test: $(INSTALLED)  ## Run every test
 
 test-kills: $(INSTALLED)  ## Kill runs and sweeps at random moments and compare what they resume to
 	$(RUN) tests/end_to_end/kill_anywhere.py --kills 100
+	$(RUN) tests/end_to_end/kill_ranks.py --kills 30
 	$(RUN) -m tests.end_to_end.kill_sweep --kills 10
 
 test-cluster: $(CLUSTER)/installed  ## Run the tests of launchers and search (installs them)
