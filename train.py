@@ -72,7 +72,8 @@ def name_uniquely(arguments: list[str]) -> list[str]:
     """
     overrides = [w for w in arguments if not w.startswith("-") and ("=" in w or w[:1] == "~")]
     options = [word for word in arguments if word not in overrides]
-    unique = f"+hydra.job.env_set.SEEDBED_RUN={secrets.token_hex(4)}"
+    # Quoted, because 58e12345 would be read as a number: infinity, in every such name.
+    unique = f"+hydra.job.env_set.SEEDBED_RUN='{secrets.token_hex(4)}'"
     return [*options, *overrides, unique, *name_by_what_varies(overrides)]
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import hydra
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 import train
@@ -280,8 +282,23 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(
     assert shown in composition_error(folder=tmp_path)
 
 
+@pytest.mark.parametrize("token", ["58e12345", "5e000001"])
+def test_a_name_that_looks_like_a_number_stays_as_it_is(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Hydra makes of the unique part is the unique part; unquoted, it would be a number."""
+
+    def read(override: str) -> object:
+        return OverridesParser.create().parse_overrides([override])[0].value()
+
+    monkeypatch.setattr(secrets, "token_hex", lambda size: token)
+    (override,) = (w for w in train.name_uniquely(["seed=0"]) if "SEEDBED_RUN" in w)
+    assert str(read(override)) == token
+    assert str(read(override.replace("'", ""))) != token
+
+
 class TestNameUniquely:
-    unique = re.compile(r"\+hydra\.job\.env_set\.SEEDBED_RUN=[0-9a-f]{8}")
+    unique = re.compile(r"\+hydra\.job\.env_set\.SEEDBED_RUN='[0-9a-f]{8}'")
 
     def words(self, *arguments: str) -> list[str]:
         """Return the command line without its unique part, which must be there."""
