@@ -234,13 +234,13 @@ def _elastic(first: int, then: int, number: signal.Signals = signal.SIGTERM) -> 
 
 
 # Beside the run on 1 process, with as many shards. One thread each: 4 processes on 2 cores.
+# SIGKILL of one of several is measured by tests/end_to_end/kill_ranks.py.
 FOUR_SHARDS = (
     Row("2 processes", _on(2)),
     Row("4 processes", _on(4)),
     _elastic(4, 1),
     _elastic(4, 2),
     _elastic(1, 4),
-    _elastic(2, 4, signal.SIGKILL),
 )
 TWO_SHARDS = (Row("2 processes", _on(2)), _elastic(2, 1), _elastic(1, 2, signal.SIGKILL))
 
