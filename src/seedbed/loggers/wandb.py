@@ -4,6 +4,7 @@
 """
 
 import secrets
+from typing import Literal
 
 from seedbed import record
 from seedbed.loggers import Entry, Run
@@ -20,7 +21,9 @@ class WandB:
     is told no step that it has.
     """
 
-    def __init__(self, run: Run, project: str, mode: str) -> None:
+    def __init__(
+        self, run: Run, project: str, mode: Literal["online", "offline", "disabled", "shared"]
+    ) -> None:
         import wandb
 
         file = run.folder / _ID_FILE
