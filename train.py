@@ -6,10 +6,16 @@ python train.py -m seed=0,1,2                a sweep; ends with a table over the
 python train.py --cfg job                    the configuration that would run
 """
 
+import signal
+
+if __name__ == "__main__":  # Ctrl-C during the imports below ends us without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import contextlib
 import math
 import os
 import secrets
+import shlex
 import sys
 from pathlib import Path
 
@@ -96,7 +102,8 @@ def main() -> int:
         try:
             train()
         finally:
-            jobs_failed = report_sweep(SweepFolder.folder)
+            ended_early = sys.exception() is not None
+            jobs_failed = report_sweep(SweepFolder.folder, ended_early)
     except Exception as error:
         explained = explain(error)
         if explained is None:
@@ -118,7 +125,7 @@ def explain(error: Exception) -> InputError | None:
     return explained
 
 
-def report_sweep(folder: Path | None) -> bool:
+def report_sweep(folder: Path | None, ended_early: bool) -> bool:
     """Report on a sweep, if this was one; say whether jobs of it failed."""
     if folder is None or not folder.is_dir():
         return False
@@ -126,6 +133,8 @@ def report_sweep(folder: Path | None) -> bool:
 
     found = sweep_groups.read(folder)
     print(f"\n{sweep.write(found)}\n\n{best_trial(folder)}{folder}", flush=True)
+    if ended_early or found.lost:
+        print(f"go on with it: python scripts/resume.py {shlex.quote(str(folder))}", flush=True)
     return bool(found.lost)
 
 

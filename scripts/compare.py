@@ -138,6 +138,8 @@ def loss_table(a: dict[int, float], b: dict[int, float], around: int) -> Iterato
         step = steps[place]
         apart = "0" if str(a[step]) == str(b[step]) else f"{b[step] - a[step]:+.3g}"
         yield f"{step:>8}  {a[step]:<12.9g}  {b[step]:<12.9g}  {apart}"
+    if places[-1] + 1 < len(steps):
+        yield f"{'...':>8}"
 
 
 if __name__ == "__main__":

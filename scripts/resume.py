@@ -1,6 +1,6 @@
 """Go on with a run or a sweep that was stopped; it ends with the bits it would have had.
 
-usage: python scripts/resume.py RUN [--allow-changed] [key=value ...]
+usage: python scripts/resume.py RUN [--allow-changed] [--trust PACKAGE] [key=value ...]
        python scripts/resume.py SWEEP [--allow-changed] [hydra.key=value ...]
 
 example:
@@ -33,7 +33,9 @@ def main() -> int:
     arguments = parse()
     if sweep_resume.is_sweep(arguments.run):
         sweep_resume.go_on(arguments.run, arguments.overrides, arguments.allow_changed)
-    return resume.go_on(arguments.run, arguments.overrides, arguments.allow_changed)
+    return resume.go_on(
+        arguments.run, arguments.overrides, arguments.allow_changed, arguments.trust
+    )
 
 
 def parse() -> argparse.Namespace:
@@ -49,6 +51,14 @@ def parse() -> argparse.Namespace:
         "--allow-changed",
         action="store_true",
         help="go on although something changed that can alter bits",
+    )
+    parser.add_argument(
+        "--trust",
+        metavar="PACKAGE",
+        action="append",
+        default=[],
+        help="of a run: a package that classes may come from, beside trusted_packages of "
+        "configs/config.yaml",
     )
     return parser.parse_intermixed_args()
 

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 import train
 from seedbed import compose, launch, record
 from seedbed.errors import InputError
-from tests.running import ROOT
+from tests.running import ROOT, command
 
 
 def settings(**trainer: Any) -> DictConfig:
@@ -350,3 +350,13 @@ def test_a_folder_with_something_in_it_is_never_discarded(tmp_path: Path) -> Non
     for name in ("kept", "empty", "none"):
         train.discard_if_empty(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_ctrl_c_while_train_py_starts_leaves_no_traceback(tmp_path: Path) -> None:
+    """Its imports take half a second; the shell sees an interrupted command, as at any time."""
+    (tmp_path / "hydra.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    done = command("train.py", environment=environment)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    twin = command("-c", "import hydra", environment=environment)
+    assert "Traceback" in twin.stderr

@@ -564,7 +564,17 @@ def test_a_record_brings_no_environment_variables_along(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="configs/determinism names, got LD_PRELOAD"):
         resume.go_on(folder, (), allow_changed=True)
     path.write_text(text)
-    launch.require_known_variables(record.read_config(folder), folder)
+    launch.require_trusted(record.read_config(folder), folder)
+
+
+def test_a_record_does_not_say_which_packages_are_trusted(tmp_path: Path) -> None:
+    """Whoever goes on with it does: configs/config.yaml, or the command line."""
+    folder = stopped(tmp_path / "run")
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("- seedbed.data\n", "- seedbed.data\n- evil\n"))
+    with pytest.raises(InputError, match="got evil in the record; if you trust its code: --trust"):
+        resume.go_on(folder, (), allow_changed=True)
+    launch.require_trusted(record.read_config(folder), folder, ["evil"])
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def _unknown_option(path: str, text: str) -> InputError:
     advice = f"did you mean {group}={close[0]}" if close else f"see configs/{group}/"
     if not options:  # a group of Hydra's own
         options = _installed(text)
-        close = difflib.get_close_matches(option, [*options, *launchers.PLUGINS], n=1)
+        close = difflib.get_close_matches(option, [*options, *launchers.PLUGINS], n=1, cutoff=0.5)
         advice = f"did you mean {group}={close[0]}" if close else "choose one of these"
         if option in launchers.PLUGINS:
             advice = f"install it: {launchers.INSTALL}"

@@ -1,6 +1,7 @@
 """The one exception that stands for "your request cannot be served"."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -21,6 +22,8 @@ def exit_status(main: Callable[[], int]) -> int:
         reader of our output went away (`command | head`), as a shell reports it.
     """
     try:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as train.py has it while it imports
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, record, source
+from seedbed.config import is_trusted
 from seedbed.errors import InputError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -43,9 +44,25 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     return environment
 
 
-def require_known_variables(settings: DictConfig, run: Path) -> None:
-    """Raise InputError for a record's variable that no level here names: LD_PRELOAD runs code."""
-    levels = (source.project_root() / "configs" / "determinism").glob("*.yaml")
+def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
+    """Refuse a record that could run code which this checkout does not trust.
+
+    Args:
+        trust: packages that classes may come from, beside those of configs/config.yaml.
+
+    Raises:
+        InputError: it trusts other packages, or sets a variable that no level here names
+        (LD_PRELOAD runs code).
+    """
+    configs = source.project_root() / "configs"
+    local = [*record.read_config(configs / "config.yaml").trusted_packages, *trust]
+    for package in settings.get("trusted_packages") or ():
+        if package not in local and not is_trusted(str(package), local):
+            raise InputError(
+                f"{run}: expected trusted_packages of this checkout ({', '.join(local)}), got "
+                f"{package} in the record; if you trust its code: --trust {package}"
+            )
+    levels = (configs / "determinism").glob("*.yaml")
     known = {name for path in levels for name in record.read_config(path).get("env") or ()}
     for name in OmegaConf.select(settings, "determinism.env") or ():
         if name not in known:

@@ -104,8 +104,13 @@ class Origin:
     patched: dict[str, str]
 
 
-def go_on(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
+def go_on(
+    folder: Path, overrides: Sequence[str], allow_changed: bool, trust: Sequence[str] = ()
+) -> int:
     """Start a training process that goes on with a run; return its exit status.
+
+    Args:
+        trust: packages that classes may come from, beside those of configs/config.yaml.
 
     Raises:
         InputError: the folder is no run, or what is asked for cannot be.
@@ -113,7 +118,7 @@ def go_on(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
     recorded = record.read_config(folder)
     request = Request(parse(overrides, recorded), allow_changed)
     settings = with_request(recorded, request)
-    launch.require_known_variables(settings, folder)
+    launch.require_trusted(settings, folder, trust)
     config.check(settings)
     require_unfinished(folder)
     environment = launch.training_environment(settings)

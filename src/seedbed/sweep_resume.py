@@ -64,7 +64,8 @@ def run_job(settings: DictConfig, folder: Path, going_on: str | None) -> int:
         return launch.start(settings, folder)
     if _is_finished(folder):
         return 0
-    return resume.go_on(folder, (), allow_changed=going_on == _CHANGED)
+    trust = tuple(settings.trusted_packages)  # composed here, from what was typed
+    return resume.go_on(folder, (), going_on == _CHANGED, trust)
 
 
 def is_sweep(folder: Path) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from seedbed import compare, config, launch, record, restore, source
+from seedbed import compare, config, launch, record, restore
 from seedbed.compare import Comparison, Difference, Record
 from seedbed.errors import InputError
 from seedbed.record import Row
@@ -108,15 +108,7 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
     """
     settings = config.resolve(record.read_config(run))
     settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
-    configs = source.project_root() / "configs"
-    local = [*record.read_config(configs / "config.yaml").trusted_packages, *trust]
-    for package in settings.get("trusted_packages") or ():
-        if package not in local and not config.is_trusted(str(package), local):
-            raise InputError(
-                f"{run}: expected trusted_packages of this checkout ({', '.join(local)}), got "
-                f"{package} in the record; if you trust its code: --trust {package}"
-            )
-    launch.require_known_variables(settings, run)
+    launch.require_trusted(settings, run, trust)
     config.check(settings)
     return settings
 
