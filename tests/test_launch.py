@@ -249,7 +249,8 @@ def composition_error(
         ("seed=[", "overrides: ", "quote values with special characters"),
         ("seed", "overrides: ", "expected Hydra's key=value syntax"),
         ("~trainer.max_epoch", "trainer.max_epoch: ", "did you mean trainer.max_epochs"),
-        ("hydra/launcher=slurmm", "hydra/launcher: ", "choose one of these"),
+        ("hydra/launcher=somewhere", "hydra/launcher: ", "choose one of these"),
+        ("hydra/launcher=slurm", "hydra/launcher: ", "did you mean hydra/launcher=submitit_slurm"),
     ],
 )
 def test_what_hydra_refuses_is_explained_in_one_line(override: str, key: str, advice: str) -> None:

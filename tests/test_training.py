@@ -21,6 +21,7 @@ from seedbed import rng, schedules, tasks, training
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.journal import Silence
+from seedbed.record import RUNGS
 from seedbed.shards import Shards
 from seedbed.tasks import Classification, Regression
 from seedbed.training import Evaluation, Learner, Plan, Progress
@@ -113,14 +114,15 @@ class TestTrainStep:
         _, metric, rungs = take_step(watched, with_metric=with_metric, with_rungs=with_rungs)
         take_step(other)
         assert bits(watched.model) == bits(other.model)
-        assert (metric is not None, bool(rungs)) == (with_metric, with_rungs)
+        assert (metric is not None, rungs is not None) == (with_metric, with_rungs)
 
     def test_each_rung_sees_what_it_is_named_for(self) -> None:
         """Other ids, contents or weights change their rung, and no rung before it."""
 
         def rungs(changed: Batch, trained: Learner) -> dict[str, int]:
             step = training.train_step(trained, [changed], 1, Shards(), False, True)[2]
-            return {name: int(value) for name, value in step.items() if value is not None}
+            assert step is not None
+            return dict(zip(RUNGS, step.tolist(), strict=True))
 
         same, again = rungs(batch(0), learner()), rungs(batch(0), learner())
         assert same == again
@@ -171,6 +173,16 @@ class TestTrainStep:
             moved = training.to_device(images, learner(channels_last=wanted)).inputs
             assert moved.is_contiguous(memory_format=torch.channels_last) is wanted
         assert training.to_device(batch(0), learner(channels_last=True)).inputs.is_contiguous()
+
+    def test_convolutions_keep_to_the_order_of_images_of_one_channel(self) -> None:
+        """One channel is in both orders; the strides say which, and change no value."""
+        images = Batch(torch.arange(2), torch.rand(2, 1, 6, 6), torch.arange(2))
+        convolution = nn.Conv2d(1, 3, 3)
+        for wanted in (False, True):
+            moved = training.to_device(images, learner(channels_last=wanted)).inputs
+            assert torch.equal(moved, images.inputs)
+            found = convolution(moved)
+            assert found.is_contiguous(memory_format=torch.channels_last) is wanted
 
 
 class NoisyInEvaluation(nn.Module):

@@ -118,7 +118,8 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
     if level["seeding"]:
         rng.key_globals(rng.key(settings["seeds"]["init"], "init"))
     model: nn.Module = build.build(settings["model"], "model", trusted)
-    if level["channels_last"]:
+    # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
+    if level["channels_last"] and device.type != "cpu":
         model = model.to(memory_format=torch.channels_last)
     model = model.to(device)
     if level["on_nondeterministic"] == "error":

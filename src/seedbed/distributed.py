@@ -141,13 +141,13 @@ class SharedShards(Shards):
 def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
     """Sum `count` (a power of two) lists of tensors in a binary tree, as they come.
 
-    At most log2(count) + 1 lists are held at a time.
+    They are summed in place. At most log2(count) + 1 lists are held at a time.
     """
     if count == 1:
         return next(parts)
     left = tree_sum(parts, count // 2)
     right = tree_sum(parts, count // 2)
-    return [a + b for a, b in zip(left, right, strict=True)]
+    return [a.add_(b) for a, b in zip(left, right, strict=True)]
 
 
 def refuse_running_statistics(model: nn.Module) -> None:

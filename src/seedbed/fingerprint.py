@@ -11,11 +11,13 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors  # one call for any number of tensors
 
 from seedbed import rng
 from seedbed.record import RUNGS
@@ -25,30 +27,70 @@ _CHUNK_WORDS = 1 << 20
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 
-@torch.no_grad()
 def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
     """Hash the bits of tensors, in their order.
 
     Returns:
         int64 scalar on the tensors' device, not synchronised; 0 for no tensors.
     """
-    dense = (tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors)
-    runs = itertools.groupby(dense, key=lambda tensor: tensor.dtype)
-    words = [_words([tensor.reshape(-1) for tensor in run]) for _, run in runs]
-    if not words:
-        return torch.zeros((), dtype=torch.int64)
-    joined = words[0] if len(words) == 1 else torch.cat(words)
-    # The length takes part, because words that are 0 add nothing to the sum.
-    total = _hash_chunk(joined[:_CHUNK_WORDS]) + len(joined)
-    for index in range(1, -(-len(joined) // _CHUNK_WORDS)):
-        chunk = joined[index * _CHUNK_WORDS : (index + 1) * _CHUNK_WORDS]
-        total = total + _chunk_factor(index) * _hash_chunk(chunk)
-    return total
+    return of_lists([list(tensors)])[0]
 
 
-def combine(hashes: Sequence[Tensor]) -> Tensor:
-    """Hash several hashes into one, in their order: a batch's from its shards'."""
-    return hashes[0] if len(hashes) == 1 else of_tensors([torch.stack(list(hashes))])
+@torch.no_grad()
+def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Hash several lists of tensors, each as `of_tensors` does, in few operations.
+
+    Returns:
+        int64 (len(lists),) on the tensors' device, not synchronised. What lies on the CPU beside
+        tensors on a GPU (some optimizers' counts) is moved there.
+    """
+    runs = itertools.groupby(itertools.chain(*lists), attrgetter("dtype", "device", "is_sparse"))
+    words = [_words(list(run)) for _, run in runs] or [torch.zeros(0, dtype=torch.int32)]
+    if len(words) > 1:
+        device = next((w.device for w in words if w.device.type != "cpu"), words[0].device)
+        words = [torch.cat([each.to(device, non_blocking=True) for each in words])]
+    lengths = [sum(t.numel() * max(1, t.element_size() // 4) for t in each) for each in lists]
+    if sum(lengths) > _CHUNK_WORDS:
+        return torch.stack([_hash_large(part) for part in torch.split(words[0], lengths)])
+    coefficients, counts = _side_by_side(tuple(lengths), words[0].device)
+    products = words[0].to(torch.int64).mul_(coefficients)
+    return torch.stack([part.sum() for part in torch.split(products, lengths)]).add_(counts)
+
+
+def of_batch(ids: Tensor, contents: Sequence[Tensor], shard: int, shards: int) -> Tensor:
+    """Hash a shard of a batch: its sample ids, its contents.
+
+    Returns:
+        int64 (2, shards), 0 but for the shard's column, so that the sum over all shards has all.
+    """
+    found = of_lists([[ids], contents])
+    if shards == 1:
+        return found[:, None]
+    hashes = torch.zeros((2, shards), dtype=torch.int64, device=found.device)
+    hashes[:, shard] = found
+    return hashes
+
+
+def of_step(
+    before: Sequence[Tensor], model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> Tensor:
+    """Hash what a step left, and put it behind what led to it.
+
+    Args:
+        before: int64 (2, shards), the sum of what `of_batch` gave (a batch in one shard has that
+            shard's hashes, one in several the hashes of theirs); int64 (2,), of loss and gradients.
+
+    Returns:
+        int64 (len(RUNGS),) on the device, not synchronised; 0 for a rung that does not exist.
+    """
+    batch, passes = before
+    batch = batch[:, 0] if batch.shape[1] == 1 else of_lists([[each] for each in batch])
+    state: list[list[Tensor]] = [
+        list(model.parameters()),
+        list(model.buffers()),
+        optimizer_tensors(optimizer),
+    ]
+    return torch.cat([batch, passes, of_lists(state)])
 
 
 def text(value: int) -> str:
@@ -81,36 +123,29 @@ class Ladder:
     def __init__(self) -> None:
         self._steps: list[int] = []
         self._rungs: list[Tensor] = []
-        self._absent: tuple[str, ...] = ()
 
-    def add(self, step: int, rungs: dict[str, Tensor | None]) -> None:
-        """Note the rungs of a step: a hash for each of RUNGS, None for what does not exist."""
-        present = [hash for hash in rungs.values() if hash is not None]
-        device = next((h.device for h in present if h.device.type != "cpu"), present[0].device)
-        zero = torch.zeros((), dtype=torch.int64, device=device)
-        ordered = [rungs.get(name) for name in RUNGS]
-        self._absent = tuple(n for n, h in zip(RUNGS, ordered, strict=True) if h is None)
+    def add(self, step: int, rungs: Tensor) -> None:
+        """Note a step: int64 (len(RUNGS),), 0 for a rung that does not exist."""
         self._steps.append(step)
-        self._rungs.append(
-            torch.stack([zero if h is None else h.to(device, non_blocking=True) for h in ordered])
-        )
+        self._rungs.append(rungs)
 
     def take_rows(self) -> list[dict[str, object]]:
         """Return the rows of fingerprints.csv noted since the last call; waits for the device."""
         if not self._steps:
             return []
-        values = torch.stack(self._rungs).tolist()
         rows: list[dict[str, object]] = []
-        for step, hashes in zip(self._steps, values, strict=True):
-            row = {n: text(h) for n, h in zip(RUNGS, hashes, strict=True) if n not in self._absent}
-            rows.append({"step": step, **row})
+        for step, hashes in zip(self._steps, torch.stack(self._rungs).tolist(), strict=True):
+            there = {name: text(h) for name, h in zip(RUNGS, hashes, strict=True) if h != 0}
+            rows.append({"step": step, **there})
         self._steps, self._rungs = [], []
         return rows
 
 
-def _words(flat: list[Tensor]) -> Tensor:
-    """View the bits of 1-D tensors of one dtype as int32, in their order, 1-D."""
-    joined = flat[0] if len(flat) == 1 else torch.cat(flat)
+def _words(tensors: list[Tensor]) -> Tensor:
+    """Return the bits of tensors of one dtype and device, in their order, as int32 (N,)."""
+    if tensors[0].is_sparse:
+        tensors = [tensor.to_dense() for tensor in tensors]
+    joined: Tensor = _flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
     if joined.is_complex():
         joined = torch.view_as_real(joined).view(-1)
     if joined.dtype is torch.bool:
@@ -118,8 +153,27 @@ def _words(flat: list[Tensor]) -> Tensor:
     return joined.view(_INTEGER_OF_SIZE[joined.element_size()]).to(torch.int32)
 
 
-def _hash_chunk(words: Tensor) -> Tensor:
-    return torch.mul(words, _coefficients(words.device)[: len(words)]).sum()
+def _hash_large(words: Tensor) -> Tensor:
+    """Hash words of any number, a chunk at a time."""
+    coefficients = _coefficients(words.device)
+    total = torch.full((), len(words), device=words.device)
+    for index, chunk in enumerate(torch.split(words, _CHUNK_WORDS)):
+        hashed = chunk.to(torch.int64).mul_(coefficients[: len(chunk)]).sum()
+        total += hashed if index == 0 else _chunk_factor(index) * hashed
+    return total
+
+
+@lru_cache(maxsize=8)
+def _side_by_side(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the coefficients of several lists' words, int64 (sum,), and their numbers.
+
+    The numbers take part in the hash, because words that are 0 add nothing to the sum.
+    """
+    coefficients = _coefficients(device)
+    counts = torch.tensor(lengths, dtype=torch.int64, device=device)
+    if len(lengths) == 1:
+        return coefficients[: lengths[0]], counts
+    return torch.cat([coefficients[:length] for length in lengths]), counts
 
 
 @lru_cache

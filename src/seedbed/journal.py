@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from seedbed import checkpoint, fingerprint, record
 from seedbed.errors import InputError
-from seedbed.training import Evaluation, Learner, Plan, Progress, Rungs
+from seedbed.training import Evaluation, Learner, Plan, Progress
 
 
 class Observer(Protocol):
@@ -67,10 +67,12 @@ class Journal:
         first_step = (resumed_from or {}).get("progress", {}).get("step", 0)
         self._bar = _bar(plan.total_steps, first_step)
 
-    def note_step(self, step: int, loss: Tensor, metric: Tensor | None, rungs: Rungs) -> None:
+    def note_step(
+        self, step: int, loss: Tensor, metric: Tensor | None, rungs: Tensor | None
+    ) -> None:
         """Note a step; nothing is read from the device yet."""
         self._pending.append((step, loss, metric))
-        if rungs:
+        if rungs is not None:
             self._ladder.add(step, rungs)
         if self._bar is not None:
             self._bar.update()
@@ -230,7 +232,9 @@ class Silence(Journal):
     def __init__(self) -> None:
         self.last = {}
 
-    def note_step(self, step: int, loss: Tensor, metric: Tensor | None, rungs: Rungs) -> None:
+    def note_step(
+        self, step: int, loss: Tensor, metric: Tensor | None, rungs: Tensor | None
+    ) -> None:
         """Note nothing."""
 
     def write(self, progress: Progress) -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 
 from seedbed import assemble, checkpoint, config, fingerprint, record, training
@@ -66,6 +67,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
             rungs = training.train_step(learner, batches, number, shards, False, True)[2]
         else:
             rungs = take_noted(learner, source, places, number, shards, events)
+        assert rungs is not None  # they were asked for
         ladder.add(number, rungs)
     rows = [{name: str(cell) for name, cell in row.items()} for row in ladder.take_rows()]
     return Trace(start, rows, events)
@@ -101,7 +103,7 @@ def take_noted(
     step: int,
     shards: Shards,
     events: list[Event],
-) -> training.Rungs:
+) -> torch.Tensor | None:
     """Take a step with its events noted; return its rungs."""
     events += state_events(learner, BEFORE)
     with noted(source, events):

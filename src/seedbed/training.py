@@ -17,8 +17,6 @@ from seedbed.shards import Shards
 if TYPE_CHECKING:
     from seedbed.journal import Journal
 
-Rungs = dict[str, Tensor | None]
-
 
 @dataclass(frozen=True)
 class Learner:
@@ -151,7 +149,7 @@ def train_step(
     shards: Shards,
     with_metric: bool,
     with_rungs: bool,
-) -> tuple[Tensor, Tensor | None, Rungs]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Take one step: forward and backward for each shard, their mean, clipping, the update.
 
     Args:
@@ -159,7 +157,7 @@ def train_step(
 
     Returns:
         The whole batch's loss and (if asked for) metric, scalars on the device, not synchronised;
-        the fingerprints of the step (if asked for).
+        the fingerprints of the step (if asked for), as `fingerprint.Ladder` takes them.
     """
     model, optimizer = learner.model, learner.optimizer
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -167,24 +165,23 @@ def train_step(
     def parts() -> Iterator[list[Tensor]]:
         for index, batch in zip(shards.mine, batches, strict=True):
             batch = to_device(batch, learner)
-            hashes = [_hashes(batch, index, shards.count)] if with_rungs else []
+            hashes = [_hash_batch(batch, index, shards.count)] if with_rungs else []
             _key_draws(learner, step, index)
             yield hashes + forward_and_backward(learner, parameters, batch, with_metric)
 
     mean = iter(shards.reduce(parts()))
-    hashes = next(mean) if with_rungs else None
+    hashes = [next(mean)] if with_rungs else []
     loss, metric = next(mean), next(mean) if with_metric else None
     gradients = list(mean)
     if shards.count > 1:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-    rungs = {} if hashes is None else _rungs_before(hashes, loss, gradients)
+    if with_rungs:  # before clipping changes gradients in place
+        hashes.append(fingerprint.of_lists([[loss], gradients]))
     if learner.gradient_clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, learner.gradient_clip_norm)
     optimizer.step()
-    if with_rungs:
-        rungs |= _rungs_after(model, optimizer)
-    return loss, metric, rungs
+    return loss, metric, fingerprint.of_step(hashes, model, optimizer) if with_rungs else None
 
 
 def forward_and_backward(
@@ -192,7 +189,8 @@ def forward_and_backward(
 ) -> list[Tensor]:
     """Return the loss of a batch, its metric (if asked for), and each parameter's gradient."""
     loss, outputs = forward(learner, batch)
-    learner.optimizer.zero_grad()
+    for parameter in parameters:
+        parameter.grad = None
     loss.backward()  # type: ignore[no-untyped-call]
     metric = [_metric(learner, outputs, batch)] if with_metric else []
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -269,11 +267,19 @@ def to_device(batch: Batch, learner: Learner) -> Batch:
 
     def move(tensor: Tensor) -> Tensor:
         moved = tensor.to(learner.device, non_blocking=True)
-        if learner.channels_last and moved.dim() == 4:
-            return moved.to(memory_format=torch.channels_last)
-        return moved
+        return _channels_last(moved) if learner.channels_last and moved.dim() == 4 else moved
 
     return Batch(batch.ids, map_tensors(move, batch.inputs), map_tensors(move, batch.targets))
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """Return images (B, C, H, W) in the memory order (B, H, W, C), with strides that say so.
+
+    One channel is in both orders, and convolutions would take it for the other one.
+    """
+    _, channels, height, width = images.shape
+    strides = (height * width * channels, 1, width * channels, channels)
+    return images.contiguous(memory_format=torch.channels_last).as_strided(images.shape, strides)
 
 
 def _key_draws(learner: Learner, step: int, place: int) -> None:
@@ -287,29 +293,6 @@ def _metric(learner: Learner, outputs: Tensor, batch: Batch) -> Tensor:
     return learner.task.metric(outputs.detach().float(), batch.targets).mean()
 
 
-def _hashes(batch: Batch, index: int, count: int) -> Tensor:
-    """Return the fingerprints of a shard's sample ids and contents, each in its shard's column."""
-    contents = fingerprint.of_tensors(tensors_of((batch.inputs, batch.targets)))
-    hashes = torch.zeros((2, count), dtype=torch.int64, device=contents.device)
-    hashes[0, index] = fingerprint.of_tensors([batch.ids]).to(contents.device)
-    hashes[1, index] = contents
-    return hashes
-
-
-def _rungs_before(hashes: Tensor, loss: Tensor, gradients: Sequence[Tensor]) -> Rungs:
-    return {
-        "sample_ids": fingerprint.combine(list(hashes[0])),
-        "batch": fingerprint.combine(list(hashes[1])),
-        "loss": fingerprint.of_tensors([loss]),
-        "gradients": fingerprint.of_tensors(gradients),
-    }
-
-
-def _rungs_after(model: nn.Module, optimizer: torch.optim.Optimizer) -> Rungs:
-    buffers = list(model.buffers())
-    state = fingerprint.optimizer_tensors(optimizer)
-    return {
-        "weights": fingerprint.of_tensors(model.parameters()),
-        "buffers": fingerprint.of_tensors(buffers) if buffers else None,
-        "optimizer": fingerprint.of_tensors(state) if state else None,
-    }
+def _hash_batch(batch: Batch, index: int, count: int) -> Tensor:
+    contents = tensors_of((batch.inputs, batch.targets))
+    return fingerprint.of_batch(batch.ids, contents, index, count)
