@@ -57,18 +57,20 @@ def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
     return torch.stack([part.sum() for part in torch.split(products, lengths)]).add_(counts)
 
 
-def of_batch(ids: Tensor, contents: Sequence[Tensor], shard: int, shards: int) -> Tensor:
-    """Hash a shard of a batch: its sample ids, its contents.
+def of_batch(
+    ids: Sequence[Tensor], contents: Sequence[Sequence[Tensor]], first: int, shards: int
+) -> Tensor:
+    """Hash those shards of a batch that are at hand: sample ids and contents of each.
+
+    Args:
+        first: the number of the first of them; the others follow it.
+        shards: how many the batch has.
 
     Returns:
-        int64 (2, shards), 0 but for the shard's column, so that the sum over all shards has all.
+        int64 (2, shards), 0 for shards that are elsewhere: the sum over all processes has all.
     """
-    found = of_lists([[ids], contents])
-    if shards == 1:
-        return found[:, None]
-    hashes = torch.zeros((2, shards), dtype=torch.int64, device=found.device)
-    hashes[:, shard] = found
-    return hashes
+    found = of_lists([*([each] for each in ids), *contents]).view(2, len(ids))
+    return torch.nn.functional.pad(found, (first, shards - first - len(ids)))
 
 
 def of_step(
@@ -77,7 +79,7 @@ def of_step(
     """Hash what a step left, and put it behind what led to it.
 
     Args:
-        before: int64 (2, shards), the sum of what `of_batch` gave (a batch in one shard has that
+        before: int64 (2, shards), what `of_batch` gave in all (a batch in one shard has that
             shard's hashes, one in several the hashes of theirs); int64 (2,), of loss and gradients.
 
     Returns:

@@ -161,13 +161,14 @@ def train_step(
     """
     model, optimizer = learner.model, learner.optimizer
     parameters = [p for p in model.parameters() if p.requires_grad]
+    batches = [to_device(batch, learner) for batch in batches]
 
     def parts() -> Iterator[list[Tensor]]:
+        hashes = _hash_batches(batches, shards) if with_rungs else []
         for index, batch in zip(shards.mine, batches, strict=True):
-            batch = to_device(batch, learner)
-            hashes = [_hash_batch(batch, index, shards.count)] if with_rungs else []
             _key_draws(learner, step, index)
             yield hashes + forward_and_backward(learner, parameters, batch, with_metric)
+            hashes = [torch.zeros_like(each) for each in hashes]  # the first part has them all
 
     mean = iter(shards.reduce(parts()))
     hashes = [next(mean)] if with_rungs else []
@@ -293,6 +294,7 @@ def _metric(learner: Learner, outputs: Tensor, batch: Batch) -> Tensor:
     return learner.task.metric(outputs.detach().float(), batch.targets).mean()
 
 
-def _hash_batch(batch: Batch, index: int, count: int) -> Tensor:
-    contents = tensors_of((batch.inputs, batch.targets))
-    return fingerprint.of_batch(batch.ids, contents, index, count)
+def _hash_batches(batches: Sequence[Batch], shards: Shards) -> list[Tensor]:
+    contents = [tensors_of((batch.inputs, batch.targets)) for batch in batches]
+    ids = [batch.ids for batch in batches]
+    return [fingerprint.of_batch(ids, contents, shards.mine.start, shards.count)]
