@@ -33,16 +33,16 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 class TestWaiting:
     def environment(self, monkeypatch: pytest.MonkeyPatch, cores: int) -> dict[str, str]:
-        """Return the environment of a run with two threads and two loader workers."""
+        """Return the environment of a run of two processes with two threads."""
         monkeypatch.setattr(os, "cpu_count", lambda: cores)
         level = {"name": "strict", "threads": 2, "env": {}}
-        config = {"determinism": level, "data": {"num_workers": 2}, "trainer": {"processes": 1}}
+        config = {"determinism": level, "data": {"num_workers": 0}, "trainer": {"processes": 2}}
         return launch.training_environment(OmegaConf.create(config))
 
     def test_threads_wait_asleep_where_there_are_fewer_cores(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Spinning threads do not keep the loader's workers from the cores."""
+        """Spinning threads of one process do not keep those of another from the cores."""
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         assert self.environment(monkeypatch, cores=2)["OMP_WAIT_POLICY"] == "PASSIVE"
 

@@ -101,6 +101,26 @@ class Circumstances(Noisy):
         return torch.tensor(found), torch.tensor(index)
 
 
+class OddTensors(Noisy):
+    """A batch of tensors of many kinds, in mappings and tuples."""
+
+    def fetch(self, ids: Any, _key: int | None) -> tuple[Any, Tensor]:
+        image = torch.rand(4, 1, 6, 5)
+        kinds = {
+            "one channel, last": image.as_strided(image.shape, (30, 1, 5, 1)),
+            "three channels, last": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
+            "transposed": torch.rand(3, 4).t(),
+            "a view": torch.rand(6)[::2],
+            "empty": torch.rand(0, 3),
+            "scalar": torch.rand(()),
+            "half": torch.rand(3).to(torch.bfloat16),
+            "truth": torch.rand(3) > 0.5,
+            "NaN": torch.tensor([0x7FC00001, -0x80000000], dtype=torch.int32).view(torch.float32),
+            "large": torch.rand(2**18 + 1),
+        }
+        return (kinds, [torch.rand(2), "text"]), torch.from_numpy(ids)
+
+
 def noisy_collate(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     inputs, targets = zip(*samples, strict=True)
     return torch.stack(inputs) + torch.rand(()), torch.stack(targets)
@@ -317,6 +337,23 @@ def test_workers_get_the_level_and_leave_signals_to_the_training_process() -> No
     assert batch.inputs.all()
     here = Source(Circumstances(), "train", 0)[next(positions())]
     assert here.inputs[0].tolist() == [True, False, False, False], "twin: it is not so anyway"
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> None:
+    """Bits, types and shapes, and the strides, by which PyTorch chooses among its kernels."""
+
+    def told(how: Loading) -> list[Any]:
+        source = Source(OddTensors(), "train", seed=0)
+        tensors = loader.tensors_of(next(loader.load(source, positions(last=1), how, LEVEL)))
+        return [
+            (t.dtype, t.shape, t.is_sparse or t.stride(), int(fingerprint.of_tensors([t])))
+            for t in tensors
+        ]
+
+    here = told(IN_THIS_PROCESS)
+    assert len(here) == 13
+    assert told(Loading(num_workers=1, start_method=start_method)) == here
 
 
 @pytest.mark.parametrize("persistent", [True, False])

@@ -36,7 +36,7 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     """Return the environment variables that the training process starts with."""
     level: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
     environment = determinism.environment_variables(level, os.environ)
-    busy = config.trainer.processes * ((level["threads"] or 1) + config.data.num_workers)
+    busy = config.trainer.processes * (level["threads"] or 1)
     if busy > (os.cpu_count() or 1):
         # Threads that wait for each other, spinning, hold the cores that the others need: a step
         # may take several times as long. It changes no bit.
