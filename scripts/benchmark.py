@@ -46,7 +46,8 @@ The programs:
   loads nothing, **augments nothing**, logs nothing and keeps no record. "channels-last" is the same
   in the memory order that Seedbed's levels use.
 - **Seedbed** under its levels. It shifts and rotates every image, validates and logs, and writes
-  the record. `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise.
+  the record. `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise;
+  "no augmentation" is the same work on images as the bare loop does.
 - **plain PyTorch loop** (`scripts/peers/plain.py`): torchvision's MNIST with its transforms, among
   them the same shift and rotation, and a `DataLoader`.
 - **Lightning** (`scripts/peers/lightning_loop.py`): the same data, with ModelCheckpoint,

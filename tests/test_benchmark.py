@@ -115,6 +115,7 @@ def test_every_knob_makes_a_configuration() -> None:
     """No row names an override that the configuration does not take."""
     for words in (
         *benchmark_programs.LEVELS.values(),
+        *benchmark_programs.PLAIN_IMAGES.values(),
         *benchmark_programs.WORKERS.values(),
         *benchmark_programs.COMPILED.values(),
         *(("determinism=strict", *words) for words in benchmark_programs.KNOBS.values()),

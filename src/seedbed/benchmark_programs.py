@@ -44,6 +44,11 @@ LEVELS = {
     "seeded, no fingerprints": ("determinism=seeded", "fingerprint.every_steps=0"),
     "fast": ("determinism=fast",),
 }
+# The work of the bare loop, which augments nothing.
+PLAIN_IMAGES = {
+    f"{name}, no augmentation": (*LEVELS[name], "data.augment=null")
+    for name in ("strict", "strict, no fingerprints", "fast")
+}
 WORKERS = {
     "strict, 2 workers": ("determinism=strict", "data.num_workers=2"),
     "fast, 2 workers": ("determinism=fast", "data.num_workers=2"),

@@ -25,14 +25,17 @@ class Target:
 CNN, LSTM = programs.CNN_64.name, programs.LSTM.name
 TARGETS = (
     Target("strict, no fingerprints", programs.BARE, CNN, 0.97),
+    Target("strict, no fingerprints, no augmentation", programs.BARE, CNN, 0.97),
     Target("strict, no fingerprints", programs.BARE, LSTM, 0.97),
     Target("strict", programs.BARE, CNN, 0.93),
+    Target("strict, no augmentation", programs.BARE, CNN, 0.93),
     Target("strict", programs.BARE, LSTM, 0.93),
     Target("strict", "fast", CNN, 0.95),
     Target("strict", "fast", LSTM, 0.95),
     Target("strict", programs.LIGHTNING, CNN, 1.9),
     Target("strict", programs.PLAIN, CNN, 1.5),
     Target("fast", programs.BARE, CNN, 1.25),
+    Target("fast, no augmentation", programs.BARE, CNN, 1.25),
     Target("strict, 2 workers", "strict", CNN, 1.0),
 )
 
