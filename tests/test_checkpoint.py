@@ -298,3 +298,20 @@ def test_buffers_that_are_not_persistent_come_back(tmp_path: Path) -> None:
     checkpoint.save(state | buffers, tmp_path / "with.pt")
     checkpoint.load_model(fresh, checkpoint.load(tmp_path / "with.pt"))
     assert fresh.steps == 7
+
+
+def test_optimizer_state_gets_the_memory_order_of_the_parameters() -> None:
+    """A GPU saves it in another; fused kernels go through memory as it lies. Values stay."""
+    weight = nn.Parameter(torch.arange(120.0).view(2, 3, 4, 5))
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    state = optimizer.state_dict()
+    moments = state["state"][0]
+    saved = moments["exp_avg"].clone()
+    moments["exp_avg"] = saved.to(memory_format=torch.channels_last)
+    checkpoint.load_optimizer(optimizer, state)
+    assert optimizer.state[weight]["exp_avg"].stride() == weight.stride()
+    assert torch.equal(optimizer.state[weight]["exp_avg"], saved)
+    optimizer.load_state_dict(state)
+    assert optimizer.state[weight]["exp_avg"].stride() != weight.stride(), "twin: PyTorch alone"

@@ -94,9 +94,21 @@ def bits(tensor: Tensor) -> bytes:
 def test_the_tree_is_the_one_that_is_drawn() -> None:
     """Four lists of tensors are summed as (a + b) + (c + d)."""
     a, b, c, d = map(numbers, range(4))
-    drawn = (a + b) + (c + d)
     (total,) = tree_sum(iter([[a], [b], [c], [d]]), 4)
-    assert bits(total) == bits(drawn)
+    assert bits(total) == bits((a + b) + (c + d))
+
+
+def test_gradients_that_share_their_memory_are_summed_like_others() -> None:
+    """Autograd may hand one buffer to two parameters; complex ones are averaged, too."""
+    shared = [torch.ones(3) for _ in range(2)]
+    parts = iter([[part.view(1, 3), part.view(3, 1)] for part in shared])
+    assert [t.flatten().tolist() for t in tree_sum(parts, 2)] == [[2.0] * 3] * 2
+    for processes in (1, 2):
+        shards = SharedShards(2, lambda: False)
+        shards.mine = range(2 // processes)
+        numbers = [[torch.ones(2)] * 2 + [torch.ones(2, dtype=torch.complex64)] for _ in "ab"]
+        means = shards.reduce(iter(numbers))
+        assert [mean.tolist() for mean in means] == [[1 / processes] * 2] * 3
 
 
 def test_another_order_of_sums_gives_other_bits() -> None:
@@ -486,3 +498,32 @@ def test_normalisation_without_running_statistics_is_welcome() -> None:
     """Twin: group norm, and batch norm that tracks nothing, can be trained in shards."""
     layers = [nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4), nn.BatchNorm1d(4, track_running_stats=False)]
     SharedShards(SHARDS, lambda: False).begin(learner_of(nn.Sequential(*layers)), 0)
+
+
+class Counting(nn.Module):
+    """A model that counts its forward passes, or only keeps a number."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.head, self.counts = nn.Linear(FEATURES, CLASSES), counts
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.counts:
+            self.passes += 1
+        return self.head(x)
+
+
+def test_a_buffer_that_forward_passes_change_is_refused() -> None:
+    """One process would change it for every slice, two for half of them; twin: one that stays."""
+    for counts in (False, True):
+        learner, shards = learner_of(Counting(counts)), SharedShards(SHARDS, lambda: False)
+        shards.begin(learner, 0)
+        step = partial(training.train_step, learner, batch_of(1, shards), 1, shards, False, False)
+        if counts:
+            with pytest.raises(
+                InputError, match=r"model\.passes: expected a buffer that no forward"
+            ):
+                step()
+        else:
+            step()

@@ -3,7 +3,9 @@
 import multiprocessing
 import random
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from seedbed.data.adding import AddingProblem
 from seedbed.data.augment import ShiftAndRotate
 from seedbed.data.loader import Batch, Loading, Position, Source
 from seedbed.data.mnist5k import MNIST5k
+from tests.running import command
 
 # Five workers are more than this machine may have cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -364,6 +367,36 @@ def test_no_worker_outlives_its_loading(persistent: bool) -> None:
     assert len(multiprocessing.active_children()) == 2
     batches.close()  # type: ignore[attr-defined]
     assert multiprocessing.active_children() == []
+
+
+ORPHANS = """
+import multiprocessing, os, signal, torch
+from seedbed.data import loader
+
+class Wide:
+    def __len__(self): return 64
+    def __getitem__(self, index): return torch.zeros(50_000), torch.tensor(index)
+
+positions = loader.training_positions(64, 4, 0, 0, 16)
+batches = loader.load(loader.Source(Wide(), "train", 0), positions, loader.Loading(2), LEVEL)
+next(batches)
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_no_worker_outlives_a_killed_training_process(tmp_path: Path) -> None:
+    """Nobody reads what it wants to hand over, and nobody tells it; it notices all the same."""
+    script = tmp_path / "killed.py"
+    script.write_text(f"LEVEL = {LEVEL!r}\n{ORPHANS}")
+    done = command(str(script))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    workers = [Path("/proc", pid) for pid in done.stdout.split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 20
+    while any(worker.exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [worker for worker in workers if worker.exists()]
 
 
 class Pair(NamedTuple):

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from seedbed import refusals
+from seedbed import refusals, tasks, training
+from seedbed.data.loader import Batch
 from seedbed.errors import InputError
+from seedbed.shards import Shards
 from tests.refused import BackwardRefused, ForwardRefused
 
 
@@ -94,3 +96,18 @@ def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
     refusals.check_recurrent_dropout(model, "cpu")
     refusals.check_recurrent_dropout(nn.LSTM(3, 4, num_layers=2), "cuda")
     refusals.check_recurrent_dropout(nn.Sequential(nn.LSTM(3, 4), nn.Dropout(0.5)), "cuda")
+
+
+def test_an_operation_that_is_refused_beside_the_steps_is_named_too() -> None:
+    """In an evaluation, or in a transform; other errors stay what they are."""
+    model = ForwardRefused()
+    learner = training.Learner(
+        model, torch.optim.SGD(model.parameters()), tasks.Classification(0.0), torch.device("cpu")
+    )
+    batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
+    with deterministic(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
+        training.explained(learner, lambda: training.evaluate(learner, [batch], Shards()))
+    with deterministic(), pytest.raises(InputError, match="put_"):
+        training.explained(learner, lambda: torch.zeros(3).put_(torch.arange(3), torch.ones(3)))
+    with pytest.raises(RuntimeError, match=r"size mismatch|shapes cannot"):
+        training.explained(learner, lambda: torch.ones(2, 3) @ torch.ones(2, 3))

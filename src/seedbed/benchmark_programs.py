@@ -65,7 +65,7 @@ KNOBS = {
     "keys for the global generators": ("determinism.seeding=false",),
     "fingerprints but of each 100th step": ("fingerprint.every_steps=100",),
     "fingerprints": (f"fingerprint.every_steps={NO_RUNG}",),
-    "channels-last (every level has it)": ("determinism.channels_last=false",),
+    "channels-last": ("determinism.channels_last=false",),
     "the second thread": ("determinism.threads=1",),
 }
 # Of a GPU: without one they change nothing that could be measured.

@@ -56,6 +56,24 @@ def load_model(model: nn.Module, state: dict[str, Any]) -> None:
         buffers[name].copy_(value)
 
 
+@torch.no_grad()
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a checkpoint's optimizer state, in the memory order that the parameters have here.
+
+    PyTorch keeps the order that it was saved in, which on a GPU is another than on a CPU, and its
+    fused kernels go through memory as it lies.
+
+    Raises:
+        KeyError, RuntimeError, ValueError: it is another optimizer's.
+    """
+    optimizer.load_state_dict(state)
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            alike = isinstance(value, Tensor) and value.shape == parameter.shape
+            if alike and value.stride() != parameter.stride():
+                values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU.
 

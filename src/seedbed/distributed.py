@@ -58,6 +58,7 @@ class SharedShards(Shards):
         self.mine = range(rank * size, (rank + 1) * size)
         self.writes_record = rank == 0
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
+        self._buffers: dict[str, tuple[int, int]] | None = None
 
     def stop_requested(self) -> bool:
         """Say whether any process was asked to stop, as of the step before the last.
@@ -72,6 +73,7 @@ class SharedShards(Shards):
     def begin(self, learner: Learner, step: int) -> None:
         """Refuse running statistics, and processes that begin unlike."""
         refuse_running_statistics(learner.model)
+        self._model, self._buffers = learner.model, _buffers(learner.model)
         self.compare(learner, step)
 
     def compare(self, learner: Learner, step: int) -> None:
@@ -105,12 +107,15 @@ class SharedShards(Shards):
     def reduce(self, parts: Iterator[list[Tensor]]) -> list[Tensor]:
         """Return the means of floats and the sums of integers over all slices."""
         sums = tree_sum(parts, len(self.mine))
+        if self._buffers is not None:  # in the first step: later ones are like it
+            refuse_changed_buffers(self._model, self._buffers)
+            self._buffers = None
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)
             self._sum_across([*sums, flag], self._others)
             self._flags = (self._flags[1], flag)
         # A power of two: nothing is rounded.
-        return [t.div_(self.count) if t.is_floating_point() else t for t in sums]
+        return [t / self.count if t.is_floating_point() or t.is_complex() else t for t in sums]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Do something in every process; return all results, or be interrupted together."""
@@ -141,13 +146,13 @@ class SharedShards(Shards):
 def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
     """Sum `count` (a power of two) lists of tensors in a binary tree, as they come.
 
-    They are summed in place. At most log2(count) + 1 lists are held at a time.
+    At most log2(count) + 1 lists are held at a time.
     """
     if count == 1:
         return next(parts)
     left = tree_sum(parts, count // 2)
     right = tree_sum(parts, count // 2)
-    return [a.add_(b) for a, b in zip(left, right, strict=True)]
+    return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share their memory
 
 
 def refuse_running_statistics(model: nn.Module) -> None:
@@ -163,6 +168,29 @@ def refuse_running_statistics(model: nn.Module) -> None:
                 f"{type(module).__name__}, which would see one slice of a batch at a time; use "
                 "GroupNorm, or track_running_stats=False, or trainer.shards=1"
             )
+
+
+def refuse_changed_buffers(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
+    """Refuse a model whose forward pass changes a buffer: how often depends on who has a slice.
+
+    Args:
+        before: what `_buffers` gave before the forward passes.
+
+    Raises:
+        InputError: it names the first one.
+    """
+    for path, state in _buffers(model).items():
+        if before.get(path) != state:
+            raise InputError(
+                f"model.{path}: expected a buffer that no forward pass changes with "
+                "trainer.shards > 1, got one that each slice of a batch changes; use "
+                "trainer.shards=1"
+            )
+
+
+def _buffers(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return what changes when a buffer is replaced or written to, by its name."""
+    return {path: (id(buffer), buffer._version) for path, buffer in model.named_buffers()}
 
 
 def _flatten(tensors: Sequence[Tensor]) -> list[Tensor]:

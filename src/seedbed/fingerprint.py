@@ -48,8 +48,9 @@ def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
     words = [_words(list(run)) for _, run in runs] or [torch.zeros(0, dtype=torch.int32)]
     if len(words) > 1:
         device = next((w.device for w in words if w.device.type != "cpu"), words[0].device)
-        words = [torch.cat([each.to(device, non_blocking=True) for each in words])]
-    lengths = [sum(t.numel() * max(1, t.element_size() // 4) for t in each) for each in lists]
+        waits = device.type != "cuda"
+        words = [torch.cat([each.to(device, non_blocking=not waits) for each in words])]
+    lengths = [sum(t.numel() * _words_per_element(t.dtype) for t in each) for each in lists]
     if sum(lengths) > _CHUNK_WORDS:
         return torch.stack([_hash_large(part) for part in torch.split(words[0], lengths)])
     coefficients, counts = _side_by_side(tuple(lengths), words[0].device)
@@ -148,11 +149,18 @@ def _words(tensors: list[Tensor]) -> Tensor:
     if tensors[0].is_sparse:
         tensors = [tensor.to_dense() for tensor in tensors]
     joined: Tensor = _flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
+    joined = joined.as_strided((len(joined),), (1,))  # one element may have had any stride
     if joined.is_complex():
         joined = torch.view_as_real(joined).view(-1)
     if joined.dtype is torch.bool:
         return joined.to(torch.int32)
     return joined.view(_INTEGER_OF_SIZE[joined.element_size()]).to(torch.int32)
+
+
+@lru_cache
+def _words_per_element(dtype: torch.dtype) -> int:
+    numbers = 2 if dtype.is_complex else 1
+    return numbers * max(1, dtype.itemsize // numbers // 4)
 
 
 def _hash_large(words: Tensor) -> Tensor:
@@ -165,7 +173,7 @@ def _hash_large(words: Tensor) -> Tensor:
     return total
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _side_by_side(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the coefficients of several lists' words, int64 (sum,), and their numbers.
 

@@ -78,7 +78,7 @@ def load(
         for name, length in state["table_bytes"].items():
             record.require_bytes(folder / name, length)
         checkpoint.load_model(learner.model, state)
-        learner.optimizer.load_state_dict(state["optimizer"])
+        checkpoint.load_optimizer(learner.optimizer, state["optimizer"])
         change_options(learner.optimizer, changes)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(

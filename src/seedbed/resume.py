@@ -46,7 +46,7 @@ _NEUTRAL_ENVIRONMENT = (
     "versions.omegaconf",
 )
 # What torchrun tells its processes: another text each time.
-_TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
+_TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
 # Files of a checkout that a training process does not read: it has config.yaml.
 _NEUTRAL_FILES = (
     ".*", "*.md", "LICENSE", "Makefile", "configs/*", "docs/*", "requirements*", "scripts/*",

@@ -7,6 +7,7 @@ that cannot be served, 130 or 143 after an interruption, 128 + N after a death b
 """
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -17,7 +18,9 @@ from seedbed import launch, record
 from seedbed.errors import InputError, exit_status
 
 # What summary.json says of a run that ended in peace although torchrun was asked to stop it.
-_STATUSES = {"finished": 0, "failed": 2}
+# One that is still running was killed, because it did not stop in time.
+_STATUSES = {"finished": 0, "failed": 2, "running": 128 + signal.SIGKILL}
+SHUTDOWN_SECONDS = 600
 
 
 def main() -> int:
@@ -27,6 +30,8 @@ def main() -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     logging.disable(logging.CRITICAL)  # the processes speak for themselves
+    # A process that is asked to stop ends its step and saves a checkpoint: give it the time.
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     handle_signals(SignalException)
     try:
         run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *sys.argv[1:]])

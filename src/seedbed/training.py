@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from seedbed.shards import Shards
 
 if TYPE_CHECKING:
     from seedbed.journal import Journal
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def fit(
         while True:
             if plan.validates_after(progress.step) and progress.validated_step < progress.step:
                 shards.compare(learner, progress.step)
-                result = evaluate(learner, validation(), shards)
+                result = explained(learner, lambda: evaluate(learner, validation(), shards))
                 is_best = note_result(progress, result, learner.task.higher_is_better)
                 journal.note_validation(progress, result, is_best)
             patience = plan.early_stopping_patience
@@ -118,18 +120,13 @@ def fit(
                 break
             if shards.stop_requested():
                 raise Interrupted
-            parts = [next(batches) for _ in shards.mine]
+            parts = explained(learner, lambda: [next(batches) for _ in shards.mine])
             set_learning_rate(learner.optimizer, plan.learning_rate_factor(progress.step))
             step = progress.step + 1
             logs = plan.is_due(plan.log_every_steps, step)
             climbs = plan.is_due(plan.fingerprint_every_steps, step)
-            try:
-                loss, metric, rungs = train_step(learner, parts, step, shards, logs, climbs)
-            except RuntimeError as error:
-                if not refusals.is_refusal(error):
-                    raise
-                repeat = functools.partial(train_step, learner, parts, step, shards, logs, climbs)
-                raise refusals.explain(error, learner.model, repeat) from None
+            take = functools.partial(train_step, learner, parts, step, shards, logs, climbs)
+            loss, metric, rungs = explained(learner, take)
             progress.step = step
             journal.note_step(step, loss, metric, rungs)
             if logs or step % 100 == 0:
@@ -140,6 +137,16 @@ def fit(
         save()
         raise
     save()
+
+
+def explained(learner: Learner, work: Callable[[], T]) -> T:
+    """Do something; where PyTorch refuses an operation, say which one, and what to use instead."""
+    try:
+        return work()
+    except RuntimeError as error:
+        if not refusals.is_refusal(error):
+            raise
+        raise refusals.explain(error, learner.model, work) from None
 
 
 def train_step(

@@ -67,15 +67,7 @@ def main() -> int:
     settings = resume.with_request(record.read_config(folder), request)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return work_with_others(folder, settings, request, stop)
-    try:
-        return lead(folder, settings, request, stop)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise InputError(
-            f"{error.filename}: expected a run folder that can be written, got {error.strerror}; "
-            "copy the folder to where you may write"
-        ) from error
+    return lead(folder, settings, request, stop)
 
 
 def lead(
@@ -85,7 +77,29 @@ def lead(
     stop: Stop,
     processes: "Processes | None" = None,
 ) -> int:
-    """Train and write the record; return the exit status."""
+    """Train and write the record; return the exit status.
+
+    Raises:
+        InputError: the run cannot be trained, or its folder cannot be written.
+    """
+    try:
+        return _lead(folder, settings, request, stop, processes)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"{error.filename}: expected a run folder that can be written, got {error.strerror}; "
+            "copy the folder to where you may write"
+        ) from error
+
+
+def _lead(
+    folder: Path,
+    settings: DictConfig,
+    request: resume.Request,
+    stop: Stop,
+    processes: "Processes | None",
+) -> int:
     with record.lock(folder):
         before = resume.require_unfinished(folder)
         with record.tee_output(folder / "train.log") as log:

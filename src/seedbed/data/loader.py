@@ -5,7 +5,10 @@ generators are keyed before each sample, and every process loads with one thread
 """
 
 import itertools
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -187,8 +190,9 @@ class _InPipe:
 def _out_of_pipe(
     flat: NDArray[Any], shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
-    # A stride may say something even of a dimension of size 1: which memory order is meant.
-    return torch.from_numpy(flat).as_strided(shape, stride)
+    # A copy, because kernels may choose by alignment, and PyTorch's own memory has its own. A
+    # stride may say something even of a dimension of size 1: which memory order is meant.
+    return torch.from_numpy(flat).clone().as_strided(shape, stride)
 
 
 def _for_the_pipe(batch: Any) -> Any:
@@ -199,8 +203,9 @@ def _for_the_pipe(batch: Any) -> Any:
     """
 
     def choose(tensor: torch.Tensor) -> Any:
-        plain = tensor.layout is torch.strided and tensor.dtype in _NUMPY_KNOWS
-        small = plain and not tensor.requires_grad and tensor.nbytes <= _PIPED_BYTES
+        plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.dtype in _NUMPY_KNOWS
+        dense = plain and tensor.layout is torch.strided and not tensor.is_nested
+        small = dense and not tensor.requires_grad and tensor.nbytes <= _PIPED_BYTES
         return _InPipe(tensor) if small and tensor.is_contiguous() else tensor
 
     return map_tensors(choose, batch)
@@ -214,7 +219,15 @@ def _start_worker(level: Mapping[str, Any], _worker_id: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     determinism.apply(level, threads=1)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent was killed: it could wait forever to hand over a batch."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 @lru_cache(maxsize=2)
