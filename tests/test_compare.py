@@ -315,7 +315,7 @@ def test_places_and_times_are_never_causes(tmp_path: Path, rung: str) -> None:
         "fingerprint": {"every_steps": 5},
         "determinism": {"fingerprint_every_steps": 5},
     }
-    environment = {"env": {"PWD": "/somewhere", "TMPDIR": "x", "START_TIME": "12:00"}}
+    environment = {"env": {"PWD": "/somewhere", "TMPDIR": "x", "HOSTNAME": "elsewhere"}}
     a = compare.read(write_run(tmp_path / "a"))
     b = compare.read(write_run(tmp_path / "b", config=config, environment=environment))
     found = causes.changes(a, b)
@@ -324,6 +324,52 @@ def test_places_and_times_are_never_causes(tmp_path: Path, rung: str) -> None:
     assert causes.rank(Difference(2, rung, "", "", located=False), found) == []
     digest = causes.Change("environment", "data_sha256.images", "00ff", "ff00")
     assert [digest] == causes.rank(Difference(2, "batch", "", "", located=False), [*found, digest])
+
+
+@pytest.mark.parametrize(
+    ("rung", "key"),
+    [
+        ("loss", "model.drop_path"),
+        ("loss", "model.time_steps"),
+        ("loss", "model.pretrained.file"),
+        ("weights", "optimizer.time"),
+        ("weights", "schedule.time"),
+        ("batch", "data.train.path_length"),
+    ],
+)
+@pytest.mark.parametrize("values", [(0.1, 0.2), ("/a", "/b")])
+def test_an_argument_is_a_cause_whatever_it_is_called(
+    rung: str, key: str, values: tuple[object, object]
+) -> None:
+    """Words of places and times in the name of a model's argument do not hide it."""
+    change = causes.Change("configuration", key, *values)
+
+    assert causes.rank(Difference(1, rung, "", ""), [change]) == [change]
+
+
+def test_where_data_lies_is_a_cause_unless_digests_say_that_it_is_the_same(tmp_path: Path) -> None:
+    """Last of all with other digests or none; twin: never with equal ones."""
+    config = {"data": {"train": {"path": "/b/data.csv", "augment": False}}}
+
+    def blamed(digest: object, rung: str = "batch") -> list[str]:
+        folder = tmp_path / f"{digest} {rung}"
+        runs = [
+            write_run(folder / name, config=each, environment={"data_sha256": digest})
+            for name, each in (("a", {}), ("b", config))
+        ]
+        found = causes.changes(*map(compare.read, runs))
+        return [change.key for change in causes.rank(Difference(1, rung, "", ""), found)]
+
+    assert blamed(None) == ["data.train.augment", "data.train.path"]
+    assert blamed({"images": None}) == ["data.train.augment", "data.train.path"]
+    assert blamed({"images": "00ff"}) == ["data.train.augment"]
+
+
+def test_the_digest_of_training_data_says_nothing_of_held_out_data() -> None:
+    """Another folder of validation data can explain another validation loss."""
+    change = causes.Change("configuration", "data.validation.path", "/a", "/b", same_data=True)
+
+    assert causes.rank(Difference(1, "validation_loss", "", ""), [change]) == [change]
 
 
 def test_a_flag_is_no_cause_beside_the_setting_that_asked_for_it() -> None:

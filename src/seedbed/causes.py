@@ -17,6 +17,8 @@ _PLACES = {
     "path", "paths", "pid", "pwd", "root", "seconds", "started", "time", "tmpdir", "user",
 }  # fmt: skip
 _LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
+# Whatever these are called, they are arguments: model.time_steps, model.drop_path.
+_ARGUMENTS = ("model.", "optimizer.", "schedule.")
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,16 @@ class Change:
     """A setting, an environment entry or a source file that is not the same in two records.
 
     A key that a record lacks is None there.
+
+    Attributes:
+        same_data: both records hold the same digest of the training data.
     """
 
     kind: str  # configuration, environment or code
     key: str
     a: Any
     b: Any
+    same_data: bool = False
 
 
 def changes(a: Record, b: Record) -> list[Change]:
@@ -39,8 +45,13 @@ def changes(a: Record, b: Record) -> list[Change]:
         ("environment", a.environment, b.environment),
         ("code", a.code, b.code),
     )
+    digests = [
+        {k: v for k, v in r.environment.items() if k.partition(".")[0] == "data_sha256"}
+        for r in (a, b)
+    ]
+    same_data = digests[0] == digests[1] and any(digests[0].values())
     return [
-        Change(kind, key, before.get(key), after.get(key))
+        Change(kind, key, before.get(key), after.get(key), same_data)
         for kind, before, after in sides
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
@@ -51,7 +62,7 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     """Return the changes that can explain a difference, likeliest first.
 
     Where the ladder does not say on which rung the difference arose, the rungs above and below
-    follow the one that was seen.
+    follow the one that was seen. Where data lies comes last: other folders can hold other data.
     """
     found = list(found)
     settings = {change.key for change in found if change.kind == "configuration"}
@@ -61,13 +72,13 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     if difference.equal_through is not None:  # weights that were equal once began equal
         keys = tuple(key for key in keys if key != "seeds.init")
     ranked = [
-        (place, change.key, change)
+        (_is_place(change), place, change.key, change)
         for change in found
         if not _is_no_cause(change) and _asked_for(change) not in settings
         for place in [next((n for n, key in enumerate(keys) if _fits(change, key)), None)]
         if place is not None
     ]
-    return [change for _, _, change in sorted(ranked, key=lambda item: item[:2])]
+    return [change for *_, change in sorted(ranked, key=lambda item: item[:3])]
 
 
 def describe(difference: Difference) -> Iterator[str]:
@@ -133,5 +144,14 @@ def _is_no_cause(change: Change) -> bool:
         return change.key.startswith(("tests/", "scripts/", "docs/"))
     if change.key == "determinism.fingerprint_every_steps":
         return True
-    is_place = not _PLACES.isdisjoint(re.split(r"[._]", change.key.lower()))
-    return is_place or any(_LOOKS_LIKE_A_PLACE.match(str(value)) for value in (change.a, change.b))
+    # The digest is that of the training data.
+    held_out = change.key.startswith(("data.validation", "data.test"))
+    is_data = change.kind == "configuration" and change.key.startswith("data.")
+    return _is_place(change) and (not is_data or (change.same_data and not held_out))
+
+
+def _is_place(change: Change) -> bool:
+    if change.kind == "code" or change.key.startswith(_ARGUMENTS):
+        return False
+    named = change.key.lower().rpartition(".")[2] in _PLACES
+    return named or any(_LOOKS_LIKE_A_PLACE.match(str(value)) for value in (change.a, change.b))
