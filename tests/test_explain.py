@@ -1,16 +1,20 @@
 """An injected fault is found: step, rung and operation; and nothing is found without one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import checkpoint, compare, record, trace
+from seedbed import checkpoint, compare, explain, record, tasks, trace, training
+from seedbed.compare import Difference
+from seedbed.errors import InputError
 from seedbed.probe_trace import Event, traced
 from seedbed.refusals import Place
 from seedbed.trace import AFTER
@@ -92,6 +96,115 @@ def save_checkpoint(settings: dict[str, object], step: int, path: Path) -> None:
         "optimizer": learners[0].optimizer.state_dict(),
     }
     checkpoint.save(state, path)
+
+
+class Counts(nn.Linear):
+    """A model with a buffer that state_dict leaves out."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__(3, outputs)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+
+def counting_learner(outputs: int = 2) -> training.Learner:
+    model = Counts(outputs)
+    optimizer = torch.optim.Adam(model.parameters())
+    return training.Learner(model, optimizer, tasks.Classification(0.0), torch.device("cpu"))
+
+
+def save_counting(learner: training.Learner, path: Path) -> None:
+    state = {
+        "format_version": record.FORMAT_VERSION,
+        "progress": {"step": 1},
+        "model": learner.model.state_dict(),
+        "unsaved_buffers": checkpoint.unsaved_buffers(learner.model),
+        "optimizer": learner.optimizer.state_dict(),
+    }
+    checkpoint.save(state, path)
+
+
+def test_a_replay_starts_with_the_buffers_that_no_state_dict_has(tmp_path: Path) -> None:
+    """A buffer that is not persistent comes back from the checkpoint, as in a resume."""
+    learner, restored = counting_learner(), counting_learner()
+    learner.model.calls.fill_(7.0)  # type: ignore[operator, union-attr]
+    save_counting(learner, tmp_path / "last.pt")
+
+    assert trace.restore(restored, tmp_path, 2) == 1
+    assert restored.model.calls == 7.0
+
+
+def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    """A replay that cannot start from it says so without a traceback."""
+    save_counting(counting_learner(), tmp_path / "last.pt")
+
+    with pytest.raises(InputError, match="expected a checkpoint of this configuration, got"):
+        trace.restore(counting_learner(outputs=5), tmp_path, 2)
+
+
+LADDER = [{"step": "1", "loss": "a"}, {"step": "2", "loss": "b"}]
+
+
+def side(name: str = "run A", compile: bool = False, **trainer: Any) -> explain.Side:
+    trainer = {"processes": 1, "reduce": "tree", "compile": compile, "shards": 1} | trainer
+    settings = OmegaConf.create({"trainer": trainer, "data": {"num_workers": 0}})
+    return explain.Side(name, settings, Path("nowhere"), LADDER, {})
+
+
+def beside(of: explain.Side, loss: str = "b", rung: str = "loss") -> str:
+    """Return what is said of a replay whose second loss is `loss`."""
+    replayed = trace.Trace(0, [LADDER[0], {"step": "2", "loss": loss}], [])
+    return "\n".join(explain._beside_record(of, replayed, Difference(2, rung, "", "")))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "omitted"),
+    [
+        ({"compile": True}, ["trainer.compile=true"]),
+        ({"processes": 2, "reduce": "allreduce"}, ["trainer.reduce=allreduce"]),
+        ({"processes": 2}, []),
+        ({"reduce": "allreduce"}, []),
+        ({}, []),
+    ],
+)
+def test_a_replay_accuses_nobody_of_what_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any], omitted: list[str]
+) -> None:
+    """Not the memory, not what lies beside the configuration; twin: where nothing is left out."""
+    sides = [side(), side("run B", **trainer)]
+    monkeypatch.setattr(explain, "Side", lambda name, *_: sides[name == "run B"])
+    monkeypatch.setattr(explain.verify, "trusted_config", lambda *_: None)
+    monkeypatch.setattr(explain, "run_traces", lambda *_: [trace.Trace(0, LADDER, [])] * 2)
+    held = compare.Record("x", {}, {}, {}, {}, [], [])
+    said = explain.of_runs([Path("a"), Path("b")], [held] * 2, Difference(2, "loss", "", ""), ())
+    text = "\n".join(said)
+
+    assert explain.left_out(sides) == omitted
+    assert [each for each in omitted if f"the replay leaves out {each}" not in text] == []
+    assert ("the configurations do not explain it" in text) == (not omitted)
+    assert ("a bit flipped in memory" in beside(sides[1], loss="c")) == (not omitted)
+
+
+def test_what_was_measured_in_a_step_is_no_evaluation() -> None:
+    """A training loss that differs is not looked for after the step; twin: a validation loss."""
+    evaluation = "but of an evaluation after it"
+
+    assert not any(evaluation in beside(side(), rung=r) for r in ("train_loss", "train_metric"))
+    assert all(evaluation in beside(side(), rung=r) for r in ("validation_loss", "test_metric"))
+
+
+def test_the_step_that_is_named_was_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the replays part earlier each time, and no trace is left to follow them."""
+    traced_steps: list[int] = []
+
+    def run_traces(_sides: Sequence[explain.Side], step: int) -> list[trace.Trace]:
+        traced_steps.append(step)
+        row = {"step": str(step - 1), "loss": "a"}
+        return [trace.Trace(0, [row], []), trace.Trace(0, [row | {"loss": "b"}], [])]
+
+    monkeypatch.setattr(explain, "run_traces", run_traces)
+    _, named = explain.trace_both([side(), side("run B")], 9)
+
+    assert (named, traced_steps) == (7, [9, 8, 7])
 
 
 def test_a_trace_changes_no_bit() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from seedbed import compare, launch, record, restore, trace, verify
+from seedbed import compare, launch, restore, trace, verify
 from seedbed.compare import Difference, Record
 from seedbed.errors import InputError
 from seedbed.record import Row
@@ -21,6 +21,8 @@ from seedbed.verify import Outcome
 # A step is traced anew if the replays part before it; one that does not repeat may go on parting
 # at another step each time.
 _MOST_TRACES = 3
+# What was compared at these was measured after the step.
+_EVALUATIONS = ("validation_", "test_", "final_")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def of_replay(
         yield from describe(found)
         return
     yield "They agree with each other, bit for bit"
+    yield from _told(left_out([side]))
     yield from _beside_record(side, traces[0], difference)
 
 
@@ -83,20 +86,45 @@ def of_runs(
         yield "First that differs"
         yield from describe(found)
         return
-    yield "They agree with each other, bit for bit: the configurations do not explain it"
+    omitted = left_out(sides)
+    yield "They agree with each other, bit for bit" + (
+        "" if omitted else ": the configurations do not explain it"
+    )
+    yield from _told(omitted)
     for side, replayed in zip(sides, traces, strict=True):
         yield from _beside_record(side, replayed, difference)
 
 
 def trace_both(sides: Sequence[Side], step: int) -> tuple[list[Trace], int]:
     """Replay both sides to a step and trace it, or an earlier one if they part there."""
-    for _ in range(_MOST_TRACES):
-        traces = run_traces(sides, step)
+    traces = run_traces(sides, step)
+    for _ in range(_MOST_TRACES - 1):
         parted = compare.first_difference(traces[0].rows, traces[1].rows)
         if parted is None or parted.step == step:
             break
         step = parted.step
+        traces = run_traces(sides, step)
     return traces, step
+
+
+def left_out(sides: Sequence[Side]) -> list[str]:
+    """Return the settings that can change bits and that a trace does without.
+
+    It runs in one process, without loader workers, and not compiled.
+    """
+    omitted: list[str] = []
+    for side in sides:
+        trainer, workers = side.settings.trainer, side.settings.data.num_workers
+        omitted += ["trainer.compile=true"] if trainer.compile else []
+        if trainer.processes > 1 and trainer.reduce == "allreduce":
+            omitted.append("trainer.reduce=allreduce")
+        omitted += [f"data.num_workers={workers}"] if workers else []
+    return list(dict.fromkeys(omitted))
+
+
+def _told(omitted: Sequence[str]) -> Iterator[str]:
+    if omitted:
+        yield f"  but the replay leaves out {', '.join(omitted)}, which can make a difference"
 
 
 def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
@@ -144,9 +172,10 @@ def _beside_record(side: Side, replayed: Trace, difference: Difference) -> Itera
         yield f"  {side.name}: holds no fingerprints to compare a replay with"
     elif parted is None:
         yield f"  {side.name}: replayed as it was recorded"
-        if difference.rung not in record.RUNGS:
+        if difference.rung.startswith(_EVALUATIONS):
             yield "  what differs is no part of the step, but of an evaluation after it"
     else:
         yield f"  {side.name}: not as it was recorded, at step {parted.step}, rung {parted.rung}"
-        yield "  what made the difference then is not there any more: look at the causes above,"
-        yield "  and for what no record holds: a bit flipped in memory, another process's load"
+        if not left_out([side]):
+            yield "  what made the difference then is not there any more: look at the causes above,"
+            yield "  and for what no record holds: a bit flipped in memory, another process's load"

@@ -86,8 +86,8 @@ def restore(learner: training.Learner, folder: Path | None, step: int) -> int:
             continue
         if kept["progress"]["step"] < step:
             try:
-                learner.model.load_state_dict(kept["model"])
-                learner.optimizer.load_state_dict(kept["optimizer"])
+                checkpoint.load_model(learner.model, kept)
+                checkpoint.load_optimizer(learner.optimizer, kept["optimizer"])
             except (KeyError, RuntimeError, ValueError) as error:
                 raise InputError(
                     f"{path}: expected a checkpoint of this configuration, got {error}"
