@@ -1,12 +1,13 @@
 """An injected fault is found: step, rung and operation; and nothing is found without one."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -14,11 +15,13 @@ from torch import Tensor, nn
 
 from seedbed import checkpoint, compare, explain, record, tasks, trace, training
 from seedbed.compare import Difference
+from seedbed.data import loader
 from seedbed.errors import InputError
 from seedbed.probe_trace import Event, traced
 from seedbed.refusals import Place
 from seedbed.trace import AFTER
 from seedbed.trace_compare import describe, first_difference
+from seedbed.trace_data import AUGMENTATION, noted
 from tests import fault_score
 from tests.faults import FAULTS
 from tests.running import ROOT
@@ -240,6 +243,31 @@ def test_changes_in_place_are_seen() -> None:
 
     assert outputs(0.0) == outputs(0.0)
     assert outputs(0.0) != outputs(1.0)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A data set that cannot be changed."""
+
+    transform: Callable[[Tensor], Tensor] = torch.neg
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.transform(torch.ones(2)), index
+
+
+def test_a_frozen_data_set_is_noted_and_left_as_it_was() -> None:
+    """Its transform is an event like any other's, and is its own again afterwards."""
+    source, events = loader.Source(Frozen(), "train", 0), list[Event]()
+    with noted(source, events):
+        source[loader.Position(0, np.array([0, 1]))]
+
+    assert [e.place.module for e in events if e.place.phase == AUGMENTATION] == (
+        ["data.train.transform"] * 2
+    )
+    assert source.dataset == Frozen()
 
 
 def test_a_foreach_update_is_seen() -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from seedbed import determinism, rng
 from seedbed.probe_model import Remark, examine
-from seedbed.probe_randomness import held_generators
-from seedbed.probe_trace import Event, differing
+from seedbed.probe_randomness import Lookout, entropy_noted, held_generators
+from seedbed.probe_trace import Event, differing, hashes, traced
 from seedbed.refusals import Place
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -315,6 +315,55 @@ def test_the_global_generators_are_nobodys_own() -> None:
         "data.parts['x'][0]",
         f"{__name__}.SHARED",
     }
+
+
+def test_a_closure_may_hold_anything() -> None:
+    """Arrays and tensors, which are neither true nor false, and names without a value yet."""
+    array, tensor, own = np.ones(2), torch.ones(2), np.random.default_rng(0)
+
+    def function() -> object:
+        return array, tensor, own, later
+
+    found = held_generators({"data": function})
+    later = None
+
+    assert found == {"data": own}
+
+
+def test_a_generator_without_a_state_is_left_to_the_watch_on_entropy() -> None:
+    """SystemRandom has nothing to compare; what it draws is found where the system gives it."""
+    system = random.SystemRandom()
+    assert held_generators({"data": [system]}) == {}
+
+    with entropy_noted() as entropy:
+        lookout = Lookout(torch.device("cpu"), entropy)
+        lookout.watch({"data": [system]})
+        system.random()
+        drawn = lookout.drawn(keyed=True)
+
+    assert [name.startswith("the operating system's entropy") for name in drawn] == [True]
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_sparse_gradients_are_traced_like_others(sparse: bool) -> None:
+    """They lie in parts, and are looked into all the same: other gradients, other hashes."""
+    embedding = nn.Embedding(5, 3, sparse=sparse)
+    optimizer = torch.optim.SGD(embedding.parameters(), 0.1)
+    with traced(embedding, optimizer) as events:
+        embedding(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+
+    assert any("weight" in event.names for event in events)
+    assert {"forward", "backward", "update"} <= {event.place.phase for event in events}
+    assert hashes([embedding.weight.grad]) != hashes([2 * embedding.weight.grad])
+
+
+def test_conjugates_are_hashed_as_what_they_stand_for() -> None:
+    """A view that only says that it is conjugated or negated has the bits of one that is."""
+    x = torch.tensor([1 + 2j, 3 - 1j])
+
+    assert hashes([x.conj()]) == hashes([x.conj().resolve_conj()]) != hashes([x])
+    assert hashes([x.conj().imag]) == hashes([-x.imag])
 
 
 def test_the_command_examines_the_configuration_that_train_would_make() -> None:

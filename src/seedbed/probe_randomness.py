@@ -9,7 +9,7 @@ import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,8 @@ def held_generators(roots: dict[str, Any]) -> dict[str, Any]:
             if id(value) in seen:
                 continue
             seen.add(id(value))
+            if isinstance(value, random.SystemRandom):  # has no state; it asks the system
+                continue
             if isinstance(value, _GENERATORS):
                 if id(value) not in known:
                     found[path] = value
@@ -156,11 +158,18 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _parts_of_function(path: str, function: types.FunctionType) -> list[tuple[str, Any]]:
-    cells = [cell.cell_contents for cell in function.__closure__ or () if cell.cell_contents]
+    cells = list(_cells(function))
     names = [name for name in function.__code__.co_names if name in function.__globals__]
     return [(path, cell) for cell in cells] + [
         (f"{function.__module__}.{name}", function.__globals__[name]) for name in names
     ]
+
+
+def _cells(function: types.FunctionType) -> Iterator[Any]:
+    """Yield what a function's closure holds."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a name without a value yet
+            yield cell.cell_contents
 
 
 def _methods(kind: type) -> list[Callable[..., Any]]:

@@ -53,7 +53,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._model = model
         self._parameters = list(model.named_parameters())
-        self._known = {t.data_ptr(): name for name, t in state(model, optimizer)}
+        self._known = {_address(t): name for name, t in state(model, optimizer)}
         self._made_at: dict[int, Place] = {}
 
     def __torch_dispatch__(
@@ -92,12 +92,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _names(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
         """Return what the model or the optimizer calls tensors, "" where it knows none."""
         gradients = {
-            parameter.grad.data_ptr(): f"gradient of {name}"
+            _address(parameter.grad): f"gradient of {name}"
             for name, parameter in self._parameters
             if parameter.grad is not None
         }
-        known = self._known | gradients
-        return tuple(known.get(t.data_ptr(), "") if t.numel() else "" for t in tensors)
+        known = self._known | gradients | {None: ""}
+        return tuple(known.get(_address(t), "") for t in tensors)
 
     def _place(self) -> Place | None:
         """Return where the operation was called; in a backward pass, where its forward pass was.
@@ -191,8 +191,14 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
 
 def hashes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Hash the bits of each tensor."""
+    tensors = [x.resolve_conj().resolve_neg() for x in tensors]
     dense = [x if x.layout is torch.strided else x.to_dense() for x in tensors]
     return tuple(int(fingerprint.of_tensors([x])) for x in dense)
+
+
+def _address(tensor: Tensor) -> int | None:
+    """Return where a tensor's memory begins, None for one that has none or lies in parts."""
+    return tensor.data_ptr() if tensor.layout is torch.strided and tensor.numel() else None
 
 
 def _shape(tensor: Tensor) -> str:

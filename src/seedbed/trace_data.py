@@ -31,8 +31,9 @@ def noted(source: Source, events: list[Event]) -> Iterator[None]:
     undo: list[Callable[[], None]] = []
 
     def put(owner: Any, name: str, value: Any) -> None:
-        undo.append(partial(setattr, owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
+        # Not setattr, which a frozen dataclass refuses.
+        undo.append(partial(object.__setattr__, owner, name, getattr(owner, name)))
+        object.__setattr__(owner, name, value)
 
     try:
         for owner, path in _datasets(source.dataset, "data.train"):
