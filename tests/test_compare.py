@@ -234,6 +234,32 @@ def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path,
     assert (40, f"final_{name}") == place(compared(a, c).difference)
 
 
+def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) -> None:
+    """Their hashes are of shards, so they are left out and the rest is compared.
+
+    Twin: with one number of shards they count.
+    """
+    other = ladder(9)
+    for row in other:
+        row |= {"sample_ids": "0" * 16, "batch": "0" * 16}
+
+    one = write_run(tmp_path / "one", 9, rows=[], config={"trainer": {"shards": 1}})
+
+    def beside(shards: int, rows: list[dict[str, str]]) -> compare.Comparison:
+        folder = tmp_path / f"{shards} {rows[0]['loss']}"
+        config = {"trainer": {"shards": shards}}
+        return compared(one, write_run(folder, 9, rows=[], config=config, fingerprints=rows))
+
+    assert place(beside(1, other).difference) == (1, "sample_ids")
+    same = beside(4, other)
+    assert same.difference is None
+    assert same.notes[0].startswith("trainer.shards is 1 in A, 4 in B: sample ids and batches")
+    found = beside(4, [row | {"loss": "1" * 16} for row in other]).difference
+    assert place(found) == (1, "loss")
+    assert found is not None
+    assert found.located
+
+
 # Causes
 
 

@@ -210,6 +210,19 @@ def test_the_step_that_is_named_was_traced(monkeypatch: pytest.MonkeyPatch) -> N
     assert (named, traced_steps) == (7, [9, 8, 7])
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+def test_other_shards_are_not_looked_for_in_the_data(shards: int) -> None:
+    """Hashes of shards differ though the samples are the same; twin: with one number they count."""
+    sides = [side(), side("run B", shards=shards)]
+    loading, stepped = (Event(Place("", "", phase), "x", (), (1,)) for phase in ("loading", AFTER))
+    row = {"step": "1", "sample_ids": "a", "batch": "b", "loss": "c"}
+    of = trace.Trace(0, [row], [loading, stepped])
+
+    assert explain._comparable_events(sides, of) == of.events[shards > 1 :]
+    keys = {"step", "loss"} if shards > 1 else set(row)
+    assert [set(each) for each in explain._comparable_rows(sides, of)] == [keys]
+
+
 def test_a_trace_changes_no_bit() -> None:
     """A step has the same ladder with and without a trace."""
     settings = fault_score.settings()
@@ -320,6 +333,12 @@ END = Event(Place("m", "", AFTER), "weight", (), (9,))
         ([A, END], [A, event("x", (1,), ()), replace(END, outputs=(8,))], ("x", "runs in B only")),
         ([A, END], [A, replace(END, outputs=(8,))], ("weight", "was changed by no operation")),
         ([A], [replace(A, inputs=(1, 1), outputs=(5,))], ("a", "takes 1 tensors in A, 2 in B")),
+        # One that is given a tensor of another shape.
+        (
+            [replace(A, taken=("float32 (4,)",))],
+            [replace(A, inputs=(5,), outputs=(6,), taken=("float32 (2,)",))],
+            ("a", "takes float32 (4,) in A, float32 (2,) in B"),
+        ),
     ],
 )
 def test_the_first_event_that_differs_is_named(

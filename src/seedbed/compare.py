@@ -140,8 +140,9 @@ def rows(of: Record, beside: Record) -> list[Row]:
     The final fingerprints are added only where both runs finished at the same step.
     """
     table: dict[int, Row] = {}
+    rungs = comparable_rungs(*(r.config.get("trainer.shards") for r in (of, beside)))
     for row in of.fingerprints:
-        cells = {rung: row[rung] for rung in record.RUNGS}
+        cells = {rung: row[rung] for rung in rungs}
         table.setdefault(int(row["step"]), {}).update(cells)
     for row in of.metrics:
         names = (
@@ -160,6 +161,16 @@ def rows(of: Record, beside: Record) -> list[Row]:
         }
         table.setdefault(ends[0][1], {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
+
+
+def comparable_rungs(*shards: Any) -> tuple[str, ...]:
+    """Return the rungs that ladders of runs with these `trainer.shards` can share.
+
+    A batch in several shards has a hash of theirs, which is another one though the samples are
+    the same.
+    """
+    alike = len(set(shards)) == 1
+    return tuple(rung for rung in record.RUNGS if alike or rung not in ("sample_ids", "batch"))
 
 
 def losses(of: Record) -> dict[int, float]:
@@ -205,7 +216,7 @@ def patched_files(patch: bytes) -> dict[str, str]:
 def _located(
     step: int, columns: tuple[str, ...], previous: tuple[int, tuple[str, ...]] | None
 ) -> bool:
-    if "sample_ids" not in columns:
+    if "weights" not in columns:
         return False
     if previous is None:
         return step <= 1
@@ -229,6 +240,12 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
         whose = "either" if not any(counts) else "A" if not counts[0] else "B"
         yield f"no fingerprints in {whose}: compared by losses and metrics alone"
         return
+    shards = [r.config.get("trainer.shards") for r in (a, b)]
+    if shards[0] != shards[1]:
+        yield (
+            f"trainer.shards is {shards[0]} in A, {shards[1]} in B: sample ids and batches are "
+            "hashed shard by shard, so these two are not compared"
+        )
     every = [r.config.get("fingerprint.every_steps") for r in (a, b)]
     if every[0] != every[1]:
         yield f"fingerprints every {every[0]} steps in A, every {every[1]} in B: common steps count"

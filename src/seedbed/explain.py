@@ -13,9 +13,11 @@ from omegaconf import DictConfig
 from seedbed import compare, launch, restore, trace, verify
 from seedbed.compare import Difference, Record
 from seedbed.errors import InputError
+from seedbed.probe_trace import Event
 from seedbed.record import Row
 from seedbed.trace import Trace
 from seedbed.trace_compare import describe, first_difference
+from seedbed.trace_data import DATA_STAGES
 from seedbed.verify import Outcome
 
 # A step is traced anew if the replays part before it; one that does not repeat may go on parting
@@ -81,7 +83,9 @@ def of_runs(
     yield f"\n{_opening(traces, step)}, one of each configuration"
     if records[0].code != records[1].code:
         yield "note: the records name different code; both are replayed with the code that is here"
-    found = first_difference(traces[0].events, traces[1].events)
+    if not _same_shards(sides):
+        yield "note: trainer.shards is not the same, so the stages of the data are not compared"
+    found = first_difference(*(_comparable_events(sides, each) for each in traces))
     if found is not None:
         yield "First that differs"
         yield from describe(found)
@@ -99,12 +103,27 @@ def trace_both(sides: Sequence[Side], step: int) -> tuple[list[Trace], int]:
     """Replay both sides to a step and trace it, or an earlier one if they part there."""
     traces = run_traces(sides, step)
     for _ in range(_MOST_TRACES - 1):
-        parted = compare.first_difference(traces[0].rows, traces[1].rows)
+        parted = compare.first_difference(*(_comparable_rows(sides, each) for each in traces))
         if parted is None or parted.step == step:
             break
         step = parted.step
         traces = run_traces(sides, step)
     return traces, step
+
+
+def _same_shards(sides: Sequence[Side]) -> bool:
+    return len({side.settings.trainer.shards for side in sides}) == 1
+
+
+def _comparable_rows(sides: Sequence[Side], of: Trace) -> list[Row]:
+    rungs = compare.comparable_rungs(*(side.settings.trainer.shards for side in sides))
+    return [{key: row[key] for key in ("step", *rungs) if key in row} for row in of.rows]
+
+
+def _comparable_events(sides: Sequence[Side], of: Trace) -> list[Event]:
+    """Return the events that can be aligned: other shards are loaded in other pieces."""
+    skipped = () if _same_shards(sides) else DATA_STAGES
+    return [event for event in of.events if event.place.phase not in skipped]
 
 
 def left_out(sides: Sequence[Side]) -> list[str]:

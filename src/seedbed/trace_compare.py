@@ -88,6 +88,10 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
         return Finding(b, stage(b), says)
     if a.inputs == b.inputs:
         return Finding(b, stage(b), _same_inputs(a, b))
+    if a.taken != b.taken:
+        pairs = zip(a.taken, b.taken, strict=True)
+        x, y = next((x, y) for x, y in pairs if x != y)
+        return Finding(b, stage(b), f"takes {x} in A, {y} in B")
     names = [name for i in changed for name in [*a.names, ""][i : i + 1] if name]
     what = f"{', '.join(names)}: other bits" if names else "other bits"
     if a.place.phase in _STAGES:
