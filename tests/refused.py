@@ -13,7 +13,7 @@ class Unpool(nn.Module):
 class _RefusedBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
-        return x.clone()
+        return x.clone()  # the pass whose backward pass is refused
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
@@ -24,6 +24,17 @@ class _RefusedBackward(torch.autograd.Function):
 class PutInBackward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return _RefusedBackward.apply(x)  # refused in backward
+
+
+class RefusedBesideModules(nn.Module):
+    """The operation whose gradient is refused is the model's own, between two of its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(784, 20), nn.Linear(20, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(_RefusedBackward.apply(self.embed(x.flatten(1))))
 
 
 class ForwardRefused(nn.Module):

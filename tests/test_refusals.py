@@ -12,7 +12,7 @@ from seedbed import refusals, tasks, training
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError
 from seedbed.shards import Shards
-from tests.refused import BackwardRefused, ForwardRefused
+from tests.refused import BackwardRefused, ForwardRefused, RefusedBesideModules
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def step(model: nn.Module) -> None:
 
 CASES = [
     (ForwardRefused, "max_unpooling2d_forward_out", "forward", "max_unpool2d(pooled"),
-    (BackwardRefused, "put_", "backward", "_RefusedBackward.apply(x)"),
+    (BackwardRefused, "put_", "backward", "return x.clone()"),
 ]
 
 
@@ -54,6 +54,24 @@ def test_a_refusal_names_operation_pass_module_line_and_substitute(
     assert f"in the {phase} pass in module features.1, " in message
     assert line_of(code) in message
     assert "; use " in message
+
+
+def test_a_refusal_outside_all_modules_blames_none_of_them() -> None:
+    """Neither the one before nor the one after; and nothing behind the refusal runs."""
+    model, ends = RefusedBesideModules(), list[str]()
+
+    def whole_step() -> None:
+        step(model)
+        ends.append("a step that ended")
+
+    with deterministic():
+        with pytest.raises(RuntimeError) as caught:
+            whole_step()
+        message = str(refusals.explain(caught.value, model, whole_step))
+
+    assert "in the backward pass, " in message
+    assert line_of("return x.clone()") in message
+    assert ends == []
 
 
 @pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)

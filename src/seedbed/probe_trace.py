@@ -46,12 +46,14 @@ class Event:
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes each operation while it is active, and lets refused ones run with a warning."""
+    """Notes each operation while it is active, refused ones too, which run all the same."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, stops: bool
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self._model = model
+        self._model, self._stops = model, stops
         self._parameters = list(model.named_parameters())
         self._known = {_address(t): name for name, t in state(model, optimizer)}
         self._made_at: dict[int, Place] = {}
@@ -87,6 +89,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 names=names,
             )
         )
+        if refusal and self._stops:
+            raise RuntimeError(refusal)
         return result
 
     def _names(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
@@ -123,10 +127,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def traced(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, stops: bool = False
 ) -> Iterator[list[Event]]:
-    """Collect the operations that run meanwhile."""
-    tracer = Tracer(model, optimizer)
+    """Collect the operations that run meanwhile.
+
+    Args:
+        stops: whether an operation that deterministic algorithms refuse raises, once it is noted.
+    """
+    tracer = Tracer(model, optimizer, stops)
     with tracer:
         yield tracer.events
 

@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -106,19 +106,14 @@ def reported(model: nn.Module, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _backward_place(model: nn.Module, repeat: Callable[[], object]) -> Place:
-    """Repeat a refused step, and return the module and line whose backward pass it was in."""
+    """Repeat a refused step; return the place in the forward pass whose backward pass it was in."""
+    from seedbed.probe_trace import traced  # which imports this module
+
     entered = [""]
-    with warnings.catch_warnings(record=True) as caught, _watched(model, entered):
-        warnings.simplefilter("always")
-        try:
-            with torch.autograd.set_detect_anomaly(True, check_nan=False):
-                repeat()
-        except RuntimeError:
-            pass  # the refusal again
-    notes = [str(w.message) for w in caught if "Traceback of forward call" in str(w.message)]
-    places = re.findall(r'File "([^"]+)", line (\d+)', "\n".join(notes))
-    lines = [f"{file}:{number}" for file, number in places if _is_users(file)]
-    return Place(entered[0], lines[-1] if lines else "", "backward")
+    with _watched(model, entered), traced(model, stops=True) as events, suppress(RuntimeError):
+        repeat()
+    # What is refused above the level of operations is in no event.
+    return next((e.place for e in events if e.refusal), Place(entered[0], "", "backward"))
 
 
 @contextmanager
