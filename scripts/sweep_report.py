@@ -18,7 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from seedbed import sweep, sweep_compare, sweep_groups
+from seedbed import sweep, sweep_compare, sweep_groups, sweep_promises
 from seedbed.errors import exit_status
 
 
@@ -33,7 +33,8 @@ def main() -> int:
     else:
         sweeps.append(sweep_groups.read(arguments.other))
         print(sweep_compare.compare(*sweeps))
-    return 1 if sweep.broken_promises(group for each in sweeps for group in each.groups) else 0
+    found = [group for each in sweeps for group in each.groups]
+    return 1 if sweep_promises.broken_promises(found) else 0
 
 
 def parse() -> argparse.Namespace:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from PIL import Image
 
-from seedbed import sweep, sweep_compare, sweep_groups, sweep_plan, sweep_summary
+from seedbed import statistics, sweep, sweep_compare, sweep_groups, sweep_plan, sweep_summary
 from seedbed.errors import InputError
 from tests.fake_runs import write_run, write_sweep
+from tests.made_up_runs import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 ACCURACIES = (0.981, 0.984, 0.979, 0.990, 0.986)
@@ -456,3 +458,146 @@ def test_help_shows_usage_and_an_example() -> None:
     assert result.returncode == 0
     assert "usage: python scripts/sweep_report.py SWEEP [OTHER_SWEEP]" in result.stdout
     assert "example:" in result.stdout
+
+
+def made_with(run: Path, patch: str = "", **environment: object) -> Path:
+    """Say in a run's record what it was made with; what is not given is the same in every run."""
+    whole = {**ENVIRONMENT, **environment}
+    (run / "environment.json").write_text(json.dumps(whole))
+    (run / "source.patch").write_text(patch)
+    return run
+
+
+PATCH = "diff --git a/a.py b/a.py\nindex 0000000..1234567 100644\n"
+MADE_OTHERWISE = [
+    ("versions.torch", {"versions": {**ENVIRONMENT["versions"], "torch": "2.14.0"}}),
+    ("cpu.model", {"cpu": {"model": "Another", "threads": 2}}),
+    ("git.commit", {"git": {**ENVIRONMENT["git"], "commit": "f" * 16}}),
+    ("source.patch", {"patch": PATCH}),
+]
+
+
+@pytest.mark.parametrize(("key", "change"), MADE_OTHERWISE)
+def test_other_bits_of_other_code_or_machines_break_no_promise(
+    folder: Path, key: str, change: dict[str, Any]
+) -> None:
+    """What differs is named instead of a noise floor; exit status 0."""
+    made_with(folder / "3_seed=3")
+    made_with(write_run(folder / "5_seed=3", 3, accuracy=0.988, weights="f" * 16), **change)
+    result = command(folder)
+    assert result.returncode == 0, result.stderr
+    assert "NOISE FLOOR" not in result.stdout
+    assert f"have different bits, and were not made alike: {key} " in result.stdout
+
+
+def test_other_bits_of_the_same_code_and_machine_break_the_promise(folder: Path) -> None:
+    """Twin: with the same record of both, it is the noise floor."""
+    made_with(folder / "3_seed=3")
+    made_with(write_run(folder / "5_seed=3", 3, accuracy=0.988, weights="f" * 16))
+    text = described(folder)
+    assert text.startswith("NOISE FLOOR: 1 of 1 seeds")
+    assert "made alike" not in text
+
+
+@pytest.mark.parametrize(("key", "change"), MADE_OTHERWISE)
+def test_sweeps_made_otherwise_are_not_said_to_be_the_same(
+    tmp_path: Path, key: str, change: dict[str, Any]
+) -> None:
+    """Two sweeps of one configuration: what code or machine differs in is named."""
+    for seed in range(2):
+        made_with(write_run(tmp_path / "a" / str(seed), seed))
+        made_with(write_run(tmp_path / "b" / str(seed), seed), **change)
+    sweeps = [sweep_groups.read(tmp_path / name) for name in "ab"]
+    compared = sweep_compare.compare(*sweeps)
+    assert "same configuration" not in compared
+    assert f"A and B differ in:\n- {key}: " in compared
+    assert "same configuration" in sweep_compare.compare(sweeps[0], sweeps[0])
+
+
+def test_a_run_that_went_on_with_other_code_is_not_said_to_be_the_same(tmp_path: Path) -> None:
+    """Its environment.json only says what it ended with; summary.json knows more."""
+    resumed = {"step": 3, "can_alter_bits": ["versions.torch"]}
+    made_with(write_run(tmp_path / "a" / "0", 0))
+    made_with(write_run(tmp_path / "b" / "0", 0, resumes=[resumed]))
+    compared = sweep_compare.compare(*(sweep_groups.read(tmp_path / name) for name in "ab"))
+    assert "- resumed_with: None in A, [(3, ['versions.torch'])] in B" in compared
+
+
+@pytest.mark.parametrize(("recorded", "claim"), [(True, "better"), (False, "worse")])
+def test_which_of_two_metrics_is_better_is_what_the_record_says(
+    tmp_path: Path, recorded: bool, claim: str
+) -> None:
+    """A metric of one's own may be called anything."""
+    for job in range(12):
+        name, mean = ("a", 0.5) if job < 6 else ("b", 0.9)
+        metrics = {"test_own": mean + 0.01 * (job % 6)}
+        write_run(tmp_path / name / str(job), job, model=name, metric_name="own",
+                  metrics=metrics, higher_is_better=recorded)  # fmt: skip
+    compared = sweep_compare.compare(*(sweep_groups.read(tmp_path / name) for name in "ab"))
+    assert f"B is {claim} than A" in compared
+
+
+def test_a_mean_of_zero_is_reported_without_seeds_to_detect_a_share_of_it(tmp_path: Path) -> None:
+    """A per cent of 0 is no difference that could be detected."""
+    for job in range(6):
+        metrics = {"test_own": 0.5 if job % 2 else -0.5}
+        name = "ab"[job // 4]
+        write_run(tmp_path / name / str(job), job, metric_name="own", metrics=metrics, model=name)
+    sweeps = [sweep_groups.read(tmp_path / name) for name in "ab"]
+    summary = sweep_summary.summarise(sweeps[0].groups[0])
+    assert (summary.mean, summary.seeds_for_small_difference) == (0, None)
+    compared = sweep_compare.compare(*sweeps)
+    assert "No difference can be claimed: with 4 and 2 seeds" in compared
+    assert "contains zero.\n" in compared + "\n"
+    assert "At this spread" not in compared
+
+
+def test_how_the_work_is_done_makes_no_other_configuration(folder: Path) -> None:
+    """A run that went on with more loader workers stays among its like; twin: the batch size."""
+    run = folder / "3_seed=3" / "config.yaml"
+    text = run.read_text()
+    run.write_text(text.replace("data:\n", "data:\n  num_workers: 4\n"))
+    assert len(sweep_groups.read(folder).groups) == 1
+    run.write_text(text.replace("data:\n", "data:\n  batch_size: 4\n"))
+    assert len(sweep_groups.read(folder).groups) == 2
+
+
+def test_an_empty_folder_of_a_job_counts_as_not_started(folder: Path) -> None:
+    """Hydra makes it before the job is checked: the job is named, as if there were none."""
+    (folder / "multirun.yaml").write_text(
+        "hydra:\n  sweeper:\n"
+        "    _target_: hydra._internal.core_plugins.basic_sweeper.BasicSweeper\n"
+        "    params:\n      seed: range(0,6)\n  overrides:\n    task: []\n"
+        "  sweep:\n    subdir: ${hydra.job.num}_${hydra.job.override_dirname}\n"
+    )
+    (folder / "5_seed=5").mkdir()
+    assert sweep.jobs_failed(folder) == ["5_seed=5: left no record: refused, or never started"]
+
+
+def test_runs_that_share_seeds_do_not_pass_for_independent_ones(tmp_path: Path) -> None:
+    """Streams varied one at a time: number, spread and interval are of those varied together."""
+    write_run(tmp_path / "base", 0, accuracy=0.98)
+    for seed in (1, 2):
+        write_run(tmp_path / f"init{seed}", 0, seeds={"init": seed}, accuracy=0.99)
+    [group] = sweep_groups.read(tmp_path).groups
+    assert sweep_summary.summarise(group).n == 3  # one stream: they differ in all that varies
+    for seed in (1, 2):
+        write_run(tmp_path / f"order{seed}", 0, seeds={"order": seed}, accuracy=0.97)
+    [group] = sweep_groups.read(tmp_path).groups
+    summary = sweep_summary.summarise(group)
+    assert (summary.n, summary.sd, summary.seeds_for_small_difference) == (None, None, None)
+    assert "| all   | - |" in described(tmp_path)
+    for seed in (1, 2):
+        seeds = {"init": seed, "order": seed}
+        write_run(tmp_path / f"all{seed}", 0, seeds=seeds, accuracy=0.98 + 0.001 * seed)
+    summary = sweep_summary.summarise(sweep_groups.read(tmp_path).groups[0])
+    assert (summary.n, summary.mean) == (3, pytest.approx(0.981))
+    assert summary.sd == pytest.approx(0.001)
+    assert "are of the runs in\nwhich all vary together" in sweep.report(tmp_path)
+
+
+def test_the_seeds_that_the_documentation_names_are_those_of_the_formula() -> None:
+    """docs/benchmarks.md, for the spread that it measured."""
+    needed = [statistics.seeds_to_detect(points, 0.262) for points in (0.1, 0.5)]
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert f"takes {needed[0]} seeds in each of two sweeps, 0.5 points takes {needed[1]}." in text

@@ -219,6 +219,7 @@ def summarize(
     summary |= {
         "task": settings["data"]["task"]["name"],
         "metric_name": name,
+        "higher_is_better": learner.task.higher_is_better,
         "steps": progress.step,
         "epochs": progress.step / plan.steps_per_epoch,
         "metrics": metrics,

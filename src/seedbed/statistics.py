@@ -65,18 +65,22 @@ def probability_of_improvement(first: Floats, second: Floats, higher_is_better: 
 
 def seeds_to_detect(
     difference: float, deviation: float, paired: bool = False, power: float = 0.8
-) -> int:
+) -> int | None:
     """Return how many runs each of two sweeps needs to detect a difference of their means.
+
+    None for a difference of 0, which no number of runs detects.
 
     Two-sided test at 5 %; the normal approximation with Guenther's correction for Student's t
     (1981, The American Statistician 35(4), "Sample size formulas for normal theory t tests").
 
     Args:
-        difference: between the means, above 0, in the unit of `deviation`.
+        difference: between the means, in the unit of `deviation`.
         deviation: standard deviation between the runs of a sweep, or of the differences of pairs.
         paired: whether runs are compared in pairs with the same seeds.
         power: probability to detect the difference if it is there.
     """
+    if difference == 0:
+        return None
     z_test, z_power = NormalDist().inv_cdf(0.975), NormalDist().inv_cdf(power)
     n = ((z_test + z_power) * deviation / difference) ** 2
     n = n + z_test**2 / 2 if paired else 2 * n + z_test**2 / 4

@@ -10,7 +10,8 @@ from typing import Any
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.rng import STREAMS
-from seedbed.sweep_groups import Group, Run, Seeds, Sweep, differing_keys, read
+from seedbed.sweep_groups import Group, Run, Sweep, differing_keys, read
+from seedbed.sweep_promises import broken_promises, other_origins
 from seedbed.sweep_summary import NONE, Scale, Summary, sources, summarise
 
 LEGEND = """\
@@ -20,6 +21,9 @@ sqrt(sum of p (1 - p)) / n with p per sample, how far it would move between runs
 fell on its own; a spread of the runs near it says that they differ in which samples they get right,
 hardly in how well they do on new ones. seeds for a difference: runs in each of two sweeps to detect
 it (two-sided at 5 %, power 80 %)."""
+TOGETHER_LEGEND = """\
+Streams vary one at a time: n, mean, sd, interval and seeds for a difference are of the runs in
+which all vary together."""
 SOURCES_LEGEND = """\
 Each row: runs in which that seed alone differs, all others held. Rows whose intervals overlap are
 in no order."""
@@ -60,46 +64,10 @@ def jobs_failed(folder: Path) -> list[str]:
     return [f"{run.name}: {run.problem}" for run in read(folder).lost]
 
 
-def broken_promises(groups: Iterable[Group]) -> list[str]:
-    """Say for each configuration that promises bits where runs with the same seeds differ."""
-    table: dict[str, list[Group]] = {}
-    for group in groups:
-        if group.promises_bits:
-            table.setdefault(group.runs[0].configuration, []).append(group)
-    return [line for same in table.values() for line in _broken_promise(same)]
-
-
-def _broken_promise(groups: Sequence[Group]) -> list[str]:
-    replicates: dict[Seeds, list[Run]] = {}
-    for group in groups:
-        for seeds, runs in group.replicates.items():
-            replicates.setdefault(seeds, []).extend(runs)
-    repeated = [runs for runs in replicates.values() if len(runs) > 1]
-    broken = [runs for runs in repeated if len({_fingerprints(run) for run in runs}) > 1]
-    if not broken:
-        return []
-    scale = Scale(groups[0].metric)
-    values = [[run.value(scale.metric) for run in runs] for runs in broken]
-    floor = max(max(each) - min(each) for each in values)
-    first, second = (
-        broken[0][0],
-        next(run for run in broken[0] if _fingerprints(run) != _fingerprints(broken[0][0])),
-    )
-    return [
-        f"NOISE FLOOR: {len(broken)} of {len(repeated)} seeds that ran more than once under "
-        f"determinism={groups[0].settings['determinism.name']} have different bits, and differ by "
-        f"up to {scale.show(floor)} in {scale.title}; no smaller difference means anything. "
-        f"To see where they part: python scripts/compare.py {first.folder} {second.folder}"
-    ]
-
-
-def _fingerprints(run: Run) -> str:
-    return repr(run.summary.get("fingerprints"))
-
-
 def describe(sweep: Sweep, summaries: Sequence[Summary]) -> str:
     """Return the report as Markdown that reads well on a terminal."""
     parts = broken_promises(sweep.groups)
+    parts += other_origins(sweep.groups)
     parts += lost_runs(sweep)
     parts += _mixture(sweep)
     if summaries:
@@ -155,7 +123,7 @@ def groups_table(summaries: Sequence[Summary]) -> str:
     for each in summaries:
         scale = Scale(each.metric)
         rows.append((
-            scale.title, each.group or "all", str(each.n), scale.show(each.mean),
+            scale.title, each.group or "all", show_count(each.n), scale.show(each.mean),
             scale.show(each.sd), scale.show_interval(each.interval), scale.show(each.median),
             scale.show(each.interquartile_mean),
             f"{scale.show(each.minimum)} ({each.minimum_seed})",
@@ -192,7 +160,13 @@ def sources_table(group: Group) -> list[str]:
         return []
     title = f"Where the spread of {scale.title} comes from{f', {group.label}' * bool(group.label)}:"
     table = markdown_table(("varied", "runs", "sd", "95 % interval of the sd"), rows)
-    return [title, table, SOURCES_LEGEND]
+    legends = [TOGETHER_LEGEND] if len(group.varied) > 1 else []
+    return [title, table, SOURCES_LEGEND, *legends]
+
+
+def show_count(n: int | None) -> str:
+    """Return a number of seeds as text."""
+    return NONE if n is None else str(n)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seedbed import statistics
+from seedbed import statistics, sweep_origin
 from seedbed.errors import InputError
 from seedbed.statistics import Floats, Interval
-from seedbed.sweep import broken_promises, lost_runs, markdown_table
+from seedbed.sweep import lost_runs, markdown_table, show_count
 from seedbed.sweep_groups import ABSENT, Group, Seeds, Sweep, differing_keys
+from seedbed.sweep_promises import broken_promises, other_origins
 from seedbed.sweep_summary import Scale, summarise
 
 _MOST_KEYS_SHOWN = 12
@@ -37,6 +38,7 @@ def compare(a: Sweep, b: Sweep) -> str:
         InputError: there is no configuration in common to compare, or no metric.
     """
     parts = broken_promises([*a.groups, *b.groups])
+    parts += other_origins([*a.groups, *b.groups])
     parts += [text for sweep in (a, b) for text in lost_runs(sweep)]
     parts.append(f"A: {a.folder}\nB: {b.folder}")
     for first, second in _matched(a, b):
@@ -107,13 +109,9 @@ def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
     if best.sd <= _ROUNDING * abs(best.mean):
         return f"No difference can be claimed: {seeds} show no spread, so it is not known."
     if best.interval[0] <= 0 <= best.interval[1]:
-        differences = scale.differences(float(np.mean(_values(a, a.values))))
-        needed = [statistics.seeds_to_detect(each, best.sd, best.paired) for each in differences]
-        names = scale.difference_names
         return (
             f"No difference can be claimed: with {seeds}, the 95 % interval of B - A, {interval}, "
-            f"contains zero. At this spread it takes {needed[0]} seeds a side to detect "
-            f"{names[0]}, {needed[1]} to detect {names[1]}."
+            f"contains zero.{_seeds_needed(a, best)}"
         )
     better = (best.mean > 0) == a.higher_is_better
     return (
@@ -123,16 +121,34 @@ def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
     )
 
 
+def _seeds_needed(a: Group, best: Difference) -> str:
+    """Say how many seeds it takes; nothing if the mean is 0, of which a per cent is none."""
+    scale = Scale(a.metric)
+    differences = scale.differences(float(np.mean(_values(a, a.values))))
+    needed = [statistics.seeds_to_detect(each, best.sd, best.paired) for each in differences]
+    if None in needed:
+        return ""
+    names = scale.difference_names
+    return (
+        f" At this spread it takes {needed[0]} seeds a side to detect {names[0]}, {needed[1]} to "
+        f"detect {names[1]}."
+    )
+
+
 def configuration_difference(a: Group, b: Group) -> str:
-    """Say in what the configurations of two groups differ."""
+    """Say in what the configurations of two groups, and what they were made with, differ."""
     keys = differing_keys([a.settings, b.settings])
-    if not keys:
+    matching = [(runs[0], b.replicates[s][0]) for s, runs in a.replicates.items() if s in b.values]
+    origins = sweep_origin.between(matching or [(a.runs[0], b.runs[0])])
+    if not keys and not origins:
         return "A and B have the same configuration: they differ in nothing but seeds."
     lines = [
         f"- {key}: {a.settings.get(key, ABSENT)} in A, {b.settings.get(key, ABSENT)} in B"
         for key in keys[:_MOST_KEYS_SHOWN]
     ]
     more = len(keys) - len(lines)
+    lines += [f"- {c.key}: {c.before} in A, {c.now} in B" for c in origins[:_MOST_KEYS_SHOWN]]
+    more += max(0, len(origins) - _MOST_KEYS_SHOWN)
     return "\n".join(["A and B differ in:", *lines, *([f"- and {more} more keys"] if more else [])])
 
 
@@ -160,7 +176,7 @@ def _means_table(a: Group, b: Group) -> str:
     scale = Scale(a.metric)
     rows = []
     for name, each in (("A", summarise(a)), ("B", summarise(b))):
-        rows.append((name, str(each.n), scale.show(each.mean), scale.show(each.sd),
+        rows.append((name, show_count(each.n), scale.show(each.mean), scale.show(each.sd),
                      scale.show_interval(each.interval)))  # fmt: skip
     return markdown_table((scale.title, "n", "mean", "sd", "95 % interval"), rows)
 

@@ -1,5 +1,6 @@
 """Reading a sweep: a folder of run folders becomes groups of runs that differ only in seeds."""
 
+import fnmatch
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +14,15 @@ import yaml
 
 from seedbed import record, sweep_plan
 from seedbed.errors import InputError
+from seedbed.resume import NEUTRAL_KEYS
 from seedbed.rng import STREAMS
 
 # The levels that promise the same bits for the same record.
 BITWISE_LEVELS = ("strict", "portable", "exact")
 ABSENT = "absent"
 Seeds = tuple[int, ...]  # one for each of STREAMS, in that order
+# How the work is done, which makes no other configuration.
+_NEUTRAL = re.compile("|".join(map(fnmatch.translate, NEUTRAL_KEYS)))
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -65,8 +69,9 @@ class Group:
 
     @property
     def higher_is_better(self) -> bool:
-        """Say which direction of the metric is the good one."""
-        return self.metric.endswith("accuracy")
+        """Say which direction of the metric is the good one, by its name in an old record."""
+        recorded = self.runs[0].summary.get("higher_is_better")
+        return recorded if isinstance(recorded, bool) else self.metric.endswith("accuracy")
 
     @cached_property
     def replicates(self) -> Mapping[Seeds, list[Run]]:
@@ -204,7 +209,8 @@ def _read_settings(path: Path) -> tuple[dict[str, Any], int, Seeds]:
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: expected a run's configuration, got {reason}") from None
-    return dict(_flatten({**config, "seeds": None, "logger": None})), seed, seeds
+    settings = _flatten({**config, "seeds": None, "logger": None})
+    return {key: value for key, value in settings if not _NEUTRAL.match(key)}, seed, seeds
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -30,11 +30,16 @@ def planned(folder: Path) -> list[list[str]]:
 
 
 def missing(folder: Path) -> list[tuple[int, list[str]]]:
-    """Return number and overrides of the jobs that left no folder: refused, or never started."""
+    """Return number and overrides of the jobs that left no record: refused, or never started."""
     if not folder.is_dir():
         return []
-    started = {path.name.split("_")[0] for path in folder.iterdir() if path.is_dir()}
+    started = {path.name.split("_")[0] for path in folder.iterdir() if _has_begun(path)}
     return [(n, job) for n, job in enumerate(planned(folder)) if str(n) not in started]
+
+
+def _has_begun(folder: Path) -> bool:
+    """Say whether there is a record: a folder alone is made before a job is checked."""
+    return any(True for name in ("config.yaml", "summary.json") for _ in folder.rglob(name))
 
 
 def _product(overrides: list[str]) -> list[list[str]]:

@@ -58,7 +58,7 @@ class Summary:
 
     group: str
     metric: str
-    n: int  # seeds; runs with the same seeds count once
+    n: int | None  # seeds whose runs are independent, each once; mean, sd and interval are theirs
     mean: float
     sd: float | None
     interval_low: float | None
@@ -97,19 +97,21 @@ def summarise(group: Group) -> Summary:
     """Return a group in numbers."""
     by_value = sorted(group.values, key=lambda seeds: group.values[seeds])
     values = np.array([group.values[seeds] for seeds in by_value])
-    mean = float(np.mean(values))
-    several = len(values) > 1
-    sd = statistics.standard_deviation(values) if several else None
-    low, high = statistics.mean_interval(values) if several else (None, None)
+    drawn = set(independent_seeds(group))
+    draws = np.array([group.values[seeds] for seeds in by_value if seeds in drawn])
+    mean = float(np.mean(draws if len(draws) else values))
+    several = len(draws) > 1
+    sd = statistics.standard_deviation(draws) if several else None
+    low, high = statistics.mean_interval(draws) if several else (None, None)
     counts = right_counts(group) if group.metric == "test_accuracy" else None
     independent = None
-    if counts is not None and several:
+    if counts is not None and len(values) > 1:
         independent = statistics.independent_error_deviation(counts, len(values))
     small, large = Scale(group.metric).differences(mean)
     return Summary(
         group=group.label,
         metric=group.metric,
-        n=len(values),
+        n=len(draws) or None,
         mean=mean,
         sd=sd,
         interval_low=low,
@@ -128,6 +130,19 @@ def summarise(group: Group) -> Summary:
         seeds_for_small_difference=statistics.seeds_to_detect(small, sd) if sd else None,
         seeds_for_large_difference=statistics.seeds_to_detect(large, sd) if sd else None,
     )
+
+
+def independent_seeds(group: Group) -> list[Seeds]:
+    """Return the seeds of runs that are independent of each other.
+
+    All, unless streams vary one at a time: such runs share their other seeds. Then those in which
+    all vary together, or none if there are not two.
+    """
+    alone = any(_held_but(group, index) for index in range(len(STREAMS)))
+    if not alone or len(group.varied) < 2:
+        return list(group.values)
+    together = [seeds for seeds in group.values if group.in_step(seeds)]
+    return together if len(together) > 1 else []
 
 
 def right_counts(group: Group) -> NDArray[np.int64] | None:
