@@ -39,7 +39,7 @@ def _differences(before: str, now: str) -> Sequence[resume.Change]:
     # Of a commit that git does not have, nothing but the patches can be compared.
     patches = [_names(origin) for origin in origins]
     if patches[0] != patches[1] and not (commit and _is_known(commit)):
-        found.append(resume.Change("source.patch", *patches, alters_bits=True))
+        found.append(resume.Change("source.patch", patches[0], patches[1], alters_bits=True))
     return found
 
 
