@@ -182,8 +182,11 @@ def _handlers(handler: Any) -> Iterator[None]:
 
 
 def objective(folder: Path) -> float:
-    """Return the metric that the run's `objective` names; NaN where there is none."""
+    """Return the metric that the run's `objective` names; NaN if it has none or did not finish."""
     if not record.is_run(folder):
         return float("nan")
-    value = record.read_summary(folder).get("objective", {}).get("value")
+    summary = record.read_summary(folder)
+    if summary.get("status") != "finished":  # what it had reached is no result of the trial
+        return float("nan")
+    value = summary.get("objective", {}).get("value")
     return float("nan") if value is None else float(value)
