@@ -8,7 +8,8 @@ python train.py --cfg job                    the configuration that would run
 
 import signal
 
-if __name__ == "__main__":  # Ctrl-C during the imports below ends us without a traceback
+# Ctrl-C during the imports below ends us without a traceback, unless we were told to ignore it.
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import contextlib
@@ -106,9 +107,11 @@ def main() -> int:
             jobs_failed = report_sweep(SweepFolder.folder, ended_early)
     except Exception as error:
         explained = explain(error)
-        if explained is None:
+        if explained is not None:
+            raise explained from error
+        if not launchers.ends_a_search(error):
             raise
-        raise explained from error
+        jobs_failed = True  # the last one
     return 1 if jobs_failed else 0
 
 
@@ -131,8 +134,14 @@ def report_sweep(folder: Path | None, ended_early: bool) -> bool:
         return False
     from seedbed import sweep, sweep_groups  # statistics, half a second: for sweeps alone
 
-    found = sweep_groups.read(folder)
-    print(f"\n{sweep.write(found)}\n\n{best_trial(folder)}{folder}", flush=True)
+    try:
+        found = sweep_groups.read(folder)
+        text = sweep.write(found)
+    except InputError:
+        if ended_early:  # what ended it is said; there may be no run yet
+            return False
+        raise
+    print(f"\n{text}\n\n{best_trial(folder)}{folder}", flush=True)
     if ended_early or found.lost:
         print(f"go on with it: python scripts/resume.py {shlex.quote(str(folder))}", flush=True)
     return bool(found.lost)

@@ -206,7 +206,8 @@ class TestObjective:
     def test_the_metric_that_the_run_names_is_returned(self, tmp_path: Path) -> None:
         """It is what sweepers minimise."""
         (tmp_path / "config.yaml").write_text("seed: 0\n")
-        summary: dict[str, Any] = {"format_version": 1, "objective": {"name": "x", "value": 0.25}}
+        summary: dict[str, Any] = {"format_version": 1, "status": "finished"}
+        summary |= {"objective": {"name": "x", "value": 0.25}}
         record.write_json(tmp_path / "summary.json", summary)
         assert launch.objective(tmp_path) == 0.25
 
@@ -215,7 +216,16 @@ class TestObjective:
         """A failed job says so in a sweep, and does not end it."""
         assert math.isnan(launch.objective(tmp_path)), "no run at all"
         (tmp_path / "config.yaml").write_text("seed: 0\n")
-        record.write_json(tmp_path / "summary.json", {"format_version": 1, **objective})
+        finished = {"format_version": 1, "status": "finished"}
+        record.write_json(tmp_path / "summary.json", finished | objective)
+        assert math.isnan(launch.objective(tmp_path))
+
+    @pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
+    def test_a_run_that_did_not_finish_gives_nan(self, status: str, tmp_path: Path) -> None:
+        """What it had reached is no result: Optuna counts a failed trial."""
+        (tmp_path / "config.yaml").write_text("seed: 0\n")
+        summary = {"format_version": 1, "status": status, "objective": {"name": "x", "value": 0.2}}
+        record.write_json(tmp_path / "summary.json", summary)
         assert math.isnan(launch.objective(tmp_path))
 
 
@@ -361,3 +371,44 @@ def test_ctrl_c_while_train_py_starts_leaves_no_traceback(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     twin = command("-c", "import hydra", environment=environment)
     assert "Traceback" in twin.stderr
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> None:
+    """As it is under nohup, and behind & in a script; twin: where it is not, it ends us."""
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nos._exit(7)\n"
+    (tmp_path / "hydra.py").write_text(code)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
+    try:
+        done = command("train.py", environment={"PYTHONPATH": str(tmp_path)})
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+    assert done.returncode == (7 if ignored else -signal.SIGINT)
+
+
+class TestReportOfASweep:
+    def test_what_ended_a_sweep_without_runs_is_not_hidden(self, tmp_path: Path) -> None:
+        """There is nothing to report, and the error that there is says why."""
+        assert train.report_sweep(tmp_path, ended_early=True) is False
+
+    def test_a_sweep_without_runs_that_nothing_ended_is_an_error(self, tmp_path: Path) -> None:
+        """Twin: nobody else would say so."""
+        with pytest.raises(InputError, match="expected a folder of runs"):
+            train.report_sweep(tmp_path, ended_early=False)
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, InputError, RuntimeError])
+    def test_errors_pass_through_the_report(
+        self, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C before the first run is still Ctrl-C."""
+
+        def ended() -> None:
+            raise error("why")
+
+        monkeypatch.setattr(train, "train", ended)
+        monkeypatch.setattr(train.SweepFolder, "folder", tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+        with pytest.raises(error, match="why"):
+            train.main()

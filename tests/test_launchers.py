@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
-from seedbed import record
+from seedbed import launchers, record
+from seedbed.callbacks import SweepFolder
+from seedbed.errors import InputError
 from seedbed.launchers import INSTALL
 from tests.running import QUICK, command, refusal, trained
 
@@ -175,6 +178,38 @@ def test_counts_that_cannot_be_are_refused(
     done = sweep(tmp_path / "sweep", *words)
     assert refusal(done).startswith(message)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_only_the_end_of_a_grid_ends_a_search_in_peace() -> None:
+    """Hydra lets Optuna's error of it through when the last trial failed; twin: any other error."""
+    text = "`Study.stop` is supposed to be invoked inside an objective function or a callback."
+    assert launchers.ends_a_search(RuntimeError(text))
+    assert not launchers.ends_a_search(RuntimeError("other"))
+    assert not launchers.ends_a_search(ValueError(text))
+
+
+def test_an_address_that_no_machine_can_have_is_refused() -> None:
+    """A part of a name has 63 letters at most; Python cannot even ask for a longer one."""
+    init = OmegaConf.create({"address": f"{'a' * 64}.example:6379"})
+    launcher = {"_target_": "x.RayLauncher", "ray": {"init": init}}
+    with pytest.raises(InputError, match="expected a Ray cluster that answers"):
+        launchers.prepare(OmegaConf.create({"launcher": launcher}))
+
+
+def test_an_error_of_our_own_ends_a_sweep_before_its_first_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hydra would make a warning of it and go on without a record of the sweep."""
+
+    def broken(_hydra: object) -> None:
+        raise ZeroDivisionError("why")
+
+    monkeypatch.setattr(launchers, "prepare", broken)
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    with pytest.raises(SystemExit) as ended:
+        SweepFolder().on_multirun_start(config)
+    assert ended.value.code == 1
+    assert "ZeroDivisionError: why" in capsys.readouterr().err
 
 
 @needs("submitit")

@@ -1,6 +1,7 @@
 """What Hydra tells us about a sweep."""
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,4 +28,7 @@ class SweepFolder(Callback):
             raise SystemExit(2) from None
         except OSError:  # Hydra meets it again when it writes there, and then it is said
             return
+        except Exception:  # of which Hydra would make a warning as well
+            traceback.print_exc()
+            raise SystemExit(1) from None
         SweepFolder.folder = folder

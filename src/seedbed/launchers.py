@@ -22,6 +22,8 @@ _CLIENT_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_F
 _PACKAGES = ("joblib", "ray", "submitit")
 # What Optuna says when it is asked for the best of none.
 _NO_TRIAL = "No trials are completed yet."
+# What it says when the last trial of a grid failed, which Hydra expects of those that finish only.
+_GRID_IS_DONE = "`Study.stop` is supposed to be invoked inside an objective function"
 
 _COUNTS: dict[str, tuple[str, Callable[[int], bool]]] = {
     "launcher.n_jobs": ("an integer other than 0 (-1: one job for each core)", lambda n: n != 0),
@@ -66,6 +68,11 @@ def explain(error: Exception) -> InputError | None:
     return None
 
 
+def ends_a_search(error: Exception) -> bool:
+    """Say whether an exception only means that a grid has no more trials."""
+    return isinstance(error, RuntimeError) and str(error).startswith(_GRID_IS_DONE)
+
+
 def _require_slurm() -> None:
     missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
     if missing:
@@ -105,7 +112,7 @@ def _require_answer(address: str) -> None:
                 server.sendall(_CLIENT_SETTINGS)
                 if server.recv(9)[3:4] != _SETTINGS_FRAME:
                     raise OSError("an answer that is not Ray's")
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # a name that cannot be
         reason = str(getattr(error, "strerror", None) or error)
         raise InputError(
             f"hydra.launcher.ray.init.address: expected a Ray cluster that answers, got {reason} "
