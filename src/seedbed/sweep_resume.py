@@ -7,8 +7,10 @@ there before. So launcher and sweeper are what they were, and a search proposes 
 
 import os
 import platform
+import re
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
@@ -53,9 +55,10 @@ def begin(folder: Path, hydra: DictConfig) -> None:
         ) from None
     if GO_ON in hydra.job.env_set:
         _require_same_search(hydra.sweeper)
-    else:
-        overrides = OmegaConf.to_container(hydra.overrides)
-        record.write_json(folder / PLAN, {"overrides": overrides, **_code()})
+        return
+    _require_new(folder, hydra.sweeper)
+    plan = {"overrides": OmegaConf.to_container(hydra.overrides), **_configuration(hydra)}
+    record.write_json(folder / PLAN, plan | _code())
 
 
 def run_job(settings: DictConfig, folder: Path, going_on: str | None) -> int:
@@ -64,7 +67,8 @@ def run_job(settings: DictConfig, folder: Path, going_on: str | None) -> int:
         return launch.start(settings, folder)
     if _is_finished(folder):
         return 0
-    trust = tuple(settings.trusted_packages)  # composed here, from what was typed
+    # Composed here: a word that sets it has been typed by whoever leads the sweep (`_words`).
+    trust = tuple(settings.trusted_packages)
     return resume.go_on(folder, (), going_on == _CHANGED, trust)
 
 
@@ -77,7 +81,8 @@ def go_on(folder: Path, overrides: Sequence[str], allow_changed: bool) -> NoRetu
     """Become the process that leads a sweep to its end, and reports on it.
 
     Args:
-        overrides: words for launcher and sweeper, instead of those it was started with.
+        overrides: words for launcher and sweeper, instead of those it was started with; and those
+            of its words that can name code, once more.
         allow_changed: go on although something changed that can alter bits.
 
     Raises:
@@ -85,7 +90,7 @@ def go_on(folder: Path, overrides: Sequence[str], allow_changed: bool) -> NoRetu
     """
     plan = record.read_json(folder / PLAN)
     try:
-        words = _words(plan["overrides"], overrides)
+        words = [*_options(folder, plan), *_words(plan["overrides"], overrides)]
         changes = resume.changes(_origin(plan), _origin(_code()))
     except (AttributeError, KeyError, TypeError):
         raise InputError(
@@ -105,8 +110,10 @@ def go_on(folder: Path, overrides: Sequence[str], allow_changed: bool) -> NoRetu
 
 def _words(recorded: dict[str, list[str]], given: Sequence[str]) -> list[str]:
     """Return the overrides of a sweep, with what was given now instead of what was then."""
+    task = recorded["task"]
+    unsafe = [word for word in task if _can_bring_code(word)]
     for word in given:
-        if not word.startswith("hydra"):
+        if not word.startswith("hydra") and word not in unsafe:
             raise InputError(
                 f"{word}: expected words for a launcher, such as hydra.launcher.n_jobs=2, got a "
                 "setting of runs; go on with them one by one to change it"
@@ -116,32 +123,87 @@ def _words(recorded: dict[str, list[str]], given: Sequence[str]) -> list[str]:
     if "hydra/launcher" in replaced:  # its settings are of no use to another launcher
         kept = [word for word in kept if not _key(word).startswith("hydra.launcher.")]
     kept = [word for word in kept if _key(word) not in replaced]
-    unsafe = [w for w in kept if not w.startswith(_TAKEN_OVER) or any(c in w for c in _CODE)]
+    unsafe = [word for word in unsafe if word not in given]
+    unsafe += [w for w in kept if not w.startswith(_TAKEN_OVER) or any(c in w for c in _CODE)]
     if unsafe:
         raise InputError(
             f"{_key(unsafe[0])}: expected it on the command line, because it can name code, got it "
-            f"from a folder; go on with these words as well: {' '.join(unsafe)}"
+            f"from a folder; go on with these words as well: {shlex.join(unsafe)}"
         )
-    return [*recorded["task"], *kept, *given]
+    return [*(word for word in task if word not in given), *kept, *given]
+
+
+def _can_bring_code(word: str) -> bool:
+    """Say whether a word for runs could have code run that this checkout does not trust.
+
+    By Hydra, by a package that classes may come from, by an environment variable (LD_PRELOAD), by
+    a file that lies elsewhere, or by a group that is put where those are.
+    """
+    key = _key(word)
+    group_from_elsewhere = "." not in key and ".." in word
+    whole_level = key == "determinism" and "{" in word
+    return (
+        key.startswith(("hydra", "trusted_packages", "determinism.env"))
+        or "@" in key
+        or group_from_elsewhere
+        or whole_level
+    )
 
 
 def _key(word: str) -> str:
-    return word.lstrip("+~").partition("=")[0]
+    return word.lstrip("+~ \t").partition("=")[0].rstrip()
 
 
 def _quoted(path: Path) -> str:
     return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def _configuration(hydra: DictConfig) -> dict[str, Any]:
+    """Return which configuration is composed, and the folders of it that are not this checkout's.
+
+    Those of --config-dir and --config-path; Hydra's own are packages.
+    """
+    ours = str(source.project_root() / "configs")
+    named = ("main", "command-line")
+    found = [one.path for one in hydra.runtime.config_sources if one.provider in named]
+    return {
+        "config_name": hydra.job.config_name,
+        "config_folders": [path for path in found if path != ours],
+    }
+
+
+def _options(folder: Path, plan: Mapping[str, Any]) -> list[str]:
+    """Return the options for Hydra that a sweep was started with.
+
+    Raises:
+        InputError: it was composed from a folder elsewhere, whose files can name code.
+    """
+    elsewhere, name = plan.get("config_folders"), plan.get("config_name") or "config"
+    if elsewhere or not re.fullmatch(r"[\w-]+(\.yaml)?", name):
+        raise InputError(
+            f"{folder}: expected a sweep of this checkout's configs/, got one of "
+            f"{elsewhere[0] if elsewhere else name}, which could name code; go on with its runs "
+            "one by one, or repeat its command into another folder"
+        )
+    return [] if name == "config" else [f"--config-name={name}"]
+
+
 def _code() -> dict[str, Any]:
     """Return the code that is here and the versions of what it stands on, without importing it."""
     git, patch = source.snapshot(source.project_root())
-    versions = {name: metadata.version(name) for name in _PACKAGES}
+    versions = {name: _version(name) for name in _PACKAGES}
     return {
         "git": git,
         "patched": source.patched_files(patch),
         "versions": {"python": platform.python_version(), **versions},
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _origin(code: dict[str, Any]) -> resume.Origin:
@@ -183,6 +245,17 @@ def _require_idle(folder: Path) -> None:
 def _is_finished(folder: Path) -> bool:
     path = folder / "summary.json"
     return path.exists() and record.read_summary(folder).get("status") == "finished"
+
+
+def _require_new(folder: Path, sweeper: DictConfig) -> None:
+    """Raise InputError where another sweep has runs; only a search with a storage adds to them."""
+    if not is_sweep(folder) or sweeper.get("storage") is not None:
+        return
+    if any(True for _ in folder.rglob("config.yaml")):
+        raise InputError(
+            f"hydra.sweep.dir: expected a folder without a sweep, got {folder}, which holds one; "
+            f"choose another, or go on with it by scripts/resume.py {shlex.quote(str(folder))}"
+        )
 
 
 def _require_same_search(sweeper: DictConfig) -> None:
