@@ -4,7 +4,7 @@ import random
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from seedbed import determinism, rng
+from seedbed.errors import InputError
 from seedbed.probe_model import Remark, examine
 from seedbed.probe_randomness import Lookout, entropy_noted, held_generators
 from seedbed.probe_trace import Event, differing, hashes, traced
@@ -364,6 +365,74 @@ def test_conjugates_are_hashed_as_what_they_stand_for() -> None:
 
     assert hashes([x.conj()]) == hashes([x.conj().resolve_conj()]) != hashes([x])
     assert hashes([x.conj().imag]) == hashes([-x.imag])
+
+
+class ExtraState(Net):
+    def get_extra_state(self) -> object:
+        return {"version": 1}
+
+    def set_extra_state(self, state: object) -> None:
+        assert state == {"version": 1}
+
+
+class Lazy(Net):
+    def middle(self) -> nn.Module:
+        return nn.LazyLinear(8)
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Fourier(Net):
+    def middle(self) -> nn.Module:
+        return Calls(lambda x: torch.fft.ifft(torch.fft.fft(x).conj()).real)
+
+
+class Nested(Net):
+    def middle(self) -> nn.Module:
+        return Calls(lambda x: torch.nested.nested_tensor(list(x)).to_padded_tensor(0.0) + x)
+
+
+class Quantized(Net):
+    def middle(self) -> nn.Module:
+        return Calls(
+            lambda x: x + torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.qint8).dequantize()
+        )
+
+
+class Shapeless(Net):
+    def middle(self) -> nn.Module:
+        return Calls(lambda x: x * torch.ones(8, device="meta").numel())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", [ExtraState, Lazy, Fourier, Nested, Quantized, Shapeless])
+def test_any_kind_of_tensor_and_state_can_be_examined(model: type) -> None:
+    """What is no plain tensor ends in no traceback, and honest models get no remark."""
+    assert examine(settings(model)) == []
+
+
+class GrowsAnew(Net):
+    built = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        GrowsAnew.built += 1
+        for index in range(GrowsAnew.built):
+            self.add_module(f"more_{index}", nn.Linear(2, 2))
+
+
+def test_a_model_that_is_another_one_each_time_is_refused_in_one_line() -> None:
+    """Nothing of two models can be compared; the line says what one of them lacks."""
+    with pytest.raises(InputError, match=r"model: expected the same parameters .*more_1") as caught:
+        examine(settings(GrowsAnew))
+    assert "\n" not in str(caught.value)
 
 
 def test_the_command_examines_the_configuration_that_train_would_make() -> None:

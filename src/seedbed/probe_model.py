@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from seedbed import assemble, config, determinism, fingerprint, record, refusals, training
 from seedbed.data import loader
@@ -93,8 +94,8 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
         found.remarks += unkeyed(lookout.drawn(keyed=seeding), "data", "building")
         learner = assemble.build_learner(settings, device)
         found.remarks += unkeyed(lookout.drawn(keyed=seeding), "model", "building")
-        found.weights = {name: t.clone() for name, t in learner.model.state_dict().items()}
-        learner.model.load_state_dict((first or found).weights)
+        found.weights = weights_of(learner.model)
+        start_alike(learner.model, (first or found).weights)
         lookout.watch({"model": learner.model, "data.train": source})
         for index, position in enumerate(first_positions(settings, len(source))):
             found.batches.append(source[position])
@@ -104,6 +105,32 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
             found.remarks += unkeyed(lookout.drawn(keyed=seeding), "model", "step")
     found.remarks += [remark for events in found.events for remark in refused(events)]
     return found
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of a model's weights and buffers, without what else it keeps beside them."""
+    return {name: t.clone() for name, t in model.state_dict().items() if _has_bits(t)}
+
+
+def start_alike(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Load the weights of an earlier passage.
+
+    Raises:
+        InputError: they are those of another model.
+    """
+    others = {name: t for name, t in model.state_dict().items() if not _has_bits(t)}
+    try:
+        model.load_state_dict(others | weights)
+    except RuntimeError as error:
+        raise InputError(
+            "model: expected the same parameters each time that it is built, got "
+            f"{str(error).splitlines()[-1].strip()}; build it from its arguments alone"
+        ) from None
+
+
+def _has_bits(value: Any) -> bool:
+    """Say whether a part of a state_dict is a tensor, not get_extra_state's or a lazy module's."""
+    return isinstance(value, Tensor) and not is_lazy(value)
 
 
 def first_positions(settings: dict[str, Any], samples: int) -> Iterable[loader.Position]:

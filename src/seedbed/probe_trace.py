@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -144,9 +145,8 @@ def state(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that a model and an optimizer keep from step to step, with their names."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
-    for parameter, name in names.items():
-        yield name, parameter
-    yield from model.named_buffers()
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    yield from ((name, tensor) for name, tensor in tensors if not is_lazy(tensor))
     if optimizer is None:
         return
     for group in optimizer.param_groups:
@@ -194,14 +194,24 @@ def _run_even_if_refused(run: Any) -> tuple[Any, str]:
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    return [x for x in values if isinstance(x, Tensor)]
+    return [x for x in values if isinstance(x, Tensor) and not is_lazy(x)]
 
 
 def hashes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Hash the bits of each tensor."""
-    tensors = [x.resolve_conj().resolve_neg() for x in tensors]
-    dense = [x if x.layout is torch.strided else x.to_dense() for x in tensors]
-    return tuple(int(fingerprint.of_tensors([x])) for x in dense)
+    return tuple(int(fingerprint.of_tensors([_plain(x)])) for x in tensors)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a dense tensor with the bits of one of any kind; an empty one if it has none."""
+    if tensor.is_meta or tensor._is_zerotensor():
+        return torch.zeros(0)
+    if tensor.is_nested:
+        tensor = tensor.to_padded_tensor(0.0)
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    tensor = tensor.resolve_conj().resolve_neg()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def _address(tensor: Tensor) -> int | None:
@@ -210,7 +220,8 @@ def _address(tensor: Tensor) -> int | None:
 
 
 def _shape(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+    shape = "nested" if tensor.is_nested else tuple(tensor.shape)
+    return f"{str(tensor.dtype).removeprefix('torch.')} {shape}"
 
 
 def _is_global(generator: torch.Generator) -> bool:
