@@ -283,6 +283,22 @@ def test_a_frozen_data_set_is_noted_and_left_as_it_was() -> None:
     assert source.dataset == Frozen()
 
 
+class HoldsItself(Frozen):
+    def __init__(self) -> None:
+        self.__dict__.update(transform=torch.neg, whole=self)
+
+
+def test_a_data_set_that_holds_itself_is_noted_once() -> None:
+    """As one that hands itself to its parts does."""
+    source, events = loader.Source(HoldsItself(), "train", 0), list[Event]()
+    with noted(source, events):
+        source[loader.Position(0, np.array([0, 1]))]
+
+    assert [e.place.module for e in events if e.place.phase == AUGMENTATION] == (
+        ["data.train.transform"] * 2
+    )
+
+
 def test_a_foreach_update_is_seen() -> None:
     """What a foreach operation returns is nothing; what it changes counts."""
     weights = [torch.ones(3), torch.zeros(2)]

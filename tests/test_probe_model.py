@@ -418,6 +418,20 @@ def test_any_kind_of_tensor_and_state_can_be_examined(model: type) -> None:
     assert examine(settings(model)) == []
 
 
+class RefusedInLoading(Honest):
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        shuffled = torch.zeros(16).put_(torch.arange(16), torch.rand(16))
+        return shuffled.view(1, 4, 4), index % 3
+
+
+def test_what_is_refused_in_loading_is_named() -> None:
+    """A transform that strict would stop at is one remark, not the end of the examination."""
+    (remark,) = examine(settings(data=RefusedInLoading))
+
+    assert (remark.where, remark.phase) == ("data.train", "loading")
+    assert remark.says.startswith("raises under strict: put_ does not have a deterministic")
+
+
 class GrowsAnew(Net):
     built = 0
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from omegaconf import OmegaConf
@@ -25,7 +25,7 @@ from seedbed import assemble, config, determinism, fingerprint, record, refusals
 from seedbed.data import loader
 from seedbed.errors import InputError, exit_status
 from seedbed.probe_randomness import Lookout, entropy_noted
-from seedbed.probe_trace import Event, differing, traced
+from seedbed.probe_trace import Event, differing, run_even_if_refused, traced
 from seedbed.shards import Shards
 from seedbed.substitutes import substitute_for
 
@@ -98,7 +98,7 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
         start_alike(learner.model, (first or found).weights)
         lookout.watch({"model": learner.model, "data.train": source})
         for index, position in enumerate(first_positions(settings, len(source))):
-            found.batches.append(source[position])
+            found.batches.append(load(source, position, found.remarks))
             found.remarks += unkeyed(lookout.drawn(keyed=seeding), "data.train", "loading")
             batch = (first or found).batches[index]
             found.events.append(take_step(learner, batch, index + 1, found.remarks))
@@ -137,6 +137,14 @@ def first_positions(settings: dict[str, Any], samples: int) -> Iterable[loader.P
     """Return the positions of the first steps."""
     batch_size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
     return loader.training_positions(samples, batch_size, seed, 0, STEPS)
+
+
+def load(source: loader.Source, position: loader.Position, remarks: list[Remark]) -> loader.Batch:
+    """Load a batch; an operation that is refused there is added to the remarks, and runs."""
+    batch, refusal = run_even_if_refused(lambda: source[position])
+    if refusal:
+        remarks.append(Remark("data.train", "loading", "a sample", refusal_text(refusal)))
+    return cast(loader.Batch, batch)
 
 
 def take_step(

@@ -2,7 +2,7 @@
 
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,7 +70,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves = tree_leaves((args, kwargs))
         taken = _tensors(leaves)
         inputs, names = hashes(taken), self._names(taken)
-        result, refusal = _run_even_if_refused(lambda: func(*args, **kwargs))
+        result, refusal = run_even_if_refused(lambda: func(*args, **kwargs))
         given = _tensors(tree_leaves(result))
         # Not every schema says what is changed in place: batch norm's running averages are not in
         # native_batch_norm's.
@@ -178,8 +178,8 @@ def differing(first: Sequence[Event], again: Sequence[Event]) -> list[tuple[Even
     return found
 
 
-def _run_even_if_refused(run: Any) -> tuple[Any, str]:
-    """Return the result of an operation, and what refused it under deterministic algorithms."""
+def run_even_if_refused(run: Callable[[], Any]) -> tuple[Any, str]:
+    """Return a result, and what deterministic algorithms said if they refused it, or ""."""
     try:
         return run(), ""
     except RuntimeError as error:

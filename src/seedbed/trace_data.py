@@ -128,11 +128,13 @@ def _is_dataset(value: Any) -> bool:
     return hasattr(value, "__getitem__") and hasattr(value, "__len__")
 
 
-def _datasets(dataset: Any, path: str) -> Iterator[tuple[Any, str]]:
-    """Yield a data set and those that it is made of."""
+def _datasets(dataset: Any, path: str, seen: tuple[Any, ...] = ()) -> Iterator[tuple[Any, str]]:
+    """Yield a data set and those that it is made of; one that holds itself is yielded once."""
     values = getattr(dataset, "__dict__", {})
     if values:
         yield dataset, path
+    seen = (*seen, dataset)
     for name, value in values.items():
-        if _is_dataset(value) and not isinstance(value, _CONTAINERS):
-            yield from _datasets(value, f"{path}.{name}")
+        known = any(value is each for each in seen)
+        if _is_dataset(value) and not isinstance(value, _CONTAINERS) and not known:
+            yield from _datasets(value, f"{path}.{name}", seen)
