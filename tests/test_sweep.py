@@ -601,3 +601,21 @@ def test_the_seeds_that_the_documentation_names_are_those_of_the_formula() -> No
     needed = [statistics.seeds_to_detect(points, 0.262) for points in (0.1, 0.5)]
     text = (ROOT / "docs" / "benchmarks.md").read_text()
     assert f"takes {needed[0]} seeds in each of two sweeps, 0.5 points takes {needed[1]}." in text
+
+
+def test_runs_that_share_seeds_claim_no_difference(tmp_path: Path) -> None:
+    """Ten runs about one seed are not ten; twin: those in which all streams vary together are."""
+    for name, mean in (("a", 0.97), ("b", 0.98)):
+        for job in range(1, 4):
+            for stream in ("init", "order"):
+                write_run(tmp_path / name / f"{stream}{job}", 0, seeds={stream: job}, model=name,
+                          accuracy=mean + 0.0001 * job)  # fmt: skip
+    a, b = (sweep_groups.read(tmp_path / name).groups[0] for name in "ab")
+    assert sweep_compare.differences(a, b) == []
+    assert "claimed: streams vary one at a time" in sweep_compare.verdict(a, b, [])
+    for name, mean in (("a", 0.97), ("b", 0.98)):
+        for job in range(1, 4):
+            write_run(tmp_path / name / f"all{job}", 0, seeds={"init": job, "order": job},
+                      model=name, accuracy=mean + 0.0001 * job**2)  # fmt: skip
+    a, b = (sweep_groups.read(tmp_path / name).groups[0] for name in "ab")
+    assert [(each.n_a, each.n_b) for each in sweep_compare.differences(a, b)] == [(3, 3), (3, 3)]

@@ -11,7 +11,7 @@ from seedbed.statistics import Floats, Interval
 from seedbed.sweep import lost_runs, markdown_table, show_count
 from seedbed.sweep_groups import ABSENT, Group, Seeds, Sweep, differing_keys
 from seedbed.sweep_promises import broken_promises, other_origins
-from seedbed.sweep_summary import Scale, summarise
+from seedbed.sweep_summary import Scale, independent_seeds, summarise
 
 _MOST_KEYS_SHOWN = 12
 _ROUNDING = 1e-9  # what the same difference of other floats may differ by
@@ -71,13 +71,15 @@ def compare_groups(a: Group, b: Group) -> list[str]:
 def differences(a: Group, b: Group) -> list[Difference]:
     """Return the difference of two groups, paired and over all runs; the one that decides first.
 
-    Paired decides if all seeds of the smaller group are in the other, too. Each needs two values.
+    Paired decides if all seeds of the smaller group are in the other, too. Each needs two values,
+    of runs that share no seeds with others of their group.
     """
-    matching = [seeds for seeds in a.values if seeds in b.values]
-    all_matched = len(matching) == min(len(a.values), len(b.values))
+    drawn_a, drawn_b = independent_seeds(a), independent_seeds(b)
+    matching = [seeds for seeds in drawn_a if seeds in drawn_b]
+    all_matched = len(matching) == min(len(drawn_a), len(drawn_b))
     found = []
-    if min(len(a.values), len(b.values)) > 1:
-        found.append(_unpaired(_values(a, a.values), _values(b, b.values)))
+    if min(len(drawn_a), len(drawn_b)) > 1:
+        found.append(_unpaired(_values(a, drawn_a), _values(b, drawn_b)))
     if len(matching) > 1:
         paired = _paired(_values(b, matching) - _values(a, matching))
         found.insert(0 if all_matched else len(found), paired)
@@ -99,6 +101,8 @@ def _unpaired(a: Floats, b: Floats) -> Difference:
 def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
     """Say in a plain sentence whether a difference can be claimed."""
     scale = Scale(a.metric)
+    if not found and min(len(a.values), len(b.values)) > 1:
+        return "No difference can be claimed: streams vary one at a time, so runs share seeds."
     if not found:
         return "No difference can be claimed: one seed a side says nothing about the others."
     best = found[0]
