@@ -272,8 +272,10 @@ def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
 
 
 def test_strides_that_say_nothing_are_not_seen() -> None:
-    """One element of a column is an element like any other; so is a pair of half numbers."""
+    """One element of a column is like any other; so are half numbers and lazy conjugates."""
     column = torch.arange(6, dtype=torch.int64).view(3, 2)[:1, 1]
     assert of(column) == of(torch.tensor([1]))
     halves = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex32)
     assert of(halves) == of(torch.tensor([1.0, 2.0, 3.0, -4.0], dtype=torch.float16))
+    lazy = torch.tensor([1 + 2j]).conj()
+    assert of(lazy) == of(lazy.resolve_conj()) != of(lazy.conj().resolve_conj())

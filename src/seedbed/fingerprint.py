@@ -151,7 +151,7 @@ def _words(tensors: list[Tensor]) -> Tensor:
     joined: Tensor = _flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
     joined = joined.as_strided((len(joined),), (1,))  # one element may have had any stride
     if joined.is_complex():
-        joined = torch.view_as_real(joined).view(-1)
+        joined = torch.view_as_real(joined.resolve_conj()).view(-1)
     if joined.dtype is torch.bool:
         return joined.to(torch.int32)
     return joined.view(_INTEGER_OF_SIZE[joined.element_size()]).to(torch.int32)
