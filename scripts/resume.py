@@ -11,11 +11,12 @@ example:
 
 How the work is done may change: data.num_workers, data.persistent_workers, data.prefetch_factor,
 data.start_method, trainer.processes, logger. Any other change of configuration, code or
-environment since the checkpoint was made is reported; under determinism=strict, one that can alter
-bits is refused.
+environment since the checkpoint was made is reported; under determinism=strict and portable, one
+that can alter bits is refused.
 
 Of a sweep, finished runs are kept, interrupted and failed ones resumed, missing ones started, by
-the launcher that it had or the one named now. Code that changed since it was started is refused.
+the launcher that it had or the one named now. Code that changed since it was started is refused,
+and words of its command that can name code have to be said again (the refusal lists them).
 
 exit status: 0 finished, 1 runs of a sweep failed, 2 it cannot go on, 130 or 143 interrupted again
 """

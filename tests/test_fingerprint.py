@@ -271,6 +271,7 @@ def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
     assert fingerprint.of_tensors([other.to_sparse(1)]) != expected
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
 def test_strides_that_say_nothing_are_not_seen() -> None:
     """One element of a column is like any other; so are half numbers and lazy conjugates."""
     column = torch.arange(6, dtype=torch.int64).view(3, 2)[:1, 1]
