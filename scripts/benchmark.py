@@ -44,7 +44,7 @@ The programs:
 - **bare loop** (`scripts/peers/bare.py`): tensors in memory, same model, loss, clipping, optimizer,
   batch size and threads, eager, in PyTorch's own memory order (NCHW), as most people write it. It
   loads nothing, **augments nothing**, logs nothing and keeps no record. "channels-last" is the same
-  in the memory order that Seedbed's levels use.
+  with model and images in the order (N, H, W, C).
 - **Seedbed** under its levels. It shifts and rotates every image, validates and logs, and writes
   the record. `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise;
   "no augmentation" is the same work on images as the bare loop does.

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -82,27 +83,17 @@ def measure(steps: int) -> dict[tuple[str, str], float]:
 
 def step_milliseconds(settings: dict[str, Any], steps: int) -> list[float]:
     """Train in this process; return the processor time of each step after the first few."""
-    from seedbed import assemble, training
-    from seedbed.data import loader
-    from seedbed.shards import Shards
+    import torch
+
+    from seedbed import assemble, benchmark_turns
 
     assemble.prepare_backends(settings["determinism"])
-    device = assemble.choose_device(settings["trainer"]["device"])
-    data = assemble.build_sources(settings).train
-    learner = assemble.build_learner(settings, device)
-    shards = Shards(lambda: False)
-    total = WARM_UP_STEPS + steps
-    positions = loader.training_positions(
-        len(data), settings["data"]["batch_size"], settings["seeds"]["order"], 0, total
-    )
-    how = assemble.loading(settings, device)
-    batches = loader.load(data, shards.divide(positions), how, settings["determinism"])
+    learner = assemble.build_learner(settings, torch.device("cpu"))
     times = [time.process_time()]
-    for step in range(1, total + 1):
-        parts = [next(batches) for _ in shards.mine]
-        training.train_step(learner, parts, step, shards, with_metric=False, with_rungs=True)
+    for take in benchmark_turns.steps(settings, learner, WARM_UP_STEPS + steps):
+        take(True)
         times.append(time.process_time())
-    return [1000 * (times[i + 1] - times[i]) for i in range(WARM_UP_STEPS, total)]
+    return [1000 * (after - before) for before, after in pairwise(times)][WARM_UP_STEPS:]
 
 
 def table(rounds: Sequence[dict[tuple[str, str], float]]) -> list[str]:

@@ -4,10 +4,20 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from omegaconf import OmegaConf
 
-from seedbed import benchmark, benchmark_programs, benchmark_targets
+from seedbed import (
+    assemble,
+    benchmark,
+    benchmark_programs,
+    benchmark_targets,
+    benchmark_turns,
+    fingerprint,
+)
 from seedbed.benchmark import Measured, Program, Round
 from seedbed.benchmark_report import Results
 from seedbed.benchmark_sections import Section
@@ -164,3 +174,27 @@ def test_a_folder_without_mnist_is_refused(tmp_path: Path) -> None:
     """What --mnist names is looked at before anything is measured."""
     done = command("scripts/benchmark.py", "--mnist", str(tmp_path))
     assert f"--mnist: expected a folder that holds MNIST/raw, got {tmp_path}" in refusal(done)
+
+
+def test_steps_that_take_turns_train() -> None:
+    """What is timed is training, whose fingerprints change no weight; twin: another seed."""
+
+    def weights(turns: list[bool], *words: str) -> int:
+        config = benchmark_programs.configuration("trainer.device=cpu", *words)
+        settings: Any = OmegaConf.to_container(config)
+        learner = assemble.build_learner(settings, torch.device("cpu"))
+        steps = benchmark_turns.steps(settings, learner, len(turns))
+        for with_rungs, take in zip(turns, steps, strict=True):
+            take(with_rungs)
+        return int(fingerprint.of_tensors(learner.model.parameters()))
+
+    assert weights([True, False, True]) == weights([False, False, False])
+    assert weights([True, True]) != weights([True, True], "seed=1")
+
+
+@pytest.mark.parametrize("script", ["fingerprint_cost", "portable_cost"])
+def test_too_few_rounds_to_measure_are_refused(script: str) -> None:
+    """Before anything is trained."""
+    assert refusal(command(f"scripts/{script}.py", "--rounds", "0")).startswith(
+        "--rounds, --steps:"
+    )

@@ -198,8 +198,8 @@ def _out_of_pipe(
 def _for_the_pipe(batch: Any) -> Any:
     """Choose how each tensor of a batch reaches the training process.
 
-    PyTorch hands over shared memory, whatever the size. To receive that takes the training process
-    half a millisecond a tensor; to read a small one out of the pipe takes less.
+    PyTorch hands over shared memory, whatever the size. To receive that costs the training
+    process a file handle a tensor; to read a small one out of the pipe takes less.
     """
 
     def choose(tensor: torch.Tensor) -> Any:
