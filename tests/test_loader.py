@@ -377,18 +377,21 @@ class Wide:
     def __len__(self): return 64
     def __getitem__(self, index): return torch.zeros(50_000), torch.tensor(index)
 
-positions = loader.training_positions(64, 4, 0, 0, 16)
-batches = loader.load(loader.Source(Wide(), "train", 0), positions, loader.Loading(2), LEVEL)
-next(batches)
-print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    positions = loader.training_positions(64, 4, 0, 0, 16)
+    how = loader.Loading(2, start_method={start_method!r})
+    batches = loader.load(loader.Source(Wide(), "train", 0), positions, how, {level!r})
+    next(batches)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_no_worker_outlives_a_killed_training_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_no_worker_outlives_a_killed_training_process(start_method: str, tmp_path: Path) -> None:
     """Nobody reads what it wants to hand over, and nobody tells it; it notices all the same."""
     script = tmp_path / "killed.py"
-    script.write_text(f"LEVEL = {LEVEL!r}\n{ORPHANS}")
+    script.write_text(ORPHANS.format(level=LEVEL, start_method=start_method))
     done = command(str(script))
     assert done.returncode == -signal.SIGKILL, done.stderr
     workers = [Path("/proc", pid) for pid in done.stdout.split()]

@@ -5,10 +5,10 @@ generators are keyed before each sample, and every process loads with one thread
 """
 
 import itertools
+import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -219,15 +219,18 @@ def _start_worker(level: Mapping[str, Any], _worker_id: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     determinism.apply(level, threads=1)
 
 
-def _end_with(parent: int) -> None:
-    """End this process when its parent was killed: it could wait forever to hand over a batch."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+def _end_with_parent() -> None:
+    """End this process when its parent was killed: it could wait forever to hand over a batch.
+
+    The parent is the training process, whatever the start method, unlike `os.getppid`.
+    """
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 @lru_cache(maxsize=2)
