@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from seedbed import determinism
@@ -104,3 +106,21 @@ def test_what_is_in_force_but_not_asked_is_found() -> None:
     assert any(line.startswith("MKL_CBWR: expected unset") for line in lines)
     _, _, lines = applied(chosen | {"cpu_capability": "Z80"}, environment)
     assert lines[0].startswith("determinism.cpu_capability: expected Z80")
+
+
+def test_memory_is_unfilled_for_a_while_only() -> None:
+    """Inside, new memory keeps what lay there; after it, and after an error in it, it is NaN."""
+
+    def is_filled() -> bool:
+        torch.full((1000,), 3.0)  # what lies there
+        return bool(torch.empty(1000).isnan().all())
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert is_filled()
+        with suppress(InputError), determinism.unfilled():
+            assert not is_filled()
+            raise InputError
+        assert is_filled()
+    finally:
+        torch.use_deterministic_algorithms(False)

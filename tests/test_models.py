@@ -8,7 +8,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, fx, nn
 
-from seedbed import assemble, config
+from seedbed import assemble, config, fingerprint
 from seedbed.errors import InputError
 from seedbed.models.cnn import CNN
 from seedbed.models.recurrent import Recurrent
@@ -85,6 +85,34 @@ def test_memory_order_changes_no_meaning() -> None:
     model = cnn().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     answers = model(images.to(memory_format=torch.channels_last))
     assert (answers - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm"])
+def test_recurrent_layers_read_no_memory_before_they_write_it(cell: str) -> None:
+    """Whatever lay in it, and whether or not it was filled, answers and gradients are the same."""
+
+    def bits(dirt: float) -> int:
+        model = recurrent(cell, layers=2)
+        for size in (1 << 22, 1 << 14, 1 << 8):
+            torch.full((size,), dirt)
+        model(inputs(SEQUENCE)).sum().backward()
+        return int(
+            fingerprint.of_tensors([p.grad for p in model.parameters() if p.grad is not None])
+        )
+
+    assert len({bits(dirt) for dirt in (0.0, 1e30, math.nan)}) == 1
+    model = recurrent(cell)
+    model.dropout = Careless()  # twin: what is no layer of PyTorch's, and reads what lay there
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert model(inputs(SEQUENCE)).isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+class Careless(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.empty_like(x)
 
 
 @pytest.mark.parametrize(("make", "shape", "outputs"), CASES)

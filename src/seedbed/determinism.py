@@ -8,6 +8,7 @@ force is read back, recorded, and compared with what was asked.
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,24 @@ def apply(level: Mapping[str, Any], threads: int | None = None) -> None:
             value = threads
         if setter is not None and value is not None:
             setter(value)
+
+
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Leave memory as it is that PyTorch's own kernels allocate meanwhile, under any level.
+
+    They write what they allocate before they read it; what fills it first only costs time. Nothing
+    that may call `torch.empty` itself belongs in here.
+    """
+    import torch
+
+    flags: Any = torch.utils.deterministic
+    before = flags.fill_uninitialized_memory
+    flags.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        flags.fill_uninitialized_memory = before
 
 
 def asked_flags(level: Mapping[str, Any]) -> dict[str, Any]:

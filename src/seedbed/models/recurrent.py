@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from seedbed import determinism
 from seedbed.errors import InputError
 
 CELLS: dict[str, type[nn.RNN] | type[nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
@@ -55,7 +56,9 @@ class Recurrent(nn.Module):
         """Map sequences, float32 (B, T, F) or (B, C, H, W), to float32 (B, outputs)."""
         x = inputs.transpose(1, 2).flatten(2) if inputs.dim() == 4 else inputs  # (B, T, F)
         for layer in self.layers:
-            x = self.dropout(layer(x)[0])
+            with determinism.unfilled():  # oneDNN's LSTM asks for tens of megabytes a step
+                x = layer(x)[0]
+            x = self.dropout(x)
         outputs: Tensor = self.head(x[:, -1])
         return outputs.float()
 
