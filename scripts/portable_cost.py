@@ -31,7 +31,7 @@ _ENV = "determinism.env."
 SETTINGS: dict[str, tuple[str, ...]] = {
     "strict": ("determinism=strict",),
     "strict, PyTorch's pin alone": ("determinism=strict", f"{_ENV}ATEN_CPU_CAPABILITY=default"),
-    "strict, oneDNN's pin alone": ("determinism=strict", f"{_ENV}ONEDNN_MAX_CPU_ISA=SSE41"),
+    "strict, oneDNN's pin alone": ("determinism=strict", f"{_ENV}ONEDNN_MAX_CPU_ISA=AVX"),
     "strict, MKL's pin alone": ("determinism=strict", f"{_ENV}MKL_CBWR=COMPATIBLE"),
     "portable": ("determinism=portable",),
 }

@@ -70,7 +70,7 @@ def test_every_flag_that_can_be_set_is_set() -> None:
     _, strict, _ = applied(chosen, environment)
     _, other, _ = applied(opposite, environment)
     unchanged = {path for path in strict if strict[path] == other[path]}
-    assert unchanged == {"interop_threads", "cpu_capability", "mkl_branch"}
+    assert unchanged == {"interop_threads", "cpu_capability", "mkl_branch", "avx"}
 
 
 def test_levels_list_the_same_knobs() -> None:

@@ -155,6 +155,7 @@ RULES: dict[str, Rule] = {
     "determinism.interop_threads": _integer(1, 1024, "try determinism.interop_threads=1"),
     "determinism.cpu_capability": _choice("DEFAULT", "AVX2", "AVX512", None),
     "determinism.mkl_branch": _choice("COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF", None),
+    "determinism.avx": _OPTIONAL_FLAG,
     "determinism.device": _DEVICE,
     "determinism.env": Rule(
         "environment variables with a text or null each", _are_variables, "see configs/determinism/"

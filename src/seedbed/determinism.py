@@ -71,6 +71,7 @@ def flags() -> dict[str, Flag]:
         "interop_threads": Flag(torch.get_num_interop_threads, _set_interop_threads),
         "cpu_capability": Flag(torch.backends.cpu.get_cpu_capability),
         "mkl_branch": Flag(_get_mkl_branch),
+        "avx": Flag(_get_avx),
     }
 
 
@@ -200,6 +201,14 @@ def _get_mkl_branch() -> str | None:
     except (OSError, AttributeError):
         return None
     return _MKL_BRANCHES.get(branch, str(branch))
+
+
+def _get_avx() -> bool | None:
+    """Say whether the processor has AVX; None where PyTorch does not say."""
+    import torch
+
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return capabilities.get("avx")
 
 
 def _set_interop_threads(value: int) -> None:

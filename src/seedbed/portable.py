@@ -1,4 +1,4 @@
-"""Golden fingerprints: what the first steps of each model come to on every x86-64 CPU.
+"""Golden fingerprints: what the first steps of each model come to on every x86-64 CPU with AVX.
 
 `determinism=portable` pins what the libraries would choose by the processor. The proof is a file of
 ladders in the repository that any CPU must climb rung for rung. A library's next release may add

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from seedbed import launch, portable
 from tests.running import ROOT
 
 pytestmark = pytest.mark.emulated
 
-# Of both makers, with AVX2 and without; all that an emulator without AVX-512 can tell apart.
+# Of both makers, with AVX2 and with AVX alone; all that an emulator without AVX-512 can tell apart.
 CPUS = {
     "Haswell": "Intel, AVX2 and FMA",
     "EPYC-Rome": "AMD, AVX2 and FMA",
-    "Westmere": "Intel, SSE4.2",
+    "SandyBridge": "Intel, AVX",
     "Opteron_G5": "AMD, AVX and FMA4",
 }
 # No bit depends on it: threads that wait sleep, because emulated ones would burn the machine.
@@ -76,6 +77,31 @@ def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> No
     there = train_on(emulator("Westmere"), tmp_path / "emulated", "strict")
     for model in portable.EXPERIMENTS:
         assert portable.first_difference(here[model], there[model]).startswith("step 1, ")
+
+
+IN_FORCE = """
+import json, sys
+from seedbed import determinism
+level = json.loads(sys.argv[1])
+determinism.apply(level)
+print(json.dumps(determinism.differences(level)))
+"""
+
+
+@pytest.mark.parametrize(("cpu", "has_avx"), [("Westmere", False), ("SandyBridge", True)])
+def test_a_processor_without_avx_is_refused(cpu: str, has_avx: bool) -> None:
+    """oneDNN would take other kernels there and say nothing."""
+    config = portable.configuration("rnn")
+    level = json.dumps(OmegaConf.to_container(config.determinism, resolve=True))
+    done = subprocess.run(
+        [*emulator(cpu), sys.executable, "-c", IN_FORCE, level],
+        env=launch.training_environment(config),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    refusal = "determinism.avx: expected True, got False in force"
+    assert json.loads(done.stdout) == ([] if has_avx else [refusal])
 
 
 def arithmetic(prefix: list[str], environment: dict[str, str]) -> Any:
