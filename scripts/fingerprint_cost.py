@@ -7,7 +7,8 @@ example:
 
 A round is a process for each workload, under determinism=strict, without loader workers. Turns of
 15 steps alternate; a cell is the median step of a round, and the last column the median over the
-rounds of what a step takes longer, with its range.
+rounds of what a step takes longer, with its range. Writing fingerprints down, with the rows of the
+metrics every few steps, is not in it.
 
 exit status: 0 measured, 2 it cannot be measured
 """

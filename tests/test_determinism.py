@@ -118,9 +118,11 @@ def test_memory_is_unfilled_for_a_while_only() -> None:
     torch.use_deterministic_algorithms(True)
     try:
         assert is_filled()
-        with suppress(InputError), determinism.unfilled():
+        with suppress(InputError), determinism.unfilled(torch.device("cpu")):
             assert not is_filled()
             raise InputError
         assert is_filled()
+        with determinism.unfilled(torch.device("cuda")):  # nothing was measured there
+            assert is_filled()
     finally:
         torch.use_deterministic_algorithms(False)

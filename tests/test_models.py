@@ -7,6 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from seedbed import assemble, config, fingerprint
 from seedbed.errors import InputError
@@ -87,32 +88,43 @@ def test_memory_order_changes_no_meaning() -> None:
     assert (answers - expected).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("cell", ["rnn", "lstm"])
-def test_recurrent_layers_read_no_memory_before_they_write_it(cell: str) -> None:
-    """Whatever lay in it, and whether or not it was filled, answers and gradients are the same."""
+class Workspaces(TorchDispatchMode):
+    """Hashes what oneDNN's LSTM leaves in the memory that it works in."""
 
-    def bits(dirt: float) -> int:
-        model = recurrent(cell, layers=2)
-        for size in (1 << 22, 1 << 14, 1 << 8):
-            torch.full((size,), dirt)
-        model(inputs(SEQUENCE)).sum().backward()
-        return int(
-            fingerprint.of_tensors([p.grad for p in model.parameters() if p.grad is not None])
-        )
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[int] = []
 
-    assert len({bits(dirt) for dirt in (0.0, 1e30, math.nan)}) == 1
-    model = recurrent(cell)
-    model.dropout = Careless()  # twin: what is no layer of PyTorch's, and reads what lay there
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **kwargs or {})
+        if str(func) == "aten.mkldnn_rnn_layer.default":
+            self.found.append(int(fingerprint.of_tensors([result[3]])))
+        return result
+
+
+def lstm_bits(filled: bool, dirt: float) -> tuple[int, int]:
+    """Return hashes of answers and gradients, and of the workspace, over memory with dirt in it."""
+    model, x = recurrent("lstm", (100, 2), 64), torch.randn(64, 100, 2)
+    torch.full((6_300_000,), dirt)  # of the workspace's size
+    with Workspaces() as workspaces:
+        answers = model.head(model.layers[0](x)[0][:, -1]) if filled else model(x)
+    answers.sum().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return int(fingerprint.of_tensors([answers, *gradients])), workspaces.found[0]
+
+
+def test_an_lstm_reads_no_memory_before_it_writes_it() -> None:
+    """Whatever lies in its workspace, the bits are those that it gives when that is filled."""
     torch.use_deterministic_algorithms(True)
     try:
-        assert model(inputs(SEQUENCE)).isnan().all()
+        ours, theirs = (
+            [lstm_bits(filled, dirt) for dirt in (0.0, 1e30, math.nan)] for filled in (False, True)
+        )
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-class Careless(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.empty_like(x)
+    assert len({bits for bits, _ in ours + theirs}) == 1
+    assert len({workspace for _, workspace in ours}) > 1, "twin: the dirt was there"
+    assert len({workspace for _, workspace in theirs}) == 1
 
 
 @pytest.mark.parametrize(("make", "shape", "outputs"), CASES)

@@ -1,5 +1,6 @@
 """Examining one's own model finds what would not come back, and where, and nothing else."""
 
+import math
 import random
 import secrets
 import subprocess
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from seedbed import determinism, rng
 from seedbed.errors import InputError
+from seedbed.models.recurrent import Recurrent
 from seedbed.probe_model import Remark, examine
 from seedbed.probe_randomness import Lookout, entropy_noted, held_generators
 from seedbed.probe_trace import Event, differing, hashes, traced
@@ -357,6 +359,23 @@ def test_sparse_gradients_are_traced_like_others(sparse: bool) -> None:
     assert any("weight" in event.names for event in events)
     assert {"forward", "backward", "update"} <= {event.place.phase for event in events}
     assert hashes([embedding.weight.grad]) != hashes([2 * embedding.weight.grad])
+
+
+def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
+    """Parts of it are never written; twin: other sequences are seen."""
+
+    def trace(dirt: float, value: float) -> list[Event]:
+        torch.manual_seed(0)
+        model = Recurrent((100, 2), 1, "lstm", 64, 1, 0.0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        torch.full((6_300_000,), dirt)  # of the workspace's size
+        with traced(model, optimizer) as events:
+            model(torch.full((64, 100, 2), value)).sum().backward()
+        return events
+
+    first, second = trace(1e30, 0.5), trace(math.nan, 0.5)
+    assert any("mkldnn_rnn_layer_backward" in event.operation for event in first)
+    assert first == second != trace(math.nan, 0.25)
 
 
 def test_conjugates_are_hashed_as_what_they_stand_for() -> None:

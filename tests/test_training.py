@@ -184,6 +184,18 @@ class TestTrainStep:
             found = convolution(moved)
             assert found.is_contiguous(memory_format=torch.channels_last) is wanted
 
+    def test_memory_begins_where_pytorch_would_have_it(self) -> None:
+        """Kernels may sum in another order from another address; twin: NumPy's begins anywhere."""
+        for offset in range(0, 16, 4):  # in numbers of 4 bytes
+            odd = torch.from_numpy(np.arange(100, dtype=np.float32)[offset:][:64])
+            moved = training.to_device(Batch(odd, odd, odd), learner()).inputs
+            assert moved.data_ptr() % 64 == 0
+            assert torch.equal(moved, odd)
+        assert odd.data_ptr() % 64 != 0
+        ours = torch.zeros(64)
+        kept = training.to_device(Batch(ours, ours, ours), learner()).inputs
+        assert kept.data_ptr() == ours.data_ptr()
+
 
 class NoisyInEvaluation(nn.Module):
     """A model that draws when it is evaluated, too."""

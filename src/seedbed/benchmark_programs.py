@@ -65,10 +65,6 @@ KNOBS = {
     "keys for the global generators": ("determinism.seeding=false",),
     "fingerprints but of each 100th step": ("fingerprint.every_steps=100",),
     "fingerprints": (f"fingerprint.every_steps={NO_RUNG}",),
-    "memory kept between steps": (
-        "determinism.env.MALLOC_MMAP_THRESHOLD_=null",
-        "determinism.env.MALLOC_TRIM_THRESHOLD_=null",
-    ),
     "channels-last": ("determinism.channels_last=false",),
     "the second thread": ("determinism.threads=1",),
 }

@@ -192,6 +192,7 @@ OPTIONAL_KEYS = (
     "model.hidden_size",
     "model.layers",
     "model.dropout",
+    "determinism.avx",  # records from before it have none
 )
 TASKS = ("classification", "regression")  # others come with a `_target_`
 

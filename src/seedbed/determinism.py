@@ -106,17 +106,17 @@ def apply(level: Mapping[str, Any], threads: int | None = None) -> None:
 
 
 @contextmanager
-def unfilled() -> Iterator[None]:
-    """Leave memory as it is that PyTorch's own kernels allocate meanwhile, under any level.
+def unfilled(device: Any) -> Iterator[None]:
+    """Leave memory on a CPU as it is that PyTorch's own kernels allocate meanwhile.
 
     They write what they allocate before they read it; what fills it first only costs time. Nothing
-    that may call `torch.empty` itself belongs in here.
+    that calls `torch.empty` itself belongs in here (the hooks of a layer should not, either).
     """
     import torch
 
     flags: Any = torch.utils.deterministic
     before = flags.fill_uninitialized_memory
-    flags.fill_uninitialized_memory = False
+    flags.fill_uninitialized_memory = before and device.type != "cpu"
     try:
         yield
     finally:

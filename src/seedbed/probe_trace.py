@@ -58,6 +58,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._parameters = list(model.named_parameters())
         self._known = {_address(t): name for name, t in state(model, optimizer)}
         self._made_at: dict[int, Place] = {}
+        self._workspaces: dict[int | None, Tensor] = {}  # held, so that no other takes their place
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -68,10 +69,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if place is None:
             return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
-        taken = _tensors(leaves)
+        taken = [t for t in _tensors(leaves) if _address(t) not in self._workspaces]
         inputs, names = hashes(taken), self._names(taken)
         result, refusal = run_even_if_refused(lambda: func(*args, **kwargs))
         given = _tensors(tree_leaves(result))
+        if "rnn" in str(func):  # it writes parts of its workspace, and reads no others
+            workspaces = [t for t in given if t.dtype is torch.uint8]
+            self._workspaces |= {_address(t): t for t in workspaces}
+            given = [t for t in given if t.dtype is not torch.uint8]
         # Not every schema says what is changed in place: batch norm's running averages are not in
         # native_batch_norm's.
         after = hashes(taken)

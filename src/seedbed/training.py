@@ -274,10 +274,19 @@ def to_device(batch: Batch, learner: Learner) -> Batch:
     """Move a batch to the device, images in the memory order that was asked for."""
 
     def move(tensor: Tensor) -> Tensor:
-        moved = tensor.to(learner.device, non_blocking=True)
+        moved = _aligned(tensor.to(learner.device, non_blocking=True))
         return _channels_last(moved) if learner.channels_last and moved.dim() == 4 else moved
 
     return Batch(batch.ids, map_tensors(move, batch.inputs), map_tensors(move, batch.targets))
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor that begins where PyTorch's own do, at a multiple of 64 bytes.
+
+    NumPy's memory begins at one of 16. MKL promises equal bits for equally aligned memory alone.
+    """
+    is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return tensor.clone() if is_dense and tensor.data_ptr() % 64 else tensor
 
 
 def _channels_last(images: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -226,11 +227,13 @@ def _start_worker(level: Mapping[str, Any], _worker_id: int) -> None:
 def _end_with_parent() -> None:
     """End this process when its parent was killed: it could wait forever to hand over a batch.
 
-    The parent is the training process, whatever the start method, unlike `os.getppid`.
+    A forkserver outlives it, and what else it forked holds its end of the pipe that `join` waits
+    for; so both are looked at.
     """
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
+    parent, pid = multiprocessing.parent_process(), os.getppid()
+    while os.getppid() == pid and (parent is None or parent.is_alive()):
+        time.sleep(1)
+    os._exit(1)
 
 
 @lru_cache(maxsize=2)

@@ -56,7 +56,7 @@ class Recurrent(nn.Module):
         """Map sequences, float32 (B, T, F) or (B, C, H, W), to float32 (B, outputs)."""
         x = inputs.transpose(1, 2).flatten(2) if inputs.dim() == 4 else inputs  # (B, T, F)
         for layer in self.layers:
-            with determinism.unfilled():  # oneDNN's LSTM asks for tens of megabytes a step
+            with determinism.unfilled(x.device):  # oneDNN's LSTM asks for tens of megabytes a step
                 x = layer(x)[0]
             x = self.dropout(x)
         outputs: Tensor = self.head(x[:, -1])
