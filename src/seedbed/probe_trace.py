@@ -74,7 +74,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result, refusal = run_even_if_refused(lambda: func(*args, **kwargs))
         given = _tensors(tree_leaves(result))
         if "rnn" in str(func):  # it writes parts of its workspace, and reads no others
-            workspaces = [t for t in given if t.dtype is torch.uint8]
+            workspaces = [t for t in given if t.dtype is torch.uint8 and t.numel()]
             self._workspaces |= {_address(t): t for t in workspaces}
             given = [t for t in given if t.dtype is not torch.uint8]
         # Not every schema says what is changed in place: batch norm's running averages are not in
