@@ -15,17 +15,14 @@ exit status: 0 measured, 2 it cannot be measured
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from seedbed import benchmark_programs as programs
-from seedbed import launch
+from seedbed import benchmark_turns
 from seedbed.benchmark_report import table
 from seedbed.benchmark_sections import WORKLOADS
 from seedbed.errors import InputError, exit_status
@@ -70,26 +67,16 @@ def row(workload: programs.Workload, rounds: int, steps: int) -> Sequence[str]:
 def in_a_process(workload: programs.Workload, steps: int) -> Round:
     """Measure once, under the environment of the level."""
     config = programs.configuration(*workload.overrides, "trainer.device=cpu")
-    words = ("--steps", str(steps), "--here", json.dumps(OmegaConf.to_container(config)))
-    done = subprocess.run(
-        [sys.executable, __file__, *words],
-        env=launch.training_environment(config),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise InputError(f"{workload.name}: expected it to train, got the error above")
-    after, before = json.loads(done.stdout)
+    after, before = benchmark_turns.in_a_process(__file__, workload.name, config, steps)
     return after, before
 
 
 def in_turns(settings: dict[str, Any], steps: int) -> Round:
     """Return the median seconds of a step with fingerprints and of one without."""
-    # Not above: they import torch, which the process that waits can do without.
+    # Not above: the process that waits can do without.
     import torch
 
-    from seedbed import assemble, benchmark_turns
+    from seedbed import assemble
 
     assemble.prepare_backends(settings["determinism"])
     learner = assemble.build_learner(settings, torch.device("cpu"))

@@ -14,7 +14,6 @@ exit status: 0 measured, 2 it cannot be measured
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -22,9 +21,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from seedbed import launch, portable
+from seedbed import benchmark_turns, portable
 from seedbed.errors import InputError, exit_status
 
 _ENV = "determinism.env."
@@ -34,6 +31,11 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "strict, oneDNN's pin alone": ("determinism=strict", f"{_ENV}ONEDNN_MAX_CPU_ISA=AVX"),
     "strict, MKL's pin alone": ("determinism=strict", f"{_ENV}MKL_CBWR=COMPATIBLE"),
     "portable": ("determinism=portable",),
+    "portable, oneDNN at SSE4.1": (
+        "determinism=portable",
+        "determinism.avx=null",
+        f"{_ENV}ONEDNN_MAX_CPU_ISA=SSE41",
+    ),
 }
 WARM_UP_STEPS = 5
 
@@ -65,18 +67,11 @@ def measure(steps: int) -> dict[tuple[str, str], float]:
     for model in portable.EXPERIMENTS:
         for setting, overrides in SETTINGS.items():
             config = portable.configuration(model, *overrides, "trainer.device=cpu")
-            plain = json.dumps(OmegaConf.to_container(config))
-            done = subprocess.run(
-                [sys.executable, __file__, "--steps", str(steps), "--here", plain],
+            found[setting, model] = benchmark_turns.in_a_process(
                 # Threads that wait do so asleep, so that waiting does not count.
-                env={**launch.training_environment(config), "OMP_WAIT_POLICY": "PASSIVE"},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
+                *(__file__, f"{setting}, {model}", config, steps),
+                OMP_WAIT_POLICY="PASSIVE",
             )
-            if done.returncode != 0:
-                raise InputError(f"{setting}: expected {model} to train, got the error above")
-            found[setting, model] = float(done.stdout)
             print(f"{setting}, {model}: {found[setting, model]:.1f} ms", file=sys.stderr)
     return found
 
@@ -85,7 +80,7 @@ def step_milliseconds(settings: dict[str, Any], steps: int) -> list[float]:
     """Train in this process; return the processor time of each step after the first few."""
     import torch
 
-    from seedbed import assemble, benchmark_turns
+    from seedbed import assemble
 
     assemble.prepare_backends(settings["determinism"])
     learner = assemble.build_learner(settings, torch.device("cpu"))

@@ -4,21 +4,59 @@ Two processes may differ in speed by tens of percent for no reason of theirs; st
 in one process do not.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seedbed import assemble, training
-from seedbed.data import loader
-from seedbed.shards import Shards
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import launch
+from seedbed.errors import InputError
+
+if TYPE_CHECKING:
+    from seedbed.training import Learner
+
+
+def in_a_process(script: str, name: str, config: DictConfig, steps: int, **variables: str) -> Any:
+    """Call a script with `--steps` and `--here CONFIG` under the environment of its level.
+
+    Args:
+        name: what is measured, for an error.
+        variables: of the environment, beside the level's.
+
+    Returns:
+        What it printed, which is JSON.
+
+    Raises:
+        InputError: it failed.
+    """
+    words = ("--steps", str(steps), "--here", json.dumps(OmegaConf.to_container(config)))
+    done = subprocess.run(
+        [sys.executable, script, *words],
+        env=launch.training_environment(config) | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise InputError(f"{name}: expected it to train, got the error above")
+    return json.loads(done.stdout)
 
 
 def steps(
-    settings: Mapping[str, Any], learner: training.Learner, total: int
+    settings: Mapping[str, Any], learner: "Learner", total: int
 ) -> Iterator[Callable[[bool], None]]:
     """Yield for each of some steps the function that loads its batch and takes it.
 
     The function is told whether to take the step's fingerprints.
     """
+    # Not above: they import torch, which a process that waits can do without.
+    from seedbed import assemble, training
+    from seedbed.data import loader
+    from seedbed.shards import Shards
+
     source = assemble.build_sources(settings).train
     shards = Shards()
     size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]

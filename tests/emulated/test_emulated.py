@@ -35,12 +35,12 @@ def emulator(cpu: str) -> list[str]:
     return [program, "-cpu", cpu]
 
 
-def train_on(prefix: list[str], folder: Path, level: str) -> dict[str, portable.Ladder]:
+def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, portable.Ladder]:
     """Train every model in one process, started by `prefix`; return their ladders."""
     folders = {model: folder / model for model in portable.EXPERIMENTS}
     for model, run in folders.items():
         config = portable.configuration(
-            model, f"determinism={level}", "trainer.device=cpu", "determinism.threads=2"
+            model, *words, "trainer.device=cpu", "determinism.threads=2"
         )  # one process trains them all: one environment
         launch.claim(run, config)
     environment = launch.training_environment(config) | PATIENT
@@ -55,7 +55,7 @@ def train_on(prefix: list[str], folder: Path, level: str) -> dict[str, portable.
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, portable.Ladder]:
     """Train on this processor under portable."""
-    return train_on([], tmp_path_factory.mktemp("native"), "portable")
+    return train_on([], tmp_path_factory.mktemp("native"), "determinism=portable")
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -63,7 +63,7 @@ def test_an_emulated_cpu_climbs_the_ladders_of_this_one(
     cpu: str, native: dict[str, portable.Ladder], tmp_path: Path
 ) -> None:
     """Every rung of every step of CNN, RNN and LSTM is the same under portable."""
-    emulated = train_on(emulator(cpu), tmp_path, "portable")
+    emulated = train_on(emulator(cpu), tmp_path, "determinism=portable")
     seen = json.loads((tmp_path / "cnn" / "environment.json").read_text())
     assert seen["flags"]["mkl_branch"] == "COMPATIBLE"
     for model, ladder in native.items():
@@ -71,10 +71,23 @@ def test_an_emulated_cpu_climbs_the_ladders_of_this_one(
         assert portable.first_difference(emulated[model], ladder) == ""
 
 
+def test_a_processor_without_avx_has_the_bits_of_another_experiment(
+    native: dict[str, portable.Ladder], tmp_path: Path
+) -> None:
+    """With oneDNN at SSE4.1 a Westmere joins: same as here, and not what portable gives."""
+    older = ("determinism=portable", "determinism.avx=null")
+    older += ("determinism.env.ONEDNN_MAX_CPU_ISA=SSE41",)
+    here = train_on([], tmp_path / "native", *older)
+    there = train_on(emulator("Westmere"), tmp_path / "emulated", *older)
+    for model in portable.EXPERIMENTS:
+        assert portable.first_difference(there[model], here[model]) == ""
+    assert portable.first_difference(native["cnn"], here["cnn"]) != ""
+
+
 def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> None:
     """Twin: under strict, every model differs between this processor and a Westmere."""
-    here = train_on([], tmp_path / "native", "strict")
-    there = train_on(emulator("Westmere"), tmp_path / "emulated", "strict")
+    here = train_on([], tmp_path / "native", "determinism=strict")
+    there = train_on(emulator("Westmere"), tmp_path / "emulated", "determinism=strict")
     for model in portable.EXPERIMENTS:
         assert portable.first_difference(here[model], there[model]).startswith("step 1, ")
 
