@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import config, tasks, torchrun, training
+from seedbed import config, fingerprint, tasks, torchrun, training
 from seedbed.data.loader import Batch, Position
 from seedbed.distributed import SharedShards, tree_sum
 from seedbed.errors import InputError, Interrupted
@@ -218,10 +218,11 @@ def ladder(processes: Processes | None, recurrent: bool, shards: Shards | None =
     torch.set_num_threads(1)
     shards = shards or SharedShards(SHARDS, lambda: False, processes)
     learner = learner_of(Net(recurrent))
+    tally = fingerprint.Tally(learner.device)
     found = []
     for step in range(1, 9):
         batches = batch_of(step, shards)
-        loss, metric, rungs = training.train_step(learner, batches, step, shards, True, True)
+        loss, metric, rungs = training.train_step(learner, batches, step, shards, True, tally)
         assert metric is not None
         assert rungs is not None
         found.append((loss.item(), metric.item(), rungs.tolist()))
@@ -519,7 +520,7 @@ def test_a_buffer_that_forward_passes_change_is_refused() -> None:
     for counts in (False, True):
         learner, shards = learner_of(Counting(counts)), SharedShards(SHARDS, lambda: False)
         shards.begin(learner, 0)
-        step = partial(training.train_step, learner, batch_of(1, shards), 1, shards, False, False)
+        step = partial(training.train_step, learner, batch_of(1, shards), 1, shards, False, None)
         if counts:
             with pytest.raises(
                 InputError, match=r"model\.passes: expected a buffer that no forward"

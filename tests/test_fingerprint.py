@@ -14,7 +14,7 @@ from seedbed import fingerprint
 from seedbed.record import RUNGS
 from tests.test_rng import splitmix64
 
-CHUNK_WORDS = 2**20
+ROW_WORDS, ROOM_WORDS = 2**10, 2**20
 MASK = 2**64 - 1
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
@@ -39,9 +39,13 @@ def from_bits(*words: int) -> Tensor:
 
 
 def reference(content: bytes) -> int:
-    """Hash 32-bit words as the module's docstring says, in plain Python, within one chunk."""
+    """Hash 32-bit words as the module's docstring says, in plain Python."""
     words = struct.unpack(f"<{len(content) // 4}i", content)
-    terms = (word * (splitmix64(0x5EEDBED, i) | 1) for i, word in enumerate(words))
+    rows = (words[i : i + ROW_WORDS] for i in range(0, len(words), ROW_WORDS))
+    hashes = (
+        sum(word * (splitmix64(0x5EEDBED, i) | 1) for i, word in enumerate(row)) for row in rows
+    )
+    terms = (row * (splitmix64(0xC0FFEE, i) | 1) for i, row in enumerate(hashes))
     return (sum(terms) + len(words)) & MASK
 
 
@@ -134,9 +138,9 @@ def test_booleans_and_complex_numbers_have_bits_too() -> None:
     assert of(torch.tensor([1 + 2j])) != of(torch.tensor([1 + 3j]))
 
 
-@pytest.mark.parametrize("words", [CHUNK_WORDS - 1, CHUNK_WORDS, CHUNK_WORDS + 1, 2**21 + 5])
+@pytest.mark.parametrize("words", [ROOM_WORDS - 1, ROOM_WORDS, ROOM_WORDS + 1, 2 * ROOM_WORDS + 5])
 def test_large_tensors_are_seen_to_their_end(words: int) -> None:
-    """Beyond the number of coefficients, flips, swaps and whole chunks that move are seen."""
+    """Flips, swaps of what has the same column's coefficient, and rows that move are seen."""
     tensor = torch.arange(words, dtype=torch.int32)
     before = of(tensor)
     for place in {0, words // 2, words - 1}:
@@ -144,12 +148,60 @@ def test_large_tensors_are_seen_to_their_end(words: int) -> None:
         assert of(tensor) != before
         tensor[place] ^= 1 << 31
     assert of(tensor) == before
-    if words > CHUNK_WORDS:
-        there = torch.tensor([0, CHUNK_WORDS])  # they have the same coefficient
+    for distance in (ROW_WORDS, ROOM_WORDS - ROW_WORDS):
+        there = torch.tensor([3, 3 + distance]) % words
         tensor[there] = tensor[there.flip(0)]
         assert of(tensor) != before
         tensor[there] = tensor[there.flip(0)]
-        assert of(torch.cat([tensor[CHUNK_WORDS:], tensor[:CHUNK_WORDS]])) != before
+    assert of(torch.cat([tensor[ROW_WORDS:], tensor[:ROW_WORDS]])) != before
+
+
+@pytest.mark.parametrize("words", [1000, ROW_WORDS, 5 * ROW_WORDS + 7, ROOM_WORDS + 2500])
+def test_it_is_the_same_hash_whatever_the_size(words: int) -> None:
+    """Within a row, beyond it, and beyond the room; also where other tensors lie before it."""
+    numbers = torch.randn(words, generator=torch.Generator().manual_seed(0))
+    expected = reference(numbers.numpy().tobytes())
+    assert of(numbers) == of(numbers[:700], numbers[700:]) == expected
+    others = [[torch.ones(5)], [torch.ones(ROOM_WORDS - 3000)], [numbers]]
+    assert int(fingerprint.of_lists(others)[2]) & MASK == expected
+
+
+class TestTally:
+    def tally(self, *rounds: list[list[Tensor]]) -> list[list[int]]:
+        """Hash lists of lists, one after another, with what is left of those before them."""
+        tally, found = fingerprint.Tally(torch.device("cpu")), []
+        for lists in rounds:
+            tally.add(*lists[:1])
+            tally.add(*lists[1:])
+            found.append(tally.hashes().tolist())
+        return found
+
+    def test_nothing_is_left_of_the_step_before(self) -> None:
+        """Whatever was hashed before: longer lists, shorter ones, more than there is room for."""
+        few = [[torch.ones(3)], [], [torch.ones(7), torch.arange(4)]]
+        more = [[torch.ones(5000)], [torch.ones(9)]]
+        many = [[torch.ones(10)], [torch.ones(ROOM_WORDS), torch.ones(77)], [torch.ones(5)]]
+        rounds = [few, few, more, few, many, many, more, few, more, many]
+        assert self.tally(*rounds) == [self.tally(each)[0] for each in rounds]
+        assert self.tally(few) != self.tally([few[0], few[1], [few[2][0], few[2][1] + 1]])  # twin
+
+    def test_a_tensor_may_change_once_it_was_added(self) -> None:
+        """Clipping changes gradients in place; twin: before they are added, it counts."""
+        tensor = torch.ones(4)
+        tally = fingerprint.Tally(tensor.device)
+        tally.add([tensor])
+        tensor *= 2
+        tally.add([tensor])
+        assert tally.hashes().tolist() == [
+            int(fingerprint.of_tensors([each])) for each in (torch.ones(4), 2 * torch.ones(4))
+        ]
+
+    def test_shapes_that_come_and_go_are_forgotten(self) -> None:
+        """Sequences of a thousand lengths leave no thousand layouts behind, and the same hashes."""
+        rounds = [[[torch.ones(n % 1000 + 1)]] for n in range(1100)]
+        found = self.tally(*rounds)
+        assert found[1000:] == found[:100]
+        assert len({hashes[0] for hashes in found}) == 1000
 
 
 def test_threads_do_not_matter() -> None:
@@ -180,7 +232,7 @@ def test_text_is_16_digits() -> None:
     assert fingerprint.text(-(2**63)) == "8" + "0" * 15
 
 
-@pytest.mark.parametrize("large", [0, CHUNK_WORDS])
+@pytest.mark.parametrize("large", [0, ROOM_WORDS])
 def test_lists_are_hashed_as_if_each_were_alone(large: int) -> None:
     """However many there are, of whatever types and sizes; twin: a word moved over is seen."""
     lists = [
@@ -257,7 +309,7 @@ class TestOptimizerTensors:
 def test_golden() -> None:
     """Hashes of today are hashes of tomorrow, here and elsewhere: records depend on them."""
     numbers = torch.from_numpy(np.arange(1000, dtype=np.float32) / 7)
-    assert fingerprint.text(of(numbers)) == "f797f27552f5e8b7"
+    assert fingerprint.text(of(numbers)) == "3ae21dd138278add"
     assert of(numbers) == reference(numbers.numpy().tobytes())
 
 

@@ -53,12 +53,12 @@ def steps(
     The function is told whether to take the step's fingerprints.
     """
     # Not above: they import torch, which a process that waits can do without.
-    from seedbed import assemble, training
+    from seedbed import assemble, fingerprint, training
     from seedbed.data import loader
     from seedbed.shards import Shards
 
     source = assemble.build_sources(settings).train
-    shards = Shards()
+    shards, tally = Shards(), fingerprint.Tally(learner.device)
     size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
     positions = loader.training_positions(len(source), size, seed, 0, total)
     how = assemble.loading(settings, learner.device)
@@ -66,6 +66,7 @@ def steps(
     for number in range(1, total + 1):
 
         def take(with_rungs: bool, step: int = number) -> None:
-            training.train_step(learner, [next(batches)], step, shards, False, with_rungs)
+            hashed = tally if with_rungs else None
+            training.train_step(learner, [next(batches)], step, shards, False, hashed)
 
         yield take

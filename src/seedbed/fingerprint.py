@@ -3,28 +3,146 @@
 The hash is multilinear: sum of coefficient times word, in 64-bit integers that wrap around
 (Lemire & Kaser 2014, https://arxiv.org/abs/1202.4961). Integer sums do not depend on their order,
 so equal bits give equal hashes on every device and for every number of threads, and the result
-stays on the device until somebody asks for it. Every word has a coefficient of its own, so the
-hash sees position; words are the bits themselves, so it sees signs, -0.0 and NaN payloads.
+stays on the device until somebody asks for it. Words are the bits themselves, so the hash sees
+signs, -0.0 and NaN payloads. They lie in rows of 1024, and a word's coefficient is its column's
+times its row's, so the hash sees position; their number is added, because zeros add nothing.
 """
 
 import hashlib
-import itertools
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors  # one call for any number of tensors
 
 from seedbed import rng
 from seedbed.record import RUNGS
 
-# Coefficients are reused after so many words, times an odd number that is each chunk's own.
-_CHUNK_WORDS = 1 << 20
-_INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+_ROW_WORDS = 1024
+_ROOM_WORDS = 1 << 20
+_MAX_LAYOUTS = 256
+_INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+_INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+
+
+class Tally:
+    """Hash lists of tensors: copy each list when it is due, and work on all of them at once.
+
+    A step of a small model takes milliseconds, and a call of PyTorch microseconds, however little
+    it does: so there are few calls, and what they need is kept from step to step.
+    """
+
+    _end: int  # words in the room
+
+    def __init__(self, device: torch.device) -> None:
+        """Prepare to hash tensors on a device; what lies on the CPU is moved there."""
+        self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
+        # Where the words of a list go, by where the list begins and the shapes of its tensors.
+        self._layouts: dict[tuple[object, ...], list[Tensor]] = {}
+        self._zeros: list[slice] = []  # gaps of the rows that were hashed last
+        self._forget()
+
+    @torch.no_grad()
+    def add(self, *lists: Sequence[Tensor]) -> None:
+        """Take the bits of lists of tensors, which may change afterwards."""
+        for tensors in lists:
+            words = [_words(tensor) for tensor in tensors]
+            length = sum([each.numel() for each in words])
+            self._lengths.append(length)
+            if self._end + length > _ROOM_WORDS:
+                self._copy_in_parts(words)
+            elif words:
+                layout = (self._end, *[each.shape for each in words])
+                places = self._layouts.get(layout) or self._lay_out(layout, words)
+                torch._foreach_copy_(places, words, non_blocking=True)  # one call for all
+                self._end += length
+            gap = slice(self._end, self._end + -self._end % _ROW_WORDS)
+            self._gaps.append(gap)
+            self._end = gap.stop
+
+    @torch.no_grad()
+    def hashes(self) -> Tensor:
+        """Return the hash of each list that was added, and forget them.
+
+        Returns:
+            int64 (lists,) on the device, not synchronised; 0 for a list without elements.
+        """
+        self._hash_rows(tuple(self._lengths))
+        *parts, last = self._parts
+        for part in parts:  # of a room that was full
+            last[: len(part)] += part
+        hashes = last + _to_device(self._hashed, last.device)
+        self._forget()
+        return hashes
+
+    def _forget(self) -> None:
+        self._end = 0
+        self._gaps: list[slice] = []  # where rows are not full
+        self._lengths: list[int] = []  # words of each list
+        self._hashed: tuple[int, ...] = ()  # how many of them are in the parts
+        self._parts: list[Tensor] = []
+
+    def _lay_out(self, layout: tuple[object, ...], words: Sequence[Tensor]) -> list[Tensor]:
+        """Return a place in the room for each tensor of words, and remember them."""
+        lengths = [each.numel() for each in words]
+        end = self._end + sum(lengths)
+        self._grow(end)
+        if len(self._layouts) == _MAX_LAYOUTS:
+            self._layouts.clear()
+        places = torch.split(self._room[self._end : end], lengths)
+        views = [place.view(each.shape) for place, each in zip(places, words, strict=True)]
+        self._layouts[layout] = views
+        return views
+
+    def _copy_in_parts(self, words: Sequence[Tensor]) -> None:
+        """Copy words of which there are too many, and hash the rows whenever the room is full."""
+        self._grow(_ROOM_WORDS)
+        *others, _ = self._lengths
+        copied = 0
+        for left in (each.reshape(-1) for each in words):
+            while len(left):
+                part, left = left.tensor_split([_ROOM_WORDS - self._end])
+                self._room[self._end :][: len(part)].copy_(part, non_blocking=True)
+                self._end += len(part)
+                copied += len(part)
+                if self._end == _ROOM_WORDS:
+                    self._hash_rows((*others, copied))
+
+    def _grow(self, words: int) -> None:
+        if words <= len(self._room):
+            return
+        rows = -(-max(words, min(2 * len(self._room), _ROOM_WORDS)) // _ROW_WORDS)
+        room = self._room.new_zeros(rows * _ROW_WORDS)
+        room[: self._end] = self._room[: self._end]
+        self._room = room
+        self._layouts.clear()
+
+    def _hash_rows(self, lengths: tuple[int, ...]) -> None:
+        """Hash the rows that are in the room, which hold the lists' words up to these lengths."""
+        if self._gaps != self._zeros:
+            for gap in self._gaps:
+                self._room[gap].zero_()
+            self._zeros = self._gaps
+        rows = self._room[: self._end].view(-1, _ROW_WORDS)
+        factors = _factors(self._hashed, lengths, rows.device)
+        self._parts.append(_products(factors, _products(rows, _columns(rows.device))))
+        self._end, self._gaps, self._hashed = 0, [], lengths
+
+
+def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Hash several lists of tensors.
+
+    Returns:
+        int64 (len(lists),) on the tensors' device, not synchronised; 0 for a list without words.
+        What lies on the CPU beside tensors on a GPU (some optimizers' counts) is moved there.
+    """
+    devices = {tensor.device for tensors in lists for tensor in tensors}
+    tally = Tally(max(devices, key=lambda d: d.type != "cpu", default=torch.device("cpu")))
+    tally.add(*lists)
+    return tally.hashes()
 
 
 def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
@@ -34,66 +152,6 @@ def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
         int64 scalar on the tensors' device, not synchronised; 0 for no tensors.
     """
     return of_lists([list(tensors)])[0]
-
-
-@torch.no_grad()
-def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Hash several lists of tensors, each as `of_tensors` does, in few operations.
-
-    Returns:
-        int64 (len(lists),) on the tensors' device, not synchronised. What lies on the CPU beside
-        tensors on a GPU (some optimizers' counts) is moved there.
-    """
-    runs = itertools.groupby(itertools.chain(*lists), attrgetter("dtype", "device", "is_sparse"))
-    words = [_words(list(run)) for _, run in runs] or [torch.zeros(0, dtype=torch.int32)]
-    if len(words) > 1:
-        device = next((w.device for w in words if w.device.type != "cpu"), words[0].device)
-        waits = device.type != "cuda"
-        words = [torch.cat([each.to(device, non_blocking=not waits) for each in words])]
-    lengths = [sum(t.numel() * _words_per_element(t.dtype) for t in each) for each in lists]
-    if sum(lengths) > _CHUNK_WORDS:
-        return torch.stack([_hash_large(part) for part in torch.split(words[0], lengths)])
-    coefficients, counts = _side_by_side(tuple(lengths), words[0].device)
-    products = words[0].to(torch.int64).mul_(coefficients)
-    return torch.stack([part.sum() for part in torch.split(products, lengths)]).add_(counts)
-
-
-def of_batch(
-    ids: Sequence[Tensor], contents: Sequence[Sequence[Tensor]], first: int, shards: int
-) -> Tensor:
-    """Hash those shards of a batch that are at hand: sample ids and contents of each.
-
-    Args:
-        first: the number of the first of them; the others follow it.
-        shards: how many the batch has.
-
-    Returns:
-        int64 (2, shards), 0 for shards that are elsewhere: the sum over all processes has all.
-    """
-    found = of_lists([*([each] for each in ids), *contents]).view(2, len(ids))
-    return torch.nn.functional.pad(found, (first, shards - first - len(ids)))
-
-
-def of_step(
-    before: Sequence[Tensor], model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> Tensor:
-    """Hash what a step left, and put it behind what led to it.
-
-    Args:
-        before: int64 (2, shards), what `of_batch` gave in all (a batch in one shard has that
-            shard's hashes, one in several the hashes of theirs); int64 (2,), of loss and gradients.
-
-    Returns:
-        int64 (len(RUNGS),) on the device, not synchronised; 0 for a rung that does not exist.
-    """
-    batch, passes = before
-    batch = batch[:, 0] if batch.shape[1] == 1 else of_lists([[each] for each in batch])
-    state: list[list[Tensor]] = [
-        list(model.parameters()),
-        list(model.buffers()),
-        optimizer_tensors(optimizer),
-    ]
-    return torch.cat([batch, passes, of_lists(state)])
 
 
 def text(value: int) -> str:
@@ -144,55 +202,50 @@ class Ladder:
         return rows
 
 
-def _words(tensors: list[Tensor]) -> Tensor:
-    """Return the bits of tensors of one dtype and device, in their order, as int32 (N,)."""
-    if tensors[0].is_sparse:
-        tensors = [tensor.to_dense() for tensor in tensors]
-    joined: Tensor = _flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
-    joined = joined.as_strided((len(joined),), (1,))  # one element may have had any stride
-    if joined.is_complex():
-        joined = torch.view_as_real(joined.resolve_conj()).view(-1)
-    if joined.dtype is torch.bool:
-        return joined.to(torch.int32)
-    return joined.view(_INTEGER_OF_SIZE[joined.element_size()]).to(torch.int32)
+def _words(tensor: Tensor) -> Tensor:
+    """Return the bits of a tensor as integers of up to 32 bits, in the same order."""
+    if tensor.dtype in _INTEGER and tensor.layout is torch.strided and not tensor.is_neg():
+        return tensor.view(_INTEGER[tensor.dtype])
+    dense = tensor.to_dense() if tensor.is_sparse else tensor
+    flat = dense.resolve_conj().resolve_neg().reshape(-1)
+    flat = flat.as_strided((len(flat),), (1,))  # one element may have any stride
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).view(-1)
+    return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
+
+
+def _products(rows: Tensor, column: Tensor) -> Tensor:
+    """Multiply an int64 matrix (R, C) by a column (C,), wrapping around; int64 (R,)."""
+    if rows.is_cpu:
+        return torch.mv(rows, column)  # in one pass; there is none of integers on a GPU
+    return (rows * column).sum(1)
 
 
 @lru_cache
-def _words_per_element(dtype: torch.dtype) -> int:
-    numbers = 2 if dtype.is_complex else 1
-    return numbers * max(1, dtype.itemsize // numbers // 4)
+def _columns(device: torch.device) -> Tensor:
+    """Return the columns' coefficients, int64 (_ROW_WORDS,)."""
+    return _odd_numbers(0x5EEDBED, np.arange(_ROW_WORDS)).to(device)
 
 
-def _hash_large(words: Tensor) -> Tensor:
-    """Hash words of any number, a chunk at a time."""
-    coefficients = _coefficients(words.device)
-    total = torch.full((), len(words), device=words.device)
-    for index, chunk in enumerate(torch.split(words, _CHUNK_WORDS)):
-        hashed = chunk.to(torch.int64).mul_(coefficients[: len(chunk)]).sum()
-        total += hashed if index == 0 else _chunk_factor(index) * hashed
-    return total
+@lru_cache(maxsize=16)
+def _factors(before: tuple[int, ...], now: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the rows' coefficients, int64 (lists, R), 0 for rows of other lists.
 
-
-@lru_cache(maxsize=4)
-def _side_by_side(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the coefficients of several lists' words, int64 (sum,), and their numbers.
-
-    The numbers take part in the hash, because words that are 0 add nothing to the sum.
+    Args:
+        before: words of the first lists that are in other rows.
+        now: words of all lists that are in those or in these R rows.
     """
-    coefficients = _coefficients(device)
-    counts = torch.tensor(lengths, dtype=torch.int64, device=device)
-    if len(lengths) == 1:
-        return coefficients[: lengths[0]], counts
-    return torch.cat([coefficients[:length] for length in lengths]), counts
+    starts, ends = ([-(-words // _ROW_WORDS) for words in each] for each in (before, now))
+    starts += [0] * (len(ends) - len(starts))
+    blocks = (_odd_numbers(0xC0FFEE, span)[None] for span in map(np.arange, starts, ends))
+    factors: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+    return factors.to(device)
 
 
-@lru_cache
-def _coefficients(device: torch.device) -> Tensor:
-    """Return odd int64 coefficients (_CHUNK_WORDS,); 8 MiB a device, made once."""
-    numbers = rng.bits(0x5EEDBED, np.arange(_CHUNK_WORDS)) | np.uint64(1)
-    return torch.from_numpy(numbers.view(np.int64)).to(device)
+@lru_cache(maxsize=16)
+def _to_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
 
 
-def _chunk_factor(index: int) -> int:
-    factor = int(rng.bits(0xC0FFEE, np.array([index]))[0]) | 1
-    return factor - 2**64 if factor >= 2**63 else factor
+def _odd_numbers(key: int, places: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy((rng.bits(key, places) | np.uint64(1)).view(np.int64))

@@ -157,7 +157,7 @@ def take_step(
     batch = loader.map_tensors(torch.clone, batch)
     with traced(learner.model) as events:
         try:
-            training.train_step(learner, [batch], step, Shards(), True, False)
+            training.train_step(learner, [batch], step, Shards(), True, None)
         except RuntimeError as error:
             if not refusals.is_refusal(error):
                 raise

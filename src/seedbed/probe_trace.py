@@ -204,7 +204,7 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
 
 def hashes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Hash the bits of each tensor."""
-    return tuple(int(fingerprint.of_tensors([_plain(x)])) for x in tensors)
+    return tuple(fingerprint.of_lists([[_plain(x)] for x in tensors]).tolist()) if tensors else ()
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -56,6 +56,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     start = restore(learner, checkpoints, step)
     shards.begin(learner, start)
     ladder, events = fingerprint.Ladder(), list[Event]()
+    tally = fingerprint.Tally(device)
     size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
     positions = loader.training_positions(len(source), size, seed, start, step)
     for number, position in enumerate(positions, start + 1):
@@ -64,9 +65,9 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
         places = list(shards.divide(iter([position])))
         if number < step:
             batches = [source[place] for place in places]
-            rungs = training.train_step(learner, batches, number, shards, False, True)[2]
+            rungs = training.train_step(learner, batches, number, shards, False, tally)[2]
         else:
-            rungs = take_noted(learner, source, places, number, shards, events)
+            rungs = take_noted(learner, source, places, number, shards, tally, events)
         assert rungs is not None  # they were asked for
         ladder.add(number, rungs)
     rows = [{name: str(cell) for name, cell in row.items()} for row in ladder.take_rows()]
@@ -102,6 +103,7 @@ def take_noted(
     places: Sequence[loader.Position],
     step: int,
     shards: Shards,
+    tally: fingerprint.Tally,
     events: list[Event],
 ) -> torch.Tensor | None:
     """Take a step with its events noted; return its rungs."""
@@ -109,7 +111,7 @@ def take_noted(
     with noted(source, events):
         batches = [source[place] for place in places]
     with traced(learner.model, learner.optimizer) as operations:
-        rungs = training.train_step(learner, batches, step, shards, False, True)[2]
+        rungs = training.train_step(learner, batches, step, shards, False, tally)[2]
     events += operations
     events += state_events(learner, AFTER)
     return rungs

@@ -106,6 +106,7 @@ def fit(
         shards.compare(learner, progress.step)
         journal.save_checkpoint(progress)
 
+    tally = fingerprint.Tally(learner.device)
     shards.begin(learner, progress.step)
     try:
         while True:
@@ -124,8 +125,8 @@ def fit(
             set_learning_rate(learner.optimizer, plan.learning_rate_factor(progress.step))
             step = progress.step + 1
             logs = plan.is_due(plan.log_every_steps, step)
-            climbs = plan.is_due(plan.fingerprint_every_steps, step)
-            take = functools.partial(train_step, learner, parts, step, shards, logs, climbs)
+            hashed = tally if plan.is_due(plan.fingerprint_every_steps, step) else None
+            take = functools.partial(train_step, learner, parts, step, shards, logs, hashed)
             loss, metric, rungs = explained(learner, take)
             progress.step = step
             journal.note_step(step, loss, metric, rungs)
@@ -155,41 +156,49 @@ def train_step(
     step: int,
     shards: Shards,
     with_metric: bool,
-    with_rungs: bool,
+    tally: fingerprint.Tally | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Take one step: forward and backward for each shard, their mean, clipping, the update.
 
     Args:
         batches: one for each of `shards.mine`.
+        tally: what takes the fingerprints of the step; None for none.
 
     Returns:
         The whole batch's loss and (if asked for) metric, scalars on the device, not synchronised;
         the fingerprints of the step (if asked for), as `fingerprint.Ladder` takes them.
     """
     model, optimizer = learner.model, learner.optimizer
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    weights = list(model.parameters())
+    parameters = [p for p in weights if p.requires_grad]
     batches = [to_device(batch, learner) for batch in batches]
+    in_shards = tally is not None and shards.count > 1
+    if tally and not in_shards:  # now, since a model may change its batch in place
+        tally.add([batches[0].ids], tensors_of((batches[0].inputs, batches[0].targets)))
 
     def parts() -> Iterator[list[Tensor]]:
-        hashes = _hash_batches(batches, shards) if with_rungs else []
+        hashes = [_hash_shards(batches, shards)] if in_shards else []
         for index, batch in zip(shards.mine, batches, strict=True):
             _key_draws(learner, step, index)
             yield hashes + forward_and_backward(learner, parameters, batch, with_metric)
             hashes = [torch.zeros_like(each) for each in hashes]  # the first part has them all
 
     mean = iter(shards.reduce(parts()))
-    hashes = [next(mean)] if with_rungs else []
+    if tally and in_shards:
+        tally.add(*([each] for each in next(mean)))
     loss, metric = next(mean), next(mean) if with_metric else None
     gradients = list(mean)
     if shards.count > 1:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-    if with_rungs:  # before clipping changes gradients in place
-        hashes.append(fingerprint.of_lists([[loss], gradients]))
+    if tally:  # now, since clipping changes gradients in place
+        tally.add([loss], gradients)
     if learner.gradient_clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, learner.gradient_clip_norm)
     optimizer.step()
-    return loss, metric, fingerprint.of_step(hashes, model, optimizer) if with_rungs else None
+    if tally:
+        tally.add(weights, list(model.buffers()), fingerprint.optimizer_tensors(optimizer))
+    return loss, metric, tally.hashes() if tally else None
 
 
 def forward_and_backward(
@@ -310,7 +319,9 @@ def _metric(learner: Learner, outputs: Tensor, batch: Batch) -> Tensor:
     return learner.task.metric(outputs.detach().float(), batch.targets).mean()
 
 
-def _hash_batches(batches: Sequence[Batch], shards: Shards) -> list[Tensor]:
+def _hash_shards(batches: Sequence[Batch], shards: Shards) -> Tensor:
+    """Hash ids and contents of our shards; int64 (2, shards), 0 for those that are elsewhere."""
     contents = [tensors_of((batch.inputs, batch.targets)) for batch in batches]
-    ids = [batch.ids for batch in batches]
-    return [fingerprint.of_batch(ids, contents, shards.mine.start, shards.count)]
+    found = fingerprint.of_lists([*([batch.ids] for batch in batches), *contents])
+    first, mine = shards.mine.start, len(shards.mine)
+    return nn.functional.pad(found.view(2, mine), (first, shards.count - first - mine))
