@@ -126,6 +126,18 @@ def test_what_is_not_a_bit_is_not_seen() -> None:
     assert of(image.to(memory_format=torch.channels_last)) == of(image)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
+def test_memory_is_not_seen(dtype: torch.dtype) -> None:
+    """Every second element, a transposed matrix or a scalar have the hash of their copies."""
+    bits = torch.arange(16 * 24, dtype=torch.int32).to(torch.uint8)
+    numbers = bits % 2 == 1 if dtype is torch.bool else bits.view(dtype)[:24]
+    views = (numbers[::2], numbers[:24].view(4, 6).t(), numbers[3], numbers[5::30])
+    for view in views:
+        copy = torch.empty(view.shape, dtype=dtype).copy_(view)
+        assert of(view) == of(copy)
+    assert len({of(view) for view in views}) == 4
+
+
 def test_a_transposed_matrix_is_another() -> None:
     """Twin: what counts is the logical order, which a transposition changes."""
     tensor = torch.arange(6.0).view(2, 3)

@@ -207,7 +207,7 @@ def _words(tensor: Tensor) -> Tensor:
     if tensor.dtype in _INTEGER and tensor.layout is torch.strided and not tensor.is_neg():
         return tensor.view(_INTEGER[tensor.dtype])
     dense = tensor.to_dense() if tensor.is_sparse else tensor
-    flat = dense.resolve_conj().resolve_neg().reshape(-1)
+    flat = dense.resolve_conj().resolve_neg().contiguous().view(-1)
     flat = flat.as_strided((len(flat),), (1,))  # one element may have any stride
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
