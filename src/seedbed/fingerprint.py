@@ -41,7 +41,7 @@ class Tally:
         """Prepare to hash tensors on a device; what lies on the CPU is moved there."""
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
         # Where the words of a list go, by where the list begins and the shapes of its tensors.
-        self._layouts: dict[tuple[object, ...], list[Tensor]] = {}
+        self._layouts: dict[tuple[object, ...], tuple[list[Tensor], int]] = {}
         self._zeros: list[slice] = []  # gaps of the rows that were hashed last
         self._forget()
 
@@ -50,15 +50,14 @@ class Tally:
         """Take the bits of lists of tensors, which may change afterwards."""
         for tensors in lists:
             words = [_words(tensor) for tensor in tensors]
-            length = sum([each.numel() for each in words])
+            layout = (self._end, *[each.shape for each in words])
+            places, length = self._layouts.get(layout) or self._lay_out(layout, words)
             self._lengths.append(length)
-            if self._end + length > _ROOM_WORDS:
-                self._copy_in_parts(words)
-            elif words:
-                layout = (self._end, *[each.shape for each in words])
-                places = self._layouts.get(layout) or self._lay_out(layout, words)
+            if places:
                 torch._foreach_copy_(places, words, non_blocking=True)  # one call for all
                 self._end += length
+            elif length:
+                self._copy_in_parts(words)
             gap = slice(self._end, self._end + -self._end % _ROW_WORDS)
             self._gaps.append(gap)
             self._end = gap.stop
@@ -85,17 +84,21 @@ class Tally:
         self._hashed: tuple[int, ...] = ()  # how many of them are in the parts
         self._parts: list[Tensor] = []
 
-    def _lay_out(self, layout: tuple[object, ...], words: Sequence[Tensor]) -> list[Tensor]:
-        """Return a place in the room for each tensor of words, and remember them."""
+    def _lay_out(
+        self, layout: tuple[object, ...], words: Sequence[Tensor]
+    ) -> tuple[list[Tensor], int]:
+        """Return places for tensors of words in the room, none if it is too small; their words."""
         lengths = [each.numel() for each in words]
         end = self._end + sum(lengths)
+        if end > _ROOM_WORDS:
+            return [], sum(lengths)
         self._grow(end)
         if len(self._layouts) == _MAX_LAYOUTS:
             self._layouts.clear()
-        places = torch.split(self._room[self._end : end], lengths)
-        views = [place.view(each.shape) for place, each in zip(places, words, strict=True)]
-        self._layouts[layout] = views
-        return views
+        parts = torch.split(self._room[self._end : end], lengths)
+        places = [part.view(each.shape) for part, each in zip(parts, words, strict=True)]
+        self._layouts[layout] = places, sum(lengths)
+        return self._layouts[layout]
 
     def _copy_in_parts(self, words: Sequence[Tensor]) -> None:
         """Copy words of which there are too many, and hash the rows whenever the room is full."""
@@ -204,8 +207,10 @@ class Ladder:
 
 def _words(tensor: Tensor) -> Tensor:
     """Return the bits of a tensor as integers of up to 32 bits, in the same order."""
-    if tensor.dtype in _INTEGER and tensor.layout is torch.strided and not tensor.is_neg():
+    try:
         return tensor.view(_INTEGER[tensor.dtype])
+    except (KeyError, RuntimeError):  # other dtypes, sparse tensors, lazy negatives
+        pass
     dense = tensor.to_dense() if tensor.is_sparse else tensor
     flat = dense.resolve_conj().resolve_neg().contiguous().view(-1)
     flat = flat.as_strided((len(flat),), (1,))  # one element may have any stride
