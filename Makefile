@@ -22,7 +22,7 @@ help:  ## Show this list
 train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every time
 	$(RUN) train.py determinism=strict seed=0
 
-test: $(INSTALLED)  ## Run every test
+test: $(INSTALLED)  ## Run every test that needs no more than this
 	$(RUN) -m pytest -n 2 --dist worksteal
 
 test-kills: $(INSTALLED)  ## Kill runs and sweeps at random moments and compare what they resume to

@@ -214,6 +214,38 @@ class TestTally:
         found = self.tally(*rounds)
         assert found[1000:] == found[:100]
         assert len({hashes[0] for hashes in found}) == 1000
+        tally = fingerprint.Tally(torch.device("cpu"))
+        for (tensors,) in rounds:
+            tally.add(tensors)
+            tally.hashes()
+        assert 0 < len(tally._layouts) <= fingerprint._MAX_LAYOUTS < 1000
+
+    def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same(self) -> None:
+        """Whether it fills the room alone, or is too large for it, and in whatever order."""
+        sizes = (10, ROOM_WORDS - 500, ROW_WORDS, ROOM_WORDS, 7, ROOM_WORDS + 1, 600_000, 600_000)
+        lists = [[torch.arange(n) % 251 == 0, torch.tensor([n])] for n in sizes]
+        expected = [int(fingerprint.of_tensors(each)) for each in lists]
+        assert fingerprint.of_lists(lists).tolist() == expected
+        assert fingerprint.of_lists(lists[::-1]).tolist() == expected[::-1]
+        assert len(set(expected)) == len(set(sizes))
+
+    def test_shards_that_are_elsewhere_are_0(self) -> None:
+        """The sum over processes has all; twin: another place of a shard."""
+        ids, contents = [torch.arange(3), torch.arange(4)], [[torch.ones(2)], [torch.zeros(2)]]
+        tally = fingerprint.Tally(torch.device("cpu"))
+        both = tally.of_shards(ids, contents, range(1, 3), 4)
+        assert both.shape == (2, 4)
+        parts = [
+            tally.of_shards(ids[i : i + 1], contents[i : i + 1], range(1 + i, 2 + i), 4)
+            for i in range(2)
+        ]
+        assert torch.equal(parts[0] + parts[1], both)
+        assert both[:, [0, 3]].eq(0).all()
+        assert both[:, 1:3].ne(0).all()
+        tally.add_shards(both)
+        found = tally.hashes().tolist()
+        tally.add_shards(both.roll(1, 1))
+        assert all(a != b for a, b in zip(found, tally.hashes().tolist(), strict=True))
 
 
 def test_threads_do_not_matter() -> None:
@@ -333,6 +365,7 @@ def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
     expected = fingerprint.of_tensors([dense])
     assert fingerprint.of_tensors([dense.to_sparse(1)]) == expected
     assert fingerprint.of_tensors([other.to_sparse(1)]) != expected
+    assert fingerprint.of_tensors([dense.to_sparse_csr()]) == expected
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support")

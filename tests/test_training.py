@@ -149,6 +149,51 @@ class TestTrainStep:
         assert torch.equal(frozen.model[0].weight, before)
         assert not torch.equal(learner().model[4].weight, frozen.model[4].weight)
 
+    def test_gradients_are_those_before_clipping(self) -> None:
+        """Clipping changes them in place, and the weights; twin: without it, nothing is other."""
+
+        def rungs(clip_norm: float | None) -> list[int]:
+            trained = replace(learner(), gradient_clip_norm=clip_norm)
+            found: list[int] = take_step(trained)[2].tolist()
+            return found
+
+        plain, clipped = rungs(None), rungs(1e-3)
+        same = [name for name, a, b in zip(RUNGS, plain, clipped, strict=True) if a == b]
+        assert "gradients" in same
+        assert "weights" not in same
+        assert rungs(None) == plain
+
+    def test_a_batch_is_taken_before_a_model_changes_it(self) -> None:
+        """A model may write into its inputs; twin: a batch that was changed before is another."""
+
+        class Erasing(nn.Module):
+            def __init__(self, model: nn.Module) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self, inputs: Tensor) -> Tensor:
+                outputs: Tensor = self.model(inputs * 1)
+                inputs.zero_()
+                return outputs
+
+        def contents(erased_before: bool) -> int:
+            trained = learner()
+            changed = batch(0)
+            inputs = changed.inputs.clone()
+            if erased_before:
+                inputs.zero_()
+            trained = replace(trained, model=Erasing(trained.model))
+            tally = fingerprint.Tally(trained.device)
+            taken = Batch(changed.ids, inputs, changed.targets)
+            rungs = training.train_step(trained, [taken], 1, Shards(), False, tally)[2]
+            assert rungs is not None
+            assert inputs.eq(0).all()
+            return int(rungs[RUNGS.index("batch")])
+
+        step = take_step(learner())[2]
+        assert contents(False) == int(step[RUNGS.index("batch")])
+        assert contents(True) != contents(False)
+
     def test_nested_inputs_reach_the_model_as_they_are(self) -> None:
         """Tuples and dictionaries of tensors are moved, not changed."""
 
@@ -166,7 +211,8 @@ class TestTrainStep:
         )
         ids, inputs, targets = batch(0)
         pairs = Batch(ids, {"pair": (inputs, inputs)}, targets)
-        loss = training.train_step(nested, [pairs], 1, Shards(), True, None)[0]
+        tally = fingerprint.Tally(nested.device)
+        loss = training.train_step(nested, [pairs], 1, Shards(), True, tally)[0]
         assert math.isfinite(float(loss))
 
     def test_images_get_the_memory_order_that_was_asked_for(self) -> None:

@@ -5,10 +5,11 @@ The hash is multilinear: sum of coefficient times word, in 64-bit integers that 
 so equal bits give equal hashes on every device and for every number of threads, and the result
 stays on the device until somebody asks for it. Words are the bits themselves, so the hash sees
 signs, -0.0 and NaN payloads. They lie in rows of 1024, and a word's coefficient is its column's
-times its row's, so the hash sees position; their number is added, because zeros add nothing.
+times its row's, so the hash sees position; the number of words is added, because zeros add nothing.
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from seedbed.record import RUNGS
 _ROW_WORDS = 1024
 _ROOM_WORDS = 1 << 20
 _MAX_LAYOUTS = 256
+# For the usual dtypes: their tensors are taken as they lie in memory.
 _INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
@@ -35,29 +37,34 @@ class Tally:
     it does: so there are few calls, and what they need is kept from step to step.
     """
 
-    _end: int  # words in the room
-
     def __init__(self, device: torch.device) -> None:
         """Prepare to hash tensors on a device; what lies on the CPU is moved there."""
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
         # Where the words of a list go, by where the list begins and the shapes of its tensors.
         self._layouts: dict[tuple[object, ...], tuple[list[Tensor], int]] = {}
-        self._zeros: list[slice] = []  # gaps of the rows that were hashed last
+        self._zero_gaps: list[slice] = []  # of the rows that were hashed last
         self._forget()
+
+    def _forget(self) -> None:
+        self._end: int = 0
+        self._gaps: list[slice] = []  # where rows are not full
+        self._lengths: list[int] = []  # words of each list
+        self._hashed: tuple[int, ...] = ()  # how many of them are in the parts
+        self._parts: list[Tensor] = []
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
         """Take the bits of lists of tensors, which may change afterwards."""
         for tensors in lists:
             words = [_words(tensor) for tensor in tensors]
-            layout = (self._end, *[each.shape for each in words])
-            places, length = self._layouts.get(layout) or self._lay_out(layout, words)
+            shapes = [each.shape for each in words]
+            places, length = self._layouts.get((self._end, *shapes)) or self._lay_out(shapes)
             self._lengths.append(length)
-            if places:
-                torch._foreach_copy_(places, words, non_blocking=True)  # one call for all
-                self._end += length
-            elif length:
+            if length > _ROOM_WORDS:
                 self._copy_in_parts(words)
+            elif places:  # one call for all of them; pageable memory is read before it returns
+                torch._foreach_copy_(places, words, non_blocking=self._room.is_cuda)
+                self._end += length
             gap = slice(self._end, self._end + -self._end % _ROW_WORDS)
             self._gaps.append(gap)
             self._end = gap.stop
@@ -77,28 +84,41 @@ class Tally:
         self._forget()
         return hashes
 
-    def _forget(self) -> None:
-        self._end = 0
-        self._gaps: list[slice] = []  # where rows are not full
-        self._lengths: list[int] = []  # words of each list
-        self._hashed: tuple[int, ...] = ()  # how many of them are in the parts
-        self._parts: list[Tensor] = []
+    def of_shards(
+        self,
+        ids: Sequence[Tensor],
+        contents: Sequence[Sequence[Tensor]],
+        mine: range,
+        shards: int,
+    ) -> Tensor:
+        """Hash those shards of a batch that are at hand: sample ids and contents of each.
 
-    def _lay_out(
-        self, layout: tuple[object, ...], words: Sequence[Tensor]
-    ) -> tuple[list[Tensor], int]:
-        """Return places for tensors of words in the room, none if it is too small; their words."""
-        lengths = [each.numel() for each in words]
-        end = self._end + sum(lengths)
-        if end > _ROOM_WORDS:
-            return [], sum(lengths)
-        self._grow(end)
+        Returns:
+            int64 (2, shards), 0 for shards that are elsewhere: the sum over all processes has all.
+        """
+        self.add(*([each] for each in ids), *contents)
+        found = self.hashes().view(2, len(mine))
+        return torch.nn.functional.pad(found, (mine.start, shards - mine.stop))
+
+    def add_shards(self, hashes: Tensor) -> None:
+        """Take the hashes of all shards of a batch, as `of_shards` gives them."""
+        self.add(*([each] for each in hashes))
+
+    def _lay_out(self, shapes: Sequence[torch.Size]) -> tuple[list[Tensor], int]:
+        """Return a place for each tensor of a list, none if they are too many; their words."""
+        lengths = [shape.numel() for shape in shapes]
+        length = sum(lengths)
+        if self._end and self._end + length > _ROOM_WORDS:
+            self._hash_rows(tuple(self._lengths))
+        if length > _ROOM_WORDS:
+            return [], length
+        self._grow(self._end + length)
         if len(self._layouts) == _MAX_LAYOUTS:
             self._layouts.clear()
-        parts = torch.split(self._room[self._end : end], lengths)
-        places = [part.view(each.shape) for part, each in zip(parts, words, strict=True)]
-        self._layouts[layout] = places, sum(lengths)
-        return self._layouts[layout]
+        parts = torch.split(self._room[self._end : self._end + length], lengths)
+        places = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        self._layouts[self._end, *shapes] = places, length
+        return places, length
 
     def _copy_in_parts(self, words: Sequence[Tensor]) -> None:
         """Copy words of which there are too many, and hash the rows whenever the room is full."""
@@ -108,7 +128,7 @@ class Tally:
         for left in (each.reshape(-1) for each in words):
             while len(left):
                 part, left = left.tensor_split([_ROOM_WORDS - self._end])
-                self._room[self._end :][: len(part)].copy_(part, non_blocking=True)
+                self._room[self._end :][: len(part)].copy_(part, non_blocking=self._room.is_cuda)
                 self._end += len(part)
                 copied += len(part)
                 if self._end == _ROOM_WORDS:
@@ -125,12 +145,14 @@ class Tally:
 
     def _hash_rows(self, lengths: tuple[int, ...]) -> None:
         """Hash the rows that are in the room, which hold the lists' words up to these lengths."""
-        if self._gaps != self._zeros:
+        # Where the last rows had the same gaps, they are 0 still: nothing is copied into a gap.
+        if self._gaps != self._zero_gaps:
             for gap in self._gaps:
                 self._room[gap].zero_()
-            self._zeros = self._gaps
+            self._zero_gaps = self._gaps
         rows = self._room[: self._end].view(-1, _ROW_WORDS)
-        factors = _factors(self._hashed, lengths, rows.device)
+        before, now = map(_row_counts, (self._hashed, lengths))
+        factors = _factors(before, now, rows.device)
         self._parts.append(_products(factors, _products(rows, _columns(rows.device))))
         self._end, self._gaps, self._hashed = 0, [], lengths
 
@@ -211,7 +233,7 @@ def _words(tensor: Tensor) -> Tensor:
         return tensor.view(_INTEGER[tensor.dtype])
     except (KeyError, RuntimeError):  # other dtypes, sparse tensors, lazy negatives
         pass
-    dense = tensor.to_dense() if tensor.is_sparse else tensor
+    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     flat = dense.resolve_conj().resolve_neg().contiguous().view(-1)
     flat = flat.as_strided((len(flat),), (1,))  # one element may have any stride
     if flat.is_complex():
@@ -232,24 +254,27 @@ def _columns(device: torch.device) -> Tensor:
     return _odd_numbers(0x5EEDBED, np.arange(_ROW_WORDS)).to(device)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=512)
 def _factors(before: tuple[int, ...], now: tuple[int, ...], device: torch.device) -> Tensor:
     """Return the rows' coefficients, int64 (lists, R), 0 for rows of other lists.
 
     Args:
-        before: words of the first lists that are in other rows.
-        now: words of all lists that are in those or in these R rows.
+        before: how many rows of the first lists were hashed before these R.
+        now: how many rows of all lists are hashed with them.
     """
-    starts, ends = ([-(-words // _ROW_WORDS) for words in each] for each in (before, now))
-    starts += [0] * (len(ends) - len(starts))
-    blocks = (_odd_numbers(0xC0FFEE, span)[None] for span in map(np.arange, starts, ends))
+    spans = itertools.starmap(np.arange, itertools.zip_longest(before, now, fillvalue=0))
+    blocks = (_odd_numbers(0xC0FFEE, span)[None] for span in spans)
     factors: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
-    return factors.to(device)
+    return factors.to(device, non_blocking=device.type == "cuda")
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=512)
 def _to_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int64, device=device)
+    return torch.tensor(numbers).to(device, torch.int64, non_blocking=device.type == "cuda")
+
+
+def _row_counts(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([-(-length // _ROW_WORDS) for length in lengths])
 
 
 def _odd_numbers(key: int, places: NDArray[np.int64]) -> Tensor:

@@ -24,7 +24,7 @@ from seedbed.invariance import Row
 _SHORT = ("trainer.max_epochs=3", "trainer.checkpoint_every_steps=20")
 _SEQUENCES = (*_SHORT, "data.train.samples=1280", "data.length=50", "model.dropout=0.1")
 EXPERIMENTS = {
-    "CNN": (*_SHORT, "data.batch_size=200"),
+    "CNN": (*_SHORT, "data.batch_size=200", "model.dropout=0.1"),
     "RNN": ("experiment=adding_rnn", *_SEQUENCES),
     "LSTM": ("experiment=adding_lstm", *_SEQUENCES),
 }

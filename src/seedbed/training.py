@@ -169,26 +169,23 @@ def train_step(
         the fingerprints of the step (if asked for), as `fingerprint.Ladder` takes them.
     """
     model, optimizer = learner.model, learner.optimizer
-    weights = list(model.parameters())
-    parameters = [p for p in weights if p.requires_grad]
+    parameters = [p for p in model.parameters() if p.requires_grad]
     batches = [to_device(batch, learner) for batch in batches]
-    in_shards = tally is not None and shards.count > 1
-    if tally and not in_shards:  # now, since a model may change its batch in place
-        tally.add([batches[0].ids], tensors_of((batches[0].inputs, batches[0].targets)))
+    in_shards = shards.count > 1
+    hashes = _take_batches(tally, batches, shards) if tally else []  # a model may change them
 
-    def parts() -> Iterator[list[Tensor]]:
-        hashes = [_hash_shards(batches, shards)] if in_shards else []
+    def parts(hashes: list[Tensor]) -> Iterator[list[Tensor]]:
         for index, batch in zip(shards.mine, batches, strict=True):
             _key_draws(learner, step, index)
             yield hashes + forward_and_backward(learner, parameters, batch, with_metric)
             hashes = [torch.zeros_like(each) for each in hashes]  # the first part has them all
 
-    mean = iter(shards.reduce(parts()))
+    mean = iter(shards.reduce(parts(hashes)))
     if tally and in_shards:
-        tally.add(*([each] for each in next(mean)))
+        tally.add_shards(next(mean))
     loss, metric = next(mean), next(mean) if with_metric else None
     gradients = list(mean)
-    if shards.count > 1:
+    if in_shards:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
     if tally:  # now, since clipping changes gradients in place
@@ -197,7 +194,8 @@ def train_step(
         nn.utils.clip_grad_norm_(parameters, learner.gradient_clip_norm)
     optimizer.step()
     if tally:
-        tally.add(weights, list(model.buffers()), fingerprint.optimizer_tensors(optimizer))
+        state = fingerprint.optimizer_tensors(optimizer)
+        tally.add(list(model.parameters()), list(model.buffers()), state)
     return loss, metric, tally.hashes() if tally else None
 
 
@@ -319,9 +317,13 @@ def _metric(learner: Learner, outputs: Tensor, batch: Batch) -> Tensor:
     return learner.task.metric(outputs.detach().float(), batch.targets).mean()
 
 
-def _hash_shards(batches: Sequence[Batch], shards: Shards) -> Tensor:
-    """Hash ids and contents of our shards; int64 (2, shards), 0 for those that are elsewhere."""
+def _take_batches(
+    tally: fingerprint.Tally, batches: Sequence[Batch], shards: Shards
+) -> list[Tensor]:
+    """Add a whole batch to a tally; of one in shards, return the hashes instead."""
+    ids = [batch.ids for batch in batches]
     contents = [tensors_of((batch.inputs, batch.targets)) for batch in batches]
-    found = fingerprint.of_lists([*([batch.ids] for batch in batches), *contents])
-    first, mine = shards.mine.start, len(shards.mine)
-    return nn.functional.pad(found.view(2, mine), (first, shards.count - first - mine))
+    if shards.count > 1:
+        return [tally.of_shards(ids, contents, shards.mine, shards.count)]
+    tally.add(ids, *contents)
+    return []

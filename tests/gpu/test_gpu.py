@@ -167,6 +167,28 @@ def test_equal_tensors_have_equal_fingerprints_on_both(dtype: torch.dtype, size:
     assert int(fingerprint.of_tensors([other])) != int(fingerprint.of_tensors([tensor]))
 
 
+def test_fingerprints_of_a_step_wait_for_nothing() -> None:
+    """Lists on both devices, more than there is room for, step after step; twin: `int()` waits."""
+    lists = [[torch.arange(64)], [torch.randn(3_000_000)], [], [torch.ones(5), torch.ones(7)]]
+    expected = fingerprint.of_lists(lists).tolist()
+    there = [lists[0], *([tensor.to(DEVICE) for tensor in each] for each in lists[1:])]
+    tally = fingerprint.Tally(torch.device(DEVICE))
+
+    def step() -> torch.Tensor:
+        tally.add(*there)
+        return tally.hashes()
+
+    step()  # makes the room
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = [step(), step()]
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            int(found[0][0])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [each.tolist() for each in found] == [expected, expected]
+
+
 def index_add() -> torch.Tensor:
     """Add a million numbers to ten places."""
     generator = torch.Generator().manual_seed(0)
