@@ -110,6 +110,7 @@ class Tally:
         length = sum(lengths)
         if self._end and self._end + length > _ROOM_WORDS:
             self._hash_rows(tuple(self._lengths))
+            return self._layouts.get((self._end, *shapes)) or self._lay_out(shapes)
         if length > _ROOM_WORDS:
             return [], length
         self._grow(self._end + length)
