@@ -357,6 +357,7 @@ def test_golden() -> None:
     assert of(numbers) == reference(numbers.numpy().tobytes())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
     """Gradients of `nn.Embedding(sparse=True)` have a rung; twin: another value, another hash."""
     dense = torch.zeros(5, 2)
