@@ -21,11 +21,11 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import assemble, config, determinism, fingerprint, record, refusals, training
+from seedbed import assemble, config, determinism, record, refusals, training
 from seedbed.data import loader
 from seedbed.errors import InputError, exit_status
 from seedbed.probe_randomness import Lookout, entropy_noted
-from seedbed.probe_trace import Event, differing, run_even_if_refused, traced
+from seedbed.probe_trace import Event, differing, hashes, run_even_if_refused, traced
 from seedbed.shards import Shards
 from seedbed.substitutes import substitute_for
 
@@ -205,10 +205,10 @@ def compare(first: Passage, again: Passage) -> list[Remark]:
     remarks = [
         Remark(name.rpartition(".")[0], "building", name, "starts with other values")
         for name, tensor in again.weights.items()
-        if bits_of([tensor]) != bits_of([first.weights[name]])
+        if hashes([tensor]) != hashes([first.weights[name]])
     ]
     for a, b in zip(first.batches, again.batches, strict=True):
-        if bits_of(loader.tensors_of(a)) != bits_of(loader.tensors_of(b)):
+        if hashes(loader.tensors_of(a)) != hashes(loader.tensors_of(b)):
             says = "has other contents for the same sample ids"
             remarks.append(Remark("data.train", "loading", "batch", says))
     for events, repeated in zip(first.events, again.events, strict=True):
@@ -217,11 +217,6 @@ def compare(first: Passage, again: Passage) -> list[Remark]:
         if parted:
             break  # what follows starts from other weights
     return remarks
-
-
-def bits_of(tensors: Iterable[Tensor]) -> list[int]:
-    """Return a hash for each tensor."""
-    return [int(fingerprint.of_tensors([tensor])) for tensor in tensors]
 
 
 def main() -> int:

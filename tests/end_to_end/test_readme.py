@@ -59,6 +59,10 @@ def test_every_command_of_the_readme_works(clone: Path, line: str) -> None:
     if "resume.py" in line:
         interrupt_a_run(clone, "interrupted")
         line = line.replace("runs/k", "interrupted")
+    for name in ("a", "b"):  # made by a line above, maybe in another test process
+        made = "train.py" in line or (clone / "runs" / name).exists()
+        if f"runs/{name}" in line and not made:
+            assert run(clone, f"python train.py seed=0 hydra.run.dir=runs/{name}").returncode == 0
     done = run(clone, line)
     expected = 1 if "runs/c" in line else 0  # another seed: the answer is that they differ
     assert done.returncode == expected, (done.stdout[-500:], done.stderr[-500:])
