@@ -191,3 +191,24 @@ def test_sequences_that_cannot_be_are_refused(keyword: dict[str, int], message: 
     """Too short, too few, or of an unknown split: refused in one line."""
     with pytest.raises(InputError, match=message):
         adding(**keyword)
+
+
+def test_images_are_the_same_bits_with_any_threads() -> None:
+    """A large batch, for which PyTorch does use them, loaded by one thread and by three."""
+    dataset = MNIST5k("train", seed=0, augment=ShiftAndRotate(2, 10))
+    assert dataset.same_bits_with_any_threads
+    before = torch.get_num_threads()
+    batches = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            batches.append(dataset.fetch(np.arange(2000), 5)[0])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*batches)
+
+
+def test_an_augmentation_that_does_not_say_so_is_given_one_thread() -> None:
+    """Twin: what is not known of an augmentation is not promised of its images."""
+    plain = MNIST5k("train", seed=0, augment=lambda images, ids, key: images)
+    assert not plain.same_bits_with_any_threads

@@ -332,6 +332,21 @@ def test_every_process_loads_with_one_thread(how: Loading) -> None:
         torch.set_num_threads(before)
 
 
+def test_a_data_set_that_threads_do_not_change_gets_all_of_them() -> None:
+    """In the training process it may use those that the level gives it; the twin is above."""
+
+    class Unchanged(Circumstances):
+        same_bits_with_any_threads = True
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        batch = Source(Unchanged(), "train", 0)[next(positions())]
+        assert not batch.inputs[:, 0].any()
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_workers_get_the_level_and_leave_signals_to_the_training_process() -> None:
     """A spawned worker inherits no flag, so the level is applied there; Ctrl-C is not its own."""
     level = LEVEL | {"float32_matmul_precision": "high"}

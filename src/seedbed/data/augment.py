@@ -22,6 +22,8 @@ class ShiftAndRotate:
         max_rotation_degrees: largest angle, in either direction; 0 to 45.
     """
 
+    same_bits_with_any_threads = True  # images are cut among threads, never a sum
+
     max_shift_pixels: float
     max_rotation_degrees: float
 
@@ -66,11 +68,13 @@ def _sampling_grid(
     """Return where each pixel comes from, (B, H, W, 2), in grid_sample's units: -1 to 1."""
     x = torch.arange(width) - (width - 1) / 2
     y = torch.arange(height)[:, None] - (height - 1) / 2
-    grid = torch.empty(len(cosine), height, width, 2)
+    planes = torch.empty(len(cosine), 2, height, width)  # in this order they are written fastest
     # Sums of a row and a column: as many products as a row and a column have, not as the image has.
-    grid[..., 0] = (cosine * x) * (2 / width) + (shift_x - sine * y) * (2 / width)
-    grid[..., 1] = (sine * x) * (2 / height) + (shift_y + cosine * y) * (2 / height)
-    return grid
+    row, column = (cosine * x) * (2 / width), (shift_x - sine * y) * (2 / width)
+    torch.add(row, column, out=planes[:, 0])
+    row, column = (sine * x) * (2 / height), (shift_y + cosine * y) * (2 / height)
+    torch.add(row, column, out=planes[:, 1])
+    return planes.permute(0, 2, 3, 1)
 
 
 def _check(name: str, value: float, high: float) -> None:

@@ -27,6 +27,8 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     Attributes:
         sha256: digests of the files that the images were read from, for the record.
+        same_bits_with_any_threads: whether the augmentation says so; all else is done pixel by
+            pixel.
     """
 
     def __init__(
@@ -53,6 +55,9 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         self._labels = torch.from_numpy(labels.astype(np.int64))
         self._augment = augment
         self.sha256 = dict(sha256)
+        self.same_bits_with_any_threads = augment is None or getattr(
+            augment, "same_bits_with_any_threads", False
+        )
 
     def __len__(self) -> int:
         return len(self._images)

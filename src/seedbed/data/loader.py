@@ -1,7 +1,8 @@
 """Batches as a pure function of (epoch, sample ids), loaded here or in worker processes.
 
 What is loaded does not depend on who loads it: order and randomness come with the position, the
-generators are keyed before each sample, and every process loads with one thread.
+generators are keyed before each sample, and every process loads with one thread, but for data sets
+of which it is known that threads change no bit.
 """
 
 import itertools
@@ -57,6 +58,7 @@ class Source(Dataset[Batch]):
 
         Args:
             dataset: map-style; with a method `fetch(ids, augment_key)` it loads whole batches.
+                If it says `same_bits_with_any_threads`, it gets as many as the process has.
             split: one of SPLITS; samples of different splits have different randomness.
             seed: of the augment stream.
             collate: makes a batch of a list of samples; torch's default_collate if None.
@@ -67,12 +69,15 @@ class Source(Dataset[Batch]):
         self._seed = seed
         self._collate = collate or default_collate
         self._keyed = keyed
+        self._any_threads = getattr(dataset, "same_bits_with_any_threads", False)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, position: Position) -> Batch:
-        """Load a batch with one thread, here as in a loader worker."""
+        """Load a batch: here as in a loader worker, which has one thread."""
+        if self._any_threads:
+            return self._load(position)
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
