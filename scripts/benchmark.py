@@ -7,8 +7,8 @@ example:
     python scripts/benchmark.py --mnist data          that too: FOLDER/MNIST/raw holds MNIST
     python scripts/benchmark.py --quick --out trial   does it work? takes seconds, and says little
 
-Programs run one after another, interleaved in rounds. Leave the machine alone meanwhile. Lightning
-is measured where it is installed: pip install -r requirements-bench.txt
+Programs take turns; up to 17 of them are in memory at a time, about 0.6 GB each. Leave the machine
+alone meanwhile. Lightning is measured where it is installed: pip install -r requirements-bench.txt
 
 exit status: 0 measured, 2 it cannot be measured
 """
@@ -32,12 +32,13 @@ PAGE = """# How fast
 
 Measured by `{command}` on {date}, on {circumstances}.
 
-Every program is a process of its own and runs once a round ({rounds} rounds); the order changes
-from round to round. A ratio is that of two programs in the same round; given are the median and the
-range over the rounds. The first {warm_up} steps of a process do not count. Validation is left to
-the end of the runs; checkpoints (every 200 steps), logging and everything else is in the time of a
-step. Memory is the most that a process held, over that of the bare loop. Raw numbers:
-`benchmarks.json`.
+Every program is a process of its own. In a round (of {rounds}) all programs of a table are started,
+do {warm_up} steps each, and then take {turns} turns of {seconds} seconds, in another order each
+time; while one trains, the others are stopped. So a ratio is that of two programs in the same
+minutes; given are the median and the range over the rounds. What counts is steps that lie within a
+turn. There is no validation in them; checkpoints (every 200 steps), logging and everything else is
+in the time of a step. Memory is the most that a process held, over that of the bare loop. Raw
+numbers: `benchmarks.json`.
 
 The programs:
 
@@ -191,10 +192,13 @@ def write(arguments: argparse.Namespace, results: Results, circumstances: str) -
         "date": datetime.date.today().isoformat(),
         "circumstances": circumstances,
     }
+    turns = results.workloads[0][0].turns
     page = PAGE.format(
         **facts,
         rounds=1 if arguments.quick else arguments.rounds,
-        warm_up=results.workloads[0][0].warm_up_steps,
+        warm_up=turns.warm_up_steps,
+        turns=turns.count,
+        seconds=turns.seconds,
         targets=benchmark_targets.targets(results),
         workloads=in_parts(results.workloads, report.speeds),
         knobs=in_parts(results.knobs, report.knobs),

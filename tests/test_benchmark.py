@@ -1,8 +1,12 @@
 """A benchmark says what was measured, and compares within a round alone."""
 
 import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,97 +22,147 @@ from seedbed import (
     benchmark_turns,
     fingerprint,
 )
-from seedbed.benchmark import Measured, Program, Round
+from seedbed.benchmark import Measured, Program, Round, Turns
 from seedbed.benchmark_report import Results
 from seedbed.benchmark_sections import Section
 from seedbed.errors import InputError
 from tests.running import command, refusal
 
-WARM_UP = 2
+TURNS = Turns(count=4, seconds=0.1, warm_up_steps=3)
+TICKS = "import time\nwhile True: time.sleep(0.001); print(time.monotonic(), file=steps)"
 
 
 def took(*milliseconds: float, peak: int = 100) -> Measured:
-    """Return a run whose first step ends after a second, and the next ones that much later."""
-    ends = [1.0]
-    for each in milliseconds:
-        ends.append(ends[-1] + each / 1000)
-    return Measured(tuple(ends), ends[-1] + 1, peak, 5, {})
+    """Return a run whose steps took so long."""
+    return Measured(1.0, [each / 1000 for each in milliseconds], 2.0, peak, 5, {})
 
 
 def program(name: str, code: str = "", order: list[str] | None = None) -> Program:
-    """Return a program that runs some Python, and notes in `order` that it was its turn."""
+    """Return a program that runs some Python, and notes in `order` that it was started."""
 
     def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         if order is not None:
             order.append(name)
-        notes = f"open({str(folder / benchmark.STEPS)!r}, 'w').write('{{\"step_ends\": [1, 2]}}')"
-        return (sys.executable, "-S", "-c", f"{notes}\n{code}"), {}
+        steps = f"steps = open({str(folder / benchmark.STEPS)!r}, 'w', buffering=1)"
+        return (sys.executable, "-S", "-c", f"{steps}\n{code}"), {}
 
     return Program(name, prepare)
 
 
-def test_steps_of_the_warm_up_do_not_count() -> None:
-    """Means and medians are of what follows the warm-up, without the time before it."""
-    run = took(500, 10, 10, 10, 70)
-    assert run.step_seconds(WARM_UP) == pytest.approx(0.025)
-    assert run.median_step_seconds(WARM_UP) == pytest.approx(0.010)
+def ticks(folder: Path) -> list[float]:
+    return [float(line) for line in (folder / benchmark.STEPS).read_text().split("\n")[:-1]]
 
 
-def test_without_a_warm_up_a_slow_step_does_count() -> None:
-    """Twin: a warm-up that is one step shorter takes the slow step in."""
-    assert took(500, 10, 10, 10, 70).step_seconds(WARM_UP - 1) == pytest.approx(0.12)
+def switches(*times: list[float]) -> int:
+    """Return how often another program's step follows, from when all have taken some."""
+    merged = sorted((time, name) for name, each in enumerate(times) for time in each)
+    names = [name for time, name in merged if time > max(each[5] for each in times)]
+    return sum(a != b for a, b in pairwise(names))
+
+
+def test_means_include_a_slow_step_and_medians_do_not() -> None:
+    """What happens once in a while is in the one, not in the other."""
+    run = took(10, 10, 10, 70)
+    assert run.mean_step_seconds == pytest.approx(0.025)
+    assert run.median_step_seconds == pytest.approx(0.010)
 
 
 def test_programs_are_compared_within_a_round() -> None:
     """A machine that is three times slower in one round changes no ratio."""
     rounds = [
-        {"base": took(9, 20 * slow, 20 * slow), "other": took(9, 10 * slow, 10 * slow)}
+        {"base": took(20 * slow, 20 * slow), "other": took(10 * slow, 10 * slow)}
         for slow in (1, 3, 1)
     ]
-    assert benchmark.speed(rounds, "other", "base", WARM_UP) == pytest.approx((2, 2, 2))
+    assert benchmark.speed(rounds, "other", "base") == pytest.approx((2, 2, 2))
 
 
 def test_a_difference_within_a_round_is_seen() -> None:
     """Twin: one round in which only one of the two is slower widens the range."""
     rounds = [
-        {"base": took(9, 20), "other": took(9, 10)},
-        {"base": took(9, 20), "other": took(9, 40)},
-        {"base": took(9, 20), "other": took(9, 20)},
+        {"base": took(20), "other": took(10)},
+        {"base": took(20), "other": took(40)},
+        {"base": took(20), "other": took(20)},
     ]
-    assert benchmark.speed(rounds, "other", "base", WARM_UP) == pytest.approx((1, 0.5, 2))
+    assert benchmark.speed(rounds, "other", "base") == pytest.approx((1, 0.5, 2))
 
 
-def test_each_round_begins_with_another_program(tmp_path: Path) -> None:
-    """No program always follows the same one, or always comes first."""
+def test_one_program_trains_while_the_others_are_stopped(tmp_path: Path) -> None:
+    """Steps of two programs lie in turns; each round has processes of its own."""
     order: list[str] = []
-    programs = [program(name, order=order) for name in "abc"]
-    rounds = list(benchmark.rounds(programs, 3, tmp_path / "runs"))
-    assert "".join(order) == "abcbcacab"
-    assert [list(each) for each in rounds] == [["a", "b", "c"]] * 3
+    programs = [program(name, TICKS, order) for name in "ab"]
+    rounds = list(benchmark.rounds(programs, 2, TURNS, tmp_path))
+    assert order == ["a", "b", "a", "b"]
+    assert [list(each) for each in rounds] == [["a", "b"]] * 2
+    for number in (0, 1):
+        both = [ticks(tmp_path / str(number) / name) for name in "01"]
+        assert switches(*both) <= 2 * TURNS.count
+
+
+def test_programs_that_nobody_stops_train_at_the_same_time(tmp_path: Path) -> None:
+    """Twin: the same programs, left to themselves, are between each other's steps."""
+    (tmp_path / "0").mkdir()
+    (tmp_path / "1").mkdir()
+    both = [program(name, TICKS).prepare(tmp_path / name)[0] for name in "01"]
+    running = [subprocess.Popen(each) for each in both]
+    while not all(
+        len(list(tmp_path.glob(f"{n}/*"))) and len(ticks(tmp_path / n)) > 99 for n in "01"
+    ):
+        time.sleep(0.01)
+    for each in running:
+        each.kill()
+        each.wait()
+    assert switches(ticks(tmp_path / "0"), ticks(tmp_path / "1")) > 2 * TURNS.count
+
+
+def test_the_time_of_others_is_in_no_step(tmp_path: Path) -> None:
+    """A step that a stop falls into does not count."""
+    [found] = benchmark.rounds([program(n, TICKS) for n in "ab"], 1, TURNS, tmp_path)
+    for name, run in enumerate(found.values()):
+        assert max(run.step_seconds) < TURNS.seconds
+        ends = ticks(tmp_path / "0" / str(name))
+        assert max(b - a for a, b in pairwise(ends)) > TURNS.seconds, "twin: it was stopped"
 
 
 def test_memory_and_files_of_a_program_are_weighed(tmp_path: Path) -> None:
     """The peak is what a process held at most, also when it has given it back; files count."""
-    small = benchmark.run(program("small"), tmp_path / "small")
+    small = benchmark.run(program("small", "print(1, file=steps); print(2, file=steps)"),
+                          tmp_path / "small")  # fmt: skip
     left = tmp_path / "large" / "left.txt"
     code = f"b = b'x' * (100 << 20); del b; open({str(left)!r}, 'w').write('123')"
     large = benchmark.run(program("large", code), tmp_path / "large")
     assert small.peak_bytes < 50 << 20, "what this process holds does not count"
     assert 95 << 20 < large.peak_bytes - small.peak_bytes < 105 << 20
     assert (small.record_bytes, large.record_bytes) == (0, 3)
+    assert small.step_seconds == [1.0]
 
 
 def test_a_program_that_fails_is_named_with_its_last_words(tmp_path: Path) -> None:
-    """What a failed program said comes back as one line."""
+    """What a failed program said comes back as one line, whether it takes turns or not."""
     with pytest.raises(InputError, match=r"^bad: expected it to train, got no luck; "):
         benchmark.run(program("bad", "raise SystemExit('no luck')"), tmp_path / "bad")
+    short = "import time\nfor _ in range(9): print(time.monotonic(), file=steps)\nprint('the end')"
+    with pytest.raises(InputError, match=r"^short: expected it to train, got the end; "):
+        list(benchmark.rounds([program("short", short)], 1, TURNS, tmp_path / "short"))
+
+
+def test_nothing_is_left_running_when_a_program_fails(tmp_path: Path) -> None:
+    """Those that were stopped are ended, too."""
+    who = tmp_path / "pid"
+    code = f"import os\nopen({str(who)!r}, 'w').write(str(os.getpid()))\n{TICKS}"
+    programs = [program("good", code), program("bad", "raise SystemExit('no luck')")]
+    with pytest.raises(InputError, match=r"^bad: "):
+        list(benchmark.rounds(programs, 1, TURNS, tmp_path / "runs"))
+    with pytest.raises(ProcessLookupError):
+        for _ in range(1000):  # until whoever inherits it has taken note
+            os.kill(int(who.read_text()), 0)
+            time.sleep(0.01)
 
 
 def test_a_target_is_reached_or_not_or_not_measured() -> None:
     """The table of targets says which it is; a program that is not there is no failure."""
-    section = Section(benchmark_targets.CNN, "bare loop", (), WARM_UP)
+    section = Section(benchmark_targets.CNN, "bare loop", ())
     one_round: Round = {
-        "bare loop": took(9, 10), "strict": took(9, 10), "fast": took(9, 9)
+        "bare loop": took(10), "strict": took(10), "fast": took(9)
     }  # fmt: skip
     lines = benchmark_targets.targets(Results(workloads=[(section, [one_round])])).splitlines()
     cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in lines}

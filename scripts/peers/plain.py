@@ -65,8 +65,9 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, settings["optimizer"]["lr"], total_steps=steps, pct_start=0.25
     )
-    step_ends: list[float] = []
-    while len(step_ends) < steps:
+    out, done = Path(settings["out"]), 0
+    ends = open(out / "steps.txt", "w", buffering=1)  # a line at once
+    while done < steps:
         for x, y in train:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y, label_smoothing=0.1)
@@ -74,13 +75,13 @@ def main() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-            step_ends.append(time.monotonic())
-            if len(step_ends) % 20 == 0:
-                print(f"step {len(step_ends)} loss {loss.item():.4f}")
-            if len(step_ends) == steps:
+            print(time.monotonic(), file=ends)
+            done += 1
+            if done % 20 == 0:
+                print(f"step {done} loss {loss.item():.4f}")
+            if done == steps:
                 break
-    found = {"step_ends": step_ends, "test_accuracy": accuracy(model, test)}
-    Path(settings["out"]).write_text(json.dumps(found))
+    (out / "found.json").write_text(json.dumps({"test_accuracy": accuracy(model, test)}))
 
 
 if __name__ == "__main__":

@@ -28,11 +28,10 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     torch.set_num_threads(settings["threads"])
     found = {
-        "step_ends": [],
         "flops_per_step": flops_per_step(settings),
         "flops_per_second": flops_per_second(),
     }
-    Path(settings["out"]).write_text(json.dumps(found))
+    (Path(settings["out"]) / "found.json").write_text(json.dumps(found))
 
 
 def flops_per_step(settings: dict[str, Any]) -> int:

@@ -22,7 +22,7 @@ def draw(sections: Sequence[tuple[Section, list[Round]]], path: Path) -> None:
         )[:, 0]
         for axes, (section, rounds) in zip(all_axes, sections, strict=True):
             names = [program.name for program in reversed(section.programs)]
-            found = [benchmark.speed(rounds, n, section.base, section.warm_up_steps) for n in names]
+            found = [benchmark.speed(rounds, n, section.base) for n in names]
             medians = [speed.median for speed in found]
             ranges = [
                 [speed.median - speed.low for speed in found],

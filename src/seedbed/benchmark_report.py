@@ -7,7 +7,7 @@ from typing import Any
 
 from seedbed import benchmark
 from seedbed import benchmark_programs as programs
-from seedbed.benchmark import Round, Spread
+from seedbed.benchmark import Measured, Round, Spread
 from seedbed.benchmark_sections import ACCURACIES, Section
 
 MEBIBYTE = 1 << 20
@@ -21,7 +21,7 @@ class Results:
     knobs: list[tuple[Section, list[Round]]] = field(default_factory=list)
     compiled: list[tuple[Section, list[Round]]] = field(default_factory=list)
     ceilings: dict[str, dict[str, float]] = field(default_factory=dict)
-    growth: dict[int, list[Round]] = field(default_factory=dict)
+    growth: dict[int, list[Measured]] = field(default_factory=dict)
     first_step_seconds: dict[str, list[float]] = field(default_factory=dict)
     accuracies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -39,15 +39,15 @@ def ratio(value: Spread) -> str:
 
 def speeds(section: Section, rounds: Sequence[Round]) -> str:
     """Return the table of a section: time a step, speed and memory beside the base."""
-    warm_up, base = section.warm_up_steps, section.base
+    base = section.base
 
     def row(name: str) -> Sequence[str]:
         each = [r[name] for r in rounds]
         return (
             name,
-            f"{1000 * median(m.step_seconds(warm_up) for m in each):.2f}",
-            f"{1000 * median(m.median_step_seconds(warm_up) for m in each):.2f}",
-            ratio(benchmark.speed(rounds, name, base, warm_up)),
+            f"{1000 * median(m.mean_step_seconds for m in each):.2f}",
+            f"{1000 * median(m.median_step_seconds for m in each):.2f}",
+            ratio(benchmark.speed(rounds, name, base)),
             ratio(benchmark.relative_memory(rounds, name, base)),
         )
 
@@ -57,11 +57,10 @@ def speeds(section: Section, rounds: Sequence[Round]) -> str:
 
 def knobs(section: Section, rounds: Sequence[Round]) -> str:
     """Return the table of what each knob of strict costs: how much faster it is without."""
-    warm_up = section.warm_up_steps
 
     def row(name: str) -> Sequence[str]:
-        step = 1000 * median(r[name].step_seconds(warm_up) for r in rounds)
-        return (name, f"{step:.2f}", ratio(benchmark.speed(rounds, name, section.base, warm_up)))
+        step = 1000 * median(r[name].mean_step_seconds for r in rounds)
+        return (name, f"{step:.2f}", ratio(benchmark.speed(rounds, name, section.base)))
 
     rows = [row(program.name) for program in section.programs]
     rows += [(knob, "", "of GPUs alone") for knob in programs.GPU_KNOBS]
@@ -72,9 +71,9 @@ def starts(section: Section, rounds: Sequence[Round]) -> str:
     """Return the table of start-up: the first step's end, and what a step costs from there on."""
 
     def row(name: str) -> Sequence[str]:
-        first = [r[name].step_ends[0] for r in rounds]
-        step = 1000 * median(r[name].step_seconds(section.warm_up_steps) for r in rounds)
-        speed = benchmark.speed(rounds, name, section.base, section.warm_up_steps)
+        first = [r[name].first_step_seconds for r in rounds]
+        step = 1000 * median(r[name].mean_step_seconds for r in rounds)
+        speed = benchmark.speed(rounds, name, section.base)
         return (name, f"{median(first):.1f}", f"{step:.2f}", ratio(speed))
 
     header = ("program", "seconds to the first step", "ms a step", f"as fast as {section.base}")
@@ -98,7 +97,7 @@ def ceilings(results: Results) -> str:
     def row(title: str, found: Mapping[str, float]) -> Sequence[str]:
         ideal = 1000 * found["flops_per_step"] / found["flops_per_second"]
         section, rounds = bases[title]
-        bare = 1000 * median(r[section.base].step_seconds(section.warm_up_steps) for r in rounds)
+        bare = 1000 * median(r[section.base].mean_step_seconds for r in rounds)
         gigaflops = (found["flops_per_step"] / 1e9, found["flops_per_second"] / 1e9)
         return (title, *(f"{n:.2f}" for n in (*gigaflops, ideal, bare)), f"{ideal / bare:.2f}")
 
@@ -112,9 +111,8 @@ def ceilings(results: Results) -> str:
 def growth(results: Results) -> str:
     """Return the table of what a run of strict takes, against its number of steps."""
 
-    def row(steps: int, rounds: Sequence[Round]) -> Sequence[str]:
-        runs = [measured for each in rounds for measured in each.values()]
-        step = 1000 * median((m.step_ends[-1] - m.step_ends[19]) / (steps - 20) for m in runs)
+    def row(steps: int, runs: Sequence[Measured]) -> Sequence[str]:
+        step = 1000 * median(m.mean_step_seconds for m in runs)
         seconds = median(m.seconds for m in runs)
         peak = median(m.peak_bytes for m in runs) / MEBIBYTE
         return (
@@ -158,17 +156,12 @@ def numbers(results: Results) -> dict[str, Any]:
             {
                 "workload": section.title,
                 "base": section.base,
-                "rounds": [
-                    {name: _plain(m, section.warm_up_steps) for name, m in each.items()}
-                    for each in rounds
-                ],
+                "rounds": [{name: _plain(m) for name, m in each.items()} for each in rounds],
             }
             for section, rounds in sections
         ]
 
-    growth = {
-        n: [_plain(m, 20) for r in rs for m in r.values()] for n, rs in results.growth.items()
-    }
+    growth = {steps: [_plain(m) for m in runs] for steps, runs in results.growth.items()}
     return {
         "workloads": plain(results.workloads),
         "knobs": plain(results.knobs),
@@ -180,11 +173,11 @@ def numbers(results: Results) -> dict[str, Any]:
     }
 
 
-def _plain(measured: benchmark.Measured, warm_up: int) -> dict[str, float]:
+def _plain(measured: Measured) -> dict[str, float]:
     return {
-        "step_seconds": measured.step_seconds(warm_up),
-        "median_step_seconds": measured.median_step_seconds(warm_up),
-        "first_step_seconds": measured.step_ends[0],
+        "step_seconds": measured.mean_step_seconds,
+        "median_step_seconds": measured.median_step_seconds,
+        "first_step_seconds": measured.first_step_seconds,
         "seconds": measured.seconds,
         "peak_bytes": measured.peak_bytes,
         "record_bytes": measured.record_bytes,

@@ -10,10 +10,10 @@ from typing import Any
 
 from seedbed import benchmark, record
 from seedbed import benchmark_programs as programs
-from seedbed.benchmark import Program, Round
+from seedbed.benchmark import Measured, Program, Round, Turns
 from seedbed.benchmark_programs import CNN_64, CNN_256, LSTM, Workload
 
-WARM_UP_STEPS = 20
+_TURNS = Turns()
 LENGTHS = (250, 500, 1000)  # steps of the runs that show how cost grows
 ACCURACIES = (0.98, 0.99)
 MOST_EPOCHS = 6
@@ -32,7 +32,7 @@ class Section:
     title: str
     base: str
     programs: tuple[Program, ...]
-    warm_up_steps: int = WARM_UP_STEPS
+    turns: Turns = _TURNS
 
 
 def workloads(data: Path) -> Iterator[Section]:
@@ -78,31 +78,33 @@ def compiled(data: Path) -> Section:
 
 def quick(data: Path) -> Section:
     """Return a section that is measured within seconds, and says little."""
-    workload = Workload(CNN_64.name, CNN_64.overrides, 8)
     found = (
-        programs.bare(programs.BARE, workload, data),
-        programs.seedbed("strict", workload, "determinism=strict"),
+        programs.bare(programs.BARE, CNN_64, data),
+        programs.seedbed("strict", CNN_64, "determinism=strict"),
     )
-    return Section(workload.name, programs.BARE, found, warm_up_steps=4)
+    return Section(CNN_64.name, programs.BARE, found, Turns(2, 0.3, warm_up_steps=4))
 
 
 def measure(section: Section, rounds: int, folder: Path, say: Say) -> list[Round]:
     """Run a section's programs; what they leave on disk is weighed and removed."""
     measured: list[Round] = []
-    for each in benchmark.rounds(section.programs, rounds, folder):
+    for each in benchmark.rounds(section.programs, rounds, section.turns, folder):
         measured.append(each)
         shutil.rmtree(folder)
         say(f"{section.title}: round {len(measured)} of {rounds}")
     return measured
 
 
-def measure_growth(rounds: int, folder: Path) -> dict[int, list[Round]]:
-    """Run strict for each of LENGTHS."""
+def measure_growth(rounds: int, folder: Path) -> dict[int, list[Measured]]:
+    """Run strict for each of LENGTHS, alone and to its end."""
     found = {}
     for steps in LENGTHS:
         workload = Workload(CNN_64.name, CNN_64.overrides, steps)
         program = programs.seedbed("strict", workload, "determinism=strict")
-        found[steps] = list(benchmark.rounds([program], rounds, folder / str(steps)))
+        found[steps] = [
+            benchmark.run(program, folder / f"{steps}_{number}", Turns.warm_up_steps)
+            for number in range(rounds)
+        ]
     return found
 
 
@@ -110,7 +112,7 @@ def first_steps(cnn: list[Round], rounds: int, folder: Path) -> dict[str, list[f
     """Return each program's seconds from the shell to the end of the first step."""
     ours = [_seconds_to_first_step(folder / f"first_{number}") for number in range(rounds)]
     others = (programs.BARE, programs.PLAIN, programs.LIGHTNING)
-    found = {n: [r[n].step_ends[0] for r in cnn] for n in others if n in cnn[0]}
+    found = {n: [r[n].first_step_seconds for r in cnn] for n in others if n in cnn[0]}
     return {OURS: ours, **found}
 
 

@@ -8,6 +8,7 @@ small: this one.
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -15,6 +16,9 @@ import time
 def main() -> int:
     """Run the command and return its exit status."""
     path, *command = sys.argv[1:]
+    # Meant for the command, which is in the same process group; a handler, unlike SIG_IGN, is not
+    # handed down to it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     started = time.monotonic()
     process = os.posix_spawn(command[0], command, os.environ)
     _, status, usage = os.wait4(process, 0)
@@ -26,7 +30,7 @@ def main() -> int:
     }
     with open(path, "w") as file:
         json.dump(found, file)
-    return os.waitstatus_to_exitcode(status)
+    return abs(os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

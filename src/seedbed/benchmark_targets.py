@@ -50,7 +50,7 @@ def targets(results: report.Results) -> str:
         section, rounds = found.get(target.workload, (None, []))
         if section is None or not {target.program, target.base} <= set(rounds[0]):
             return (name, asked, _NOT_MEASURED, "")
-        speed = benchmark.speed(rounds, target.program, target.base, section.warm_up_steps)
+        speed = benchmark.speed(rounds, target.program, target.base)
         reached = "yes" if speed.median >= target.at_least else "no"
         return (name, asked, report.ratio(speed), reached)
 

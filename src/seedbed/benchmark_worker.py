@@ -3,10 +3,8 @@
 python -m seedbed.benchmark_worker STEPS_FILE RUN_FOLDER
 """
 
-import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from seedbed import worker
@@ -17,18 +15,15 @@ def main() -> int:
     """Train as `seedbed.worker` does; write down the end of each step."""
     from seedbed.journal import Journal
 
-    steps_file = Path(sys.argv.pop(1))
-    step_ends: list[float] = []
-    note_step = Journal.note_step
+    with open(sys.argv.pop(1), "w", buffering=1) as steps:  # a line is written when it ends
+        note_step = Journal.note_step
 
-    def timed(*arguments: Any) -> None:
-        note_step(*arguments)
-        step_ends.append(time.monotonic())
+        def timed(*arguments: Any) -> None:
+            note_step(*arguments)
+            print(time.monotonic(), file=steps)
 
-    Journal.note_step = timed  # type: ignore[method-assign,assignment]
-    status = worker.main()
-    steps_file.write_text(json.dumps({"step_ends": step_ends}))
-    return status
+        Journal.note_step = timed  # type: ignore[method-assign,assignment]
+        return worker.main()
 
 
 if __name__ == "__main__":
