@@ -169,7 +169,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Results:
             found.append((section, sections.measure(section, count, folder / "runs", say)))
     for workload in sections.WORKLOADS:
         results.ceilings[workload.name] = sections.measure_ceiling(workload, folder / workload.name)
-    results.first_step_seconds = sections.first_steps(results.workloads[0][1], count, folder)
+    results.first_step_seconds = sections.first_steps(data, count, folder / "first")
     results.growth = sections.measure_growth(min(count, 3), folder / "growth")
     if arguments.mnist is not None:
         for name, make in sections.accuracy_programs(arguments.mnist.resolve()).items():

@@ -108,12 +108,18 @@ def measure_growth(rounds: int, folder: Path) -> dict[int, list[Measured]]:
     return found
 
 
-def first_steps(cnn: list[Round], rounds: int, folder: Path) -> dict[str, list[float]]:
-    """Return each program's seconds from the shell to the end of the first step."""
-    ours = [_seconds_to_first_step(folder / f"first_{number}") for number in range(rounds)]
-    others = (programs.BARE, programs.PLAIN, programs.LIGHTNING)
-    found = {n: [r[n].first_step_seconds for r in cnn] for n in others if n in cnn[0]}
-    return {OURS: ours, **found}
+def first_steps(data: Path, rounds: int, folder: Path) -> dict[str, list[float]]:
+    """Return each program's seconds from the shell to the end of the first step, each alone."""
+    one_step = Workload(CNN_64.name, CNN_64.overrides, 1)
+    others = [programs.bare(programs.BARE, one_step, data), *programs.peers(one_step, data)]
+    others = [other for other in others if other.name in _ONE_OF_EACH_KIND]
+    found: dict[str, list[float]] = {OURS: [], **{other.name: [] for other in others}}
+    for number in range(rounds):
+        found[OURS].append(_seconds_to_first_step(folder / f"{number}"))
+        for other in others:
+            measured = benchmark.run(other, folder / f"{number} {other.name}")
+            found[other.name].append(measured.first_step_seconds)
+    return found
 
 
 def _seconds_to_first_step(folder: Path) -> float:
