@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from seedbed.data import mnist5k
 from seedbed.data.adding import AddingProblem
@@ -208,7 +209,20 @@ def test_images_are_the_same_bits_with_any_threads() -> None:
     assert torch.equal(*batches)
 
 
-def test_an_augmentation_that_does_not_say_so_is_given_one_thread() -> None:
-    """Twin: what is not known of an augmentation is not promised of its images."""
-    plain = MNIST5k("train", seed=0, augment=lambda images, ids, key: images)
-    assert not plain.same_bits_with_any_threads
+def test_images_of_which_nothing_is_known_are_given_one_thread() -> None:
+    """Twin: what a class says of itself does not hold for those that derive from it."""
+
+    class Derived(ShiftAndRotate):
+        pass
+
+    class Summing(MNIST5k):
+        def fetch(self, ids: NDArray[np.int64], augment_key: int | None) -> tuple[Tensor, Tensor]:
+            images, labels = super().fetch(ids, augment_key)
+            return images - images.mean(), labels
+
+    for unknown in (
+        MNIST5k("train", seed=0, augment=lambda images, ids, key: images),
+        MNIST5k("train", seed=0, augment=Derived(2, 10)),
+        Summing("train", seed=0),
+    ):
+        assert not unknown.same_bits_with_any_threads

@@ -131,8 +131,13 @@ class _Running:
         self._require_alive()
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"{self.name}: expected it to end within {_PATIENCE_SECONDS} s of SIGTERM, got one "
+                "that goes on; mend it"
+            ) from None
         ends = self._step_ends()
         turns = ([e for e in ends if low < e < high] for low, high in self._turns)
         return self._measured([b - a for turn in turns for a, b in pairwise(turn)])

@@ -55,9 +55,9 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         self._labels = torch.from_numpy(labels.astype(np.int64))
         self._augment = augment
         self.sha256 = dict(sha256)
-        self.same_bits_with_any_threads = augment is None or getattr(
-            augment, "same_bits_with_any_threads", False
-        )
+        # What a class says of itself: what derives from it may do other things.
+        says = augment is None or vars(type(augment)).get("same_bits_with_any_threads", False)
+        self.same_bits_with_any_threads = says and type(self).fetch is ImageDataset.fetch
 
     def __len__(self) -> int:
         return len(self._images)
