@@ -108,18 +108,16 @@ def test_one_program_trains_while_the_others_are_stopped(tmp_path: Path) -> None
 
 def test_programs_that_nobody_stops_train_at_the_same_time(tmp_path: Path) -> None:
     """Twin: the same programs, left to themselves, are between each other's steps."""
-    (tmp_path / "0").mkdir()
-    (tmp_path / "1").mkdir()
-    both = [program(name, TICKS).prepare(tmp_path / name)[0] for name in "01"]
-    running = [subprocess.Popen(each) for each in both]
-    while not all(
-        len(list(tmp_path.glob(f"{n}/*"))) and len(ticks(tmp_path / n)) > 99 for n in "01"
-    ):
-        time.sleep(0.01)
+    folders = [tmp_path / "0", tmp_path / "1"]
+    running = []
+    for folder in folders:
+        folder.mkdir()
+        running.append(subprocess.Popen(program(folder.name, TICKS).prepare(folder)[0]))
+    time.sleep(2)
     for each in running:
         each.kill()
         each.wait()
-    assert switches(ticks(tmp_path / "0"), ticks(tmp_path / "1")) > 2 * TURNS.count
+    assert switches(*map(ticks, folders)) > 2 * TURNS.count
 
 
 def test_the_time_of_others_is_in_no_step(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """How long training takes: programs beside each other, each in its own process.
 
-In a round the programs take turns of half a second, over and over: while one trains, the others
-are stopped. A machine that is slower for a while is slower for all of them. Another round has other
-processes, because two that do the same can differ, too.
+In a round the programs take short turns, over and over: while one trains, the others are stopped. A
+machine that is slower for a while is slower for all of them. Another round has other processes,
+because two that do the same can differ, too.
 """
 
 import contextlib

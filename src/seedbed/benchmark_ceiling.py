@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from seedbed.benchmark import FOUND
 from seedbed.models.cnn import CNN
 from seedbed.models.recurrent import Recurrent
 
@@ -31,7 +32,7 @@ def main() -> None:
         "flops_per_step": flops_per_step(settings),
         "flops_per_second": flops_per_second(),
     }
-    (Path(settings["out"]) / "found.json").write_text(json.dumps(found))
+    (Path(settings["out"]) / FOUND).write_text(json.dumps(found))
 
 
 def flops_per_step(settings: dict[str, Any]) -> int:
