@@ -3,6 +3,8 @@
 import multiprocessing
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -384,8 +386,8 @@ def test_no_worker_outlives_its_loading(persistent: bool) -> None:
     assert multiprocessing.active_children() == []
 
 
-ORPHANS = """
-import multiprocessing, os, signal, torch
+ENDS_EARLY = """
+import multiprocessing, os, signal, sys, torch
 from seedbed.data import loader
 
 class Wide:
@@ -398,15 +400,37 @@ if __name__ == "__main__":
     batches = loader.load(loader.Source(Wide(), "train", 0), positions, how, {level!r})
     next(batches)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    {ending}
 """
+
+
+def early_end(folder: Path, ending: str, start_method: str = "fork") -> Path:
+    script = folder / "early.py"
+    script.write_text(ENDS_EARLY.format(level=LEVEL, start_method=start_method, ending=ending))
+    return script
+
+
+def test_a_program_may_end_while_it_loads(tmp_path: Path) -> None:
+    """Workers ignore the signal by which Python would end them, and are ended all the same."""
+    done = command(str(early_end(tmp_path, "sys.exit(3)")), timeout_seconds=60)
+    assert done.returncode == 3, done.stderr
+
+
+def test_a_program_could_wait_for_its_workers_for_ever(tmp_path: Path) -> None:
+    """Twin: they do not end by themselves while it waits."""
+    script = early_end(tmp_path, "loader._loading.clear(); sys.exit(3)")
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is about to end
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.kill()
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_no_worker_outlives_a_killed_training_process(start_method: str, tmp_path: Path) -> None:
     """Nobody reads what it wants to hand over, and nobody tells it; it notices all the same."""
-    script = tmp_path / "killed.py"
-    script.write_text(ORPHANS.format(level=LEVEL, start_method=start_method))
+    script = early_end(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", start_method)
     done = command(str(script))
     assert done.returncode == -signal.SIGKILL, done.stderr
     workers = [Path("/proc", pid) for pid in done.stdout.split()]

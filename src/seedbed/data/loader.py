@@ -5,16 +5,18 @@ generators are keyed before each sample, and every process loads with one thread
 of which it is known that threads change no bit.
 """
 
+import atexit
 import itertools
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -151,6 +153,24 @@ def load(
     With persistent workers the same worker processes serve all positions; without, each epoch
     gets new ones.
     """
+    batches = _load(source, positions, how, level)
+    _loading.add(batches)
+    return batches
+
+
+_loading: WeakSet[Generator[Batch, None, None]] = WeakSet()
+
+
+@atexit.register
+def _stop_loading() -> None:
+    """End loader workers before Python waits for them: they ignore the signal it would send."""
+    for batches in list(_loading):
+        batches.close()
+
+
+def _load(
+    source: Source, positions: Iterable[Position], how: Loading, level: Mapping[str, Any]
+) -> Generator[Batch, None, None]:
     if how.num_workers == 0:
         yield from (source[position] for position in positions)
         return
