@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import compare, determinism, rng, trace
+from seedbed import compare, determinism, record, trace
 from seedbed.data import loader
 from seedbed.trace import Trace, replay
 from seedbed.trace_compare import Finding, first_difference
@@ -49,7 +49,7 @@ def settings(**changes: dict[str, Any]) -> dict[str, Any]:
     images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
     return {
         "seed": 0,
-        "seeds": dict.fromkeys(rng.STREAMS, 0) | changes.get("seeds", {}),
+        "seeds": dict.fromkeys(record.STREAMS, 0) | changes.get("seeds", {}),
         "determinism": level,
         "trainer": {
             "device": "cpu", "compile": False, "precision": "float32", "gradient_clip_norm": 1.0,
@@ -161,7 +161,7 @@ def false_alarms(pairs: int, seed: int) -> int:
     """Return in how many pairs of honest replays something was found."""
     alarms = 0
     for pair in range(pairs):
-        side = settings(seeds=dict.fromkeys(rng.STREAMS, seed + pair))
+        side = settings(seeds=dict.fromkeys(record.STREAMS, seed + pair))
         step = random.Random(f"{seed} {pair}").randint(1, LAST_STEP)
         a, b = replay(side, step), replay(side, step)
         rungs = compare.first_difference(a.rows, b.rows)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seedbed import causes, compare, record, rng
+from seedbed import causes, compare, record
 from seedbed.compare import Difference, first_difference
 from seedbed.errors import InputError
 from seedbed.rungs import CAUSAL_ORDER, RUNGS
@@ -297,7 +297,7 @@ def test_the_likeliest_cause_comes_first(tmp_path: Path, rung: str, first: str) 
     """With everything different at once, each rung blames what acts on it."""
     config = {
         "seed": 1,
-        "seeds": dict.fromkeys(rng.STREAMS, 1),
+        "seeds": dict.fromkeys(record.STREAMS, 1),
         "optimizer": {"lr": 0.1},
         "determinism": {"cudnn": {"benchmark": True}},
     }

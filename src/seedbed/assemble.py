@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from seedbed import build, determinism, refusals, rng, schedules, tasks, training
+from seedbed import build, deferred, determinism, refusals, rng, schedules, tasks, training
 from seedbed.data import loader
 from seedbed.errors import InputError
 from seedbed.shards import Shards
@@ -127,6 +127,7 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("model: expected a model with parameters to train, got none")
+    deferred.defer_compiler()
     optimizer = build.build(settings["optimizer"], "optimizer", trusted, parameters)
     if trainer["compile"]:
         # Kernels of their own for each shape: which shapes came before must not matter, and after a

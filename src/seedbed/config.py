@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seedbed.errors import InputError
-from seedbed.rng import STREAMS
+from seedbed.record import STREAMS
 
 MAX_SEED = 2**63 - 1
 

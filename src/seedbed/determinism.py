@@ -7,6 +7,7 @@ force is read back, recorded, and compared with what was asked.
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from seedbed.errors import InputError
 
 # Settings of a level that are not flags of a backend: their users read them themselves.
 _NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_steps", "env"}
+
+# Read by the compiler when it is imported, which may never be.
+INDUCTOR_VARIABLE = "TORCHINDUCTOR_DETERMINISTIC"
 
 # What `mkl_cbwr_get` returns (mkl_types.h); MKL turns a branch that it cannot keep to into AUTO.
 _MKL_BRANCHES = {1: "OFF", 2: "AUTO", 3: "COMPATIBLE", 10: "AVX2", 12: "AVX512"}
@@ -171,24 +175,21 @@ def _get_on_nondeterministic() -> str:
 def _set_on_nondeterministic(value: str) -> None:
     import torch
 
-    if value == "allow" and not torch.are_deterministic_algorithms_enabled():
-        return  # the setter imports the compiler: a second of start-up to change nothing
-    torch.use_deterministic_algorithms(value != "allow", warn_only=value == "warn")
+    # Does what `use_deterministic_algorithms` does without importing the compiler, to which
+    # `inductor_deterministic` speaks.
+    torch.set_deterministic_debug_mode({"allow": "default"}.get(value, value))
 
 
 def _get_inductor() -> bool:
-    import sys
-
     config = sys.modules.get("torch._inductor.config")
-    return bool(getattr(config, "deterministic", False))
+    asked = os.environ.get(INDUCTOR_VARIABLE) == "1"
+    return bool(getattr(config, "deterministic", asked))
 
 
 def _set_inductor(value: bool) -> None:
-    if value == _get_inductor():
-        return  # importing the compiler to leave it as it is would cost a second
-    import torch._inductor.config
-
-    torch._inductor.config.deterministic = value
+    os.environ[INDUCTOR_VARIABLE] = str(int(value))
+    if config := sys.modules.get("torch._inductor.config"):
+        config.deterministic = value  # type: ignore[attr-defined]
 
 
 def _get_mkl_branch() -> str | None:

@@ -29,7 +29,11 @@ def describe(device: torch.device) -> dict[str, Any]:
         "gpu": gpus() if device.type == "cuda" else [],
         "device": device.type,
         "platform": platform.platform(),
-        "env": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_PREFIXES)},
+        "env": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_PREFIXES) and name != determinism.INDUCTOR_VARIABLE  # a flag
+        },
         "flags": determinism.in_force(),
     }
 

@@ -17,6 +17,7 @@ from yaml import YAMLError
 from seedbed.errors import InputError
 
 FORMAT_VERSION = 1
+STREAMS = ("init", "order", "augment", "dropout", "data", "split")  # of randomness, in `seeds`
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "metric", "learning_rate")
 RUNGS = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
 FINGERPRINT_FIELDS = ("step", *RUNGS)

@@ -15,7 +15,7 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-STREAMS = ("init", "order", "augment", "dropout", "data", "split")
+from seedbed.record import STREAMS
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -27,7 +27,7 @@ def key(seed: int, stream: str, *position: int) -> int:
 
     Args:
         seed: 0 to 2**63 - 1; 0 is a seed like any other.
-        stream: one of `STREAMS`.
+        stream: one of `record.STREAMS`.
         position: what the randomness is for, such as (epoch,) or (step, shard).
     """
     if stream not in STREAMS:

@@ -9,7 +9,7 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.rng import STREAMS
+from seedbed.record import STREAMS
 from seedbed.sweep_groups import Group, Run, Sweep, differing_keys, read
 from seedbed.sweep_promises import broken_promises, other_origins
 from seedbed.sweep_summary import NONE, Scale, Summary, sources, summarise

@@ -14,8 +14,8 @@ import yaml
 
 from seedbed import record, sweep_plan
 from seedbed.errors import InputError
+from seedbed.record import STREAMS
 from seedbed.resume import NEUTRAL_KEYS
-from seedbed.rng import STREAMS
 
 # The levels that promise the same bits for the same record.
 BITWISE_LEVELS = ("strict", "portable", "exact")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed import statistics
-from seedbed.rng import STREAMS
+from seedbed.record import STREAMS
 from seedbed.statistics import Floats, Interval
 from seedbed.sweep_groups import Group, Seeds
 

@@ -1,0 +1,112 @@
+"""The compiler is imported by those who compile, and then it is as if it had always been there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import QUICK, command
+
+IMPORTS = {"PYTHONPROFILEIMPORTTIME": "1"}
+COMPILES_LATER = """
+import json, sys, torch
+from seedbed import deferred
+
+if sys.argv[1] == "deferred":
+    deferred.defer_compiler()
+import torch._dynamo as held
+
+optimizer = torch.optim.SGD([torch.zeros(3, requires_grad=True)], lr=1.0)
+optimizer.zero_grad()
+optimizer.step()
+found = {"imported for optimizers": "torch._dynamo.eval_frame" in sys.modules}
+
+@torch.compiler.disable
+def outside(x):
+    return x.sin()
+
+@held.disable
+def outside_too(x):
+    return x.tan()
+
+def inside(x):
+    y = outside(x.cos())
+    y = outside_too(y * 2)
+    y = y * 3
+    held.graph_break()
+    y = y + 1
+    optimizer.zero_grad()
+    return y.exp()
+
+from torch._dynamo.testing import CompileCounter
+graphs = CompileCounter()
+torch.compile(inside, backend=graphs)(torch.ones(3))
+optimizer.zero_grad()
+optimizer.step()
+disabled = torch.optim.Optimizer.zero_grad.__wrapped__.__dynamo_disable
+found["zero_grad is disabled"] = getattr(disabled, "_torchdynamo_disable", False)
+found["graphs"] = graphs.frame_count
+found["one module"] = held.config is torch._dynamo.config is sys.modules["torch._dynamo.config"]
+found["the real one"] = torch._dynamo.__spec__.name
+print(json.dumps(found))
+"""
+
+
+def is_imported(stderr: str) -> bool:
+    names = {line.rpartition("|")[2].strip() for line in stderr.splitlines()}
+    assert "torch" in names
+    return "torch._dynamo" in names
+
+
+@pytest.mark.parametrize("level", ["strict", "fast"])
+def test_a_run_that_compiles_nothing_does_not_import_the_compiler(
+    level: str, tmp_path: Path
+) -> None:
+    """From the model to the checkpoint and the picture, no part of PyTorch asks for it."""
+    words = (*QUICK, f"determinism={level}", f"hydra.run.dir={tmp_path / 'run'}")
+    done = command("train.py", *words, environment=IMPORTS)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not is_imported(done.stderr)
+
+
+def test_an_optimizer_imports_the_compiler() -> None:
+    """Twin: it does so by itself, and so does `use_deterministic_algorithms`."""
+    for statement in (
+        "torch.optim.SGD([torch.zeros(1, requires_grad=True)])",
+        "torch.use_deterministic_algorithms(True)",
+    ):
+        done = command("-c", f"import torch; {statement}", environment=IMPORTS)
+        assert is_imported(done.stderr)
+
+
+def test_what_is_compiled_later_is_compiled_as_ever(tmp_path: Path) -> None:
+    """Who kept the module, disables functions or breaks graphs finds the compiler's own ways."""
+    script = tmp_path / "compiles.py"
+    script.write_text(COMPILES_LATER)
+
+    def found(how: str) -> dict[str, Any]:
+        done = command(str(script), how)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    later, at_once = found("deferred"), found("at once")
+    assert later == at_once | {"imported for optimizers": False}
+    assert at_once["imported for optimizers"], "twin"
+    assert at_once["graphs"] == 5, "twin: each of them parts the graph"
+    assert at_once["one module"]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_compiler_is_imported_as_the_level_says(asked: bool) -> None:
+    """A flag for a module that is not imported yet holds when it is."""
+    program = (
+        "import sys; from seedbed import determinism\n"
+        f"determinism.apply({{'inductor_deterministic': {asked}}})\n"
+        f"assert determinism.in_force()['inductor_deterministic'] is {asked}\n"
+        "assert 'torch._inductor.config' not in sys.modules\n"
+        "import torch._inductor.config\n"
+        "print(torch._inductor.config.deterministic)\n"
+    )
+    done = command("-c", program)
+    assert done.stdout == f"{asked}\n", done.stderr
