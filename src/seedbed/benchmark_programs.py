@@ -49,6 +49,10 @@ PLAIN_IMAGES = {
     f"{name}, no augmentation": (*LEVELS[name], "data.augment=null")
     for name in ("strict", "strict, no fingerprints", "fast")
 }
+BFLOAT16 = {
+    f"{name}, bfloat16": (*LEVELS[name], "trainer.precision=bfloat16")
+    for name in ("strict", "fast")
+}
 WORKERS = {
     "strict, 2 workers": ("determinism=strict", "data.num_workers=2"),
     "fast, 2 workers": ("determinism=fast", "data.num_workers=2"),

@@ -48,7 +48,7 @@ def workloads(data: Path) -> Iterator[Section]:
             found.append(programs.bare(name, workload, data, channels_last=True))
             found += programs.peers(workload, data)
         if workload is CNN_64:
-            chosen |= programs.PLAIN_IMAGES | programs.WORKERS
+            chosen |= programs.PLAIN_IMAGES | programs.BFLOAT16 | programs.WORKERS
         if workload is CNN_256:
             found = [program for program in found if program.name in _ONE_OF_EACH_KIND]
             chosen = {name: chosen[name] for name in chosen if not name.startswith("seeded")}

@@ -31,11 +31,13 @@ TARGETS = (
     Target("strict, no augmentation", programs.BARE, CNN, 0.93),
     Target("strict", programs.BARE, LSTM, 0.93),
     Target("strict", "fast", CNN, 0.95),
+    Target("strict, no fingerprints", "fast", CNN, 0.95),
     Target("strict", "fast", LSTM, 0.95),
     Target("strict", programs.LIGHTNING, CNN, 1.9),
     Target("strict", programs.PLAIN, CNN, 1.5),
     Target("fast", programs.BARE, CNN, 1.25),
     Target("fast, no augmentation", programs.BARE, CNN, 1.25),
+    Target("fast, bfloat16", programs.BARE, CNN, 1.25),
     Target("strict, 2 workers", "strict", CNN, 1.0),
 )
 
