@@ -5,6 +5,8 @@ PYTHON ?= python3.11
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
+# The tests are of the CPU, also on a machine that has a GPU; those of the GPU say so.
+ON_CPU := CUDA_VISIBLE_DEVICES=
 # Launchers for clusters and the search, beside everything else, in an environment of their own.
 CLUSTER := .venv-cluster
 # Peers to be measured beside, likewise.
@@ -23,27 +25,28 @@ train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every
 	$(RUN) train.py determinism=strict seed=0
 
 test: $(INSTALLED)  ## Run every test that needs no more than this
-	$(RUN) -m pytest -n 2 --dist worksteal
+	$(ON_CPU) $(RUN) -m pytest -n 2 --dist worksteal
 
 test-kills: $(INSTALLED)  ## Kill runs and sweeps at random moments and compare what they resume to
-	$(RUN) tests/end_to_end/kill_anywhere.py --kills 100
-	$(RUN) tests/end_to_end/kill_ranks.py --kills 30
-	$(RUN) -m tests.end_to_end.kill_sweep --kills 10
+	$(ON_CPU) $(RUN) tests/end_to_end/kill_anywhere.py --kills 100
+	$(ON_CPU) $(RUN) tests/end_to_end/kill_ranks.py --kills 30
+	$(ON_CPU) $(RUN) -m tests.end_to_end.kill_sweep --kills 10
 
 test-cluster: $(CLUSTER)/installed  ## Run the tests of launchers and search (installs them)
-	$(CLUSTER)/bin/python -m pytest tests/test_launchers.py
+	$(ON_CPU) $(CLUSTER)/bin/python -m pytest tests/test_launchers.py
 
 test-loggers: $(VENV)/installed-loggers  ## Run the tests of the loggers (installs them into .venv)
-	$(RUN) -m pytest tests/test_loggers.py
+	$(ON_CPU) $(RUN) -m pytest tests/test_loggers.py
 
 test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
-	$(RUN) -m pytest -m emulated
+	$(ON_CPU) $(RUN) -m pytest -m emulated
 
 test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
+	@$(RUN) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "error: test-gpu: expected a GPU that torch can use, got none; see nvidia-smi")'
 	$(RUN) -m pytest -m gpu
 
 guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
-	$(RUN) scripts/invariance.py
+	$(ON_CPU) $(RUN) scripts/invariance.py
 
 benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside peers, about 15 minutes
 	$(BENCH)/bin/python scripts/benchmark.py

@@ -7,7 +7,7 @@ example:
     python scripts/benchmark.py --mnist data          that too: FOLDER/MNIST/raw holds MNIST
     python scripts/benchmark.py --quick --out trial   does it work? takes seconds, and says little
 
-Programs take turns; up to 17 of them are in memory at a time, about 0.6 GB each. Leave the machine
+Programs take turns; up to 20 of them are in memory at a time, about 0.6 GB each. Leave the machine
 alone meanwhile. Lightning is measured where it is installed: pip install -r requirements-bench.txt
 
 exit status: 0 measured, 2 it cannot be measured
@@ -33,22 +33,23 @@ PAGE = """# How fast
 Measured by `{command}` on {date}, on {circumstances}.
 
 Every program is a process of its own. In a round (of {rounds}) all programs of a table are started,
-do {warm_up} steps each, and then take {turns} turns of {seconds} seconds, in another order each
-time; while one trains, the others are stopped. So a ratio is that of two programs in the same
-minutes; given are the median and the range over the rounds. What counts is steps that lie within a
-turn. There is no validation in them; checkpoints (every 200 steps), logging and everything else is
-in the time of a step. Memory is the most that a process held, over that of the bare loop. Raw
-numbers: `benchmarks.json`.
+do {warm_up} steps each, and then take {turns} turns of {seconds} seconds, in random order; while
+one trains, the others are stopped. So a ratio is that of two programs in the same minutes; given
+are the median and the range over the rounds. What counts is steps that lie within a turn. There is
+no validation in them; logging and everything else is in the time of a step, of Seedbed's and
+Lightning's also checkpoints (every 200 steps, every epoch). Memory is the most that a process held,
+over that of the bare loop. Raw numbers: `benchmarks.json`.
 
 The programs:
 
 - **bare loop** (`scripts/peers/bare.py`): tensors in memory, same model, loss, clipping, optimizer,
   batch size and threads, eager, in PyTorch's own memory order (NCHW), as most people write it. It
   loads nothing, **augments nothing**, logs nothing and keeps no record. "channels-last" is the same
-  with model and images in the order (N, H, W, C).
-- **Seedbed** under its levels. It shifts and rotates every image, validates and logs, and writes
-  the record. `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise;
-  "no augmentation" is the same work on images as the bare loop does.
+  with model and images in the order (N, H, W, C); "bfloat16", here and below, is autocast: the only
+  rows that are not of float32.
+- **Seedbed** under its levels. It shifts and rotates every image, logs, and writes the record.
+  `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise; "no
+  augmentation" is the same work on images as the bare loop does.
 - **plain PyTorch loop** (`scripts/peers/plain.py`): torchvision's MNIST with its transforms, among
   them the same shift and rotation, and a `DataLoader`.
 - **Lightning** (`scripts/peers/lightning_loop.py`): the same data, with ModelCheckpoint,
@@ -70,7 +71,8 @@ Strict, without one thing at a time. A 1.05 says that a step is 5 % faster witho
 
 ## torch.compile
 
-Pays for itself once the time saved in the steps exceeds the later first step.
+Pays for itself once the time saved in the steps exceeds the later first step (Seedbed's is that of
+the training process, which `train.py` starts when it has composed the configuration).
 
 {compiled}
 
@@ -172,9 +174,10 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Results:
     results.first_step_seconds = sections.first_steps(data, count, folder / "first")
     results.growth = sections.measure_growth(min(count, 3), folder / "growth")
     if arguments.mnist is not None:
-        for name, make in sections.accuracy_programs(arguments.mnist.resolve()).items():
-            rows = sections.time_to_accuracy(make, min(count, 3), folder / name, say)
-            results.accuracies[name] = rows
+        makers = sections.accuracy_programs(arguments.mnist.resolve())
+        results.accuracies = sections.time_to_accuracy(
+            makers, min(count, 3), folder / "accuracy", say
+        )
     return results
 
 

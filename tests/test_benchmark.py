@@ -189,6 +189,7 @@ def test_every_knob_makes_a_configuration() -> None:
         *benchmark_programs.WORKERS.values(),
         *benchmark_programs.COMPILED.values(),
         *(("determinism=strict", *words) for words in benchmark_programs.KNOBS.values()),
+        *benchmark_programs.BFLOAT16.values(),
     ):
         assert benchmark_programs.configuration(*words)
 

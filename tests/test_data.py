@@ -228,9 +228,15 @@ def test_images_of_which_nothing_is_known_are_given_one_thread() -> None:
     class Derived(ShiftAndRotate):
         pass
 
+    class Wondering(Derived):
+        @property
+        def same_bits_with_any_threads(self) -> bool:
+            return False
+
     for unknown in (
         MNIST5k("train", seed=0, augment=lambda images, ids, key: images),
         MNIST5k("train", seed=0, augment=Derived(2, 10)),
+        MNIST5k("train", seed=0, augment=Wondering(2, 10)),
         Summing("train", seed=0),
     ):
         assert not unknown.same_bits_with_any_threads

@@ -349,6 +349,39 @@ def test_a_data_set_that_threads_do_not_change_gets_all_of_them() -> None:
         torch.set_num_threads(before)
 
 
+def test_a_word_on_threads_holds_for_nobody_else() -> None:
+    """Not for a class that is derived, a wrapper that passes questions on, a collate function."""
+
+    class Unchanged(Circumstances):
+        same_bits_with_any_threads = True
+
+    class Derived(Unchanged):
+        pass
+
+    class Wrapper(Noisy):
+        def __getattr__(self, name: str) -> Any:
+            return getattr(Unchanged(), name)
+
+    assert Source(Unchanged(), "train", 0)._any_threads, "twin"
+    assert not Source(Derived(), "train", 0)._any_threads
+    assert not Source(Wrapper(), "train", 0)._any_threads
+    assert not Source(Unchanged(), "train", 0, noisy_collate)._any_threads
+
+
+def test_threads_here_and_one_in_a_worker_load_the_same_images() -> None:
+    """A batch large enough for PyTorch to share it among threads; the twin is in test_data."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = [
+            hashes(loader.load(image_source(), [Position(0, np.arange(2000))], how, LEVEL))
+            for how in (IN_THIS_PROCESS, Loading(1))
+        ]
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+
+
 def test_workers_get_the_level_and_leave_signals_to_the_training_process() -> None:
     """A spawned worker inherits no flag, so the level is applied there; Ctrl-C is not its own."""
     level = LEVEL | {"float32_matmul_precision": "high"}
@@ -392,21 +425,25 @@ from seedbed.data import loader
 
 class Wide:
     def __len__(self): return 64
-    def __getitem__(self, index): return torch.zeros(50_000), torch.tensor(index)
+    def __getitem__(self, index):
+        if {fails} and index > 9: raise ValueError("no such sample")
+        return torch.zeros(50_000), torch.tensor(index)
 
 if __name__ == "__main__":
     positions = loader.training_positions(64, 4, 0, 0, 16)
     how = loader.Loading(2, start_method={start_method!r})
     batches = loader.load(loader.Source(Wide(), "train", 0), positions, how, {level!r})
-    next(batches)
+    for _ in range(16 if {fails} else 1):
+        next(batches)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     {ending}
 """
 
 
-def early_end(folder: Path, ending: str, start_method: str = "fork") -> Path:
+def early_end(folder: Path, ending: str, start_method: str = "fork", fails: bool = False) -> Path:
     script = folder / "early.py"
-    script.write_text(ENDS_EARLY.format(level=LEVEL, start_method=start_method, ending=ending))
+    how = {"level": LEVEL, "start_method": start_method, "ending": ending, "fails": fails}
+    script.write_text(ENDS_EARLY.format(**how))
     return script
 
 
@@ -416,9 +453,16 @@ def test_a_program_may_end_while_it_loads(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
 
 
+def test_a_program_ends_when_a_worker_cannot_load(tmp_path: Path) -> None:
+    """The exception keeps all that loads alive; it is told to end all the same."""
+    done = command(str(early_end(tmp_path, "pass", fails=True)), timeout_seconds=60)
+    assert done.returncode == 1
+    assert "ValueError: no such sample" in done.stderr
+
+
 def test_a_program_could_wait_for_its_workers_for_ever(tmp_path: Path) -> None:
     """Twin: they do not end by themselves while it waits."""
-    script = early_end(tmp_path, "loader._loading.clear(); sys.exit(3)")
+    script = early_end(tmp_path, "loader._loading.clear(); sys.exit(3)")  # nobody tells them
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it is about to end

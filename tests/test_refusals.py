@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -86,6 +87,27 @@ def test_warnings_are_listed_once_each(
     assert len(said) == 1
     assert said[0].startswith(f"warning: {operation} may differ from run to run: {phase} pass")
     assert "in module features.1, " in said[0]
+
+
+def test_what_is_said_when_the_backward_pass_is_over_names_no_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch keeps what its own kernels warn of until then; the twin is above."""
+    run: Any = torch.autograd._engine_run_backward
+
+    def _engine_run_backward(*words: Any, **options: Any) -> Any:
+        gradients = run(*words, **options)
+        warnings.warn("conv_cuda does not have a deterministic implementation", stacklevel=1)
+        return gradients
+
+    monkeypatch.setattr(torch.autograd, "_engine_run_backward", _engine_run_backward)
+    said: list[str] = []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 20), nn.Linear(20, 10))
+    with refusals.reported(model, said.append):
+        step(model)
+    assert len(said) == 1
+    assert said[0].startswith("warning: conv_cuda may differ from run to run: backward pass")
+    assert "in module" not in said[0]
 
 
 def test_other_warnings_are_left_alone() -> None:

@@ -4,6 +4,7 @@ No loader, no augmentation, no logging, no record. `benchmark.py` starts it with
 JSON; the data are the raw files of MNIST, or of nobody for the LSTM, which adds.
 """
 
+import contextlib
 import json
 import signal
 import sys
@@ -54,6 +55,8 @@ def main() -> None:
     if settings.get("channels_last"):
         model = model.to(memory_format=torch.channels_last)
         inputs = inputs.to(memory_format=torch.channels_last)
+    half = settings.get("bfloat16")
+    precision = torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext()
     optimizer = torch.optim.AdamW(model.parameters(), **settings["optimizer"])
     size = settings["batch_size"]
     batches = len(inputs) // size
@@ -61,7 +64,8 @@ def main() -> None:
     for step in range(settings["steps"]):
         start = step % batches * size
         x, y = inputs[start : start + size], targets[start : start + size]
-        outputs = model(x)
+        with precision:
+            outputs = model(x)
         if settings["workload"] == "cnn":
             loss = F.cross_entropy(outputs, y, label_smoothing=0.1)
         else:

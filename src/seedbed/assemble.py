@@ -120,15 +120,18 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
     model: nn.Module = build.build(settings["model"], "model", trusted)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
     if level["channels_last"] and device.type != "cpu":
-        model = model.to(memory_format=torch.channels_last)
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.dim() == 4:  # `model.to` would refuse those with five
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     model = model.to(device)
     if level["on_nondeterministic"] == "error":
         refusals.check_recurrent_dropout(model, device.type)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("model: expected a model with parameters to train, got none")
-    deferred.defer_compiler()
-    optimizer = build.build(settings["optimizer"], "optimizer", trusted, parameters)
+    make_optimizer = build.prepare(settings["optimizer"], "optimizer", trusted, parameters)
+    with deferred.without_compiler():
+        optimizer = make_optimizer()
     if trainer["compile"]:
         # Kernels of their own for each shape: which shapes came before must not matter, and after a
         # resume others came before.

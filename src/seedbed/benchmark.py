@@ -8,6 +8,7 @@ because two that do the same can differ, too.
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -140,7 +141,12 @@ class _Running:
             ) from None
         ends = self._step_ends()
         turns = ([e for e in ends if low < e < high] for low, high in self._turns)
-        return self._measured([b - a for turn in turns for a, b in pairwise(turn)])
+        counted = [b - a for turn in turns for a, b in pairwise(turn)]
+        if not counted:
+            raise InputError(
+                f"{self.name}: expected steps that fit into a turn, got none; take longer turns"
+            )
+        return self._measured(counted)
 
     def finish(self, warm_up_steps: int) -> Measured:
         """Wait for its end; return what was measured after so many steps."""
@@ -198,9 +204,9 @@ def _round(programs: Sequence[Program], turns: Turns, folder: Path) -> Round:
             running.append(_Running(program, folder / str(number)))
             stack.callback(running[-1].kill)
             running[-1].warm_up(turns.warm_up_steps)
-        for number in range(turns.count):
-            first = number % len(running)
-            for each in [*running[first:], *running[:first]]:
+        order = random.Random(len(running))
+        for _ in range(turns.count):
+            for each in order.sample(running, len(running)):
                 each.take_turn(turns.seconds)
         return {each.name: each.end() for each in running}
 

@@ -35,6 +35,7 @@ CNN_256 = Workload("CNN, batch 256", ("data.batch_size=256",))
 LSTM = Workload("LSTM, batch 64", ("experiment=adding_lstm",))
 
 BARE, BARE_CHANNELS_LAST = "bare loop", "bare loop, channels-last"
+BARE_BFLOAT16 = "bare loop, channels-last, bfloat16"
 PLAIN, PLAIN_SCRIPT = "plain PyTorch loop", "plain.py"
 LIGHTNING, LIGHTNING_SCRIPT = "Lightning", "lightning_loop.py"
 LEVELS = {
@@ -49,7 +50,7 @@ PLAIN_IMAGES = {
     f"{name}, no augmentation": (*LEVELS[name], "data.augment=null")
     for name in ("strict", "strict, no fingerprints", "fast")
 }
-BFLOAT16 = {
+BFLOAT16 = {  # autocast
     f"{name}, bfloat16": (*LEVELS[name], "trainer.precision=bfloat16")
     for name in ("strict", "fast")
 }

@@ -68,7 +68,7 @@ def knobs(section: Section, rounds: Sequence[Round]) -> str:
 
 
 def starts(section: Section, rounds: Sequence[Round]) -> str:
-    """Return the table of start-up: the first step's end, and what a step costs from there on."""
+    """Return the table of start-up: the process's first step, and what a step costs then."""
 
     def row(name: str) -> Sequence[str]:
         first = [r[name].first_step_seconds for r in rounds]
@@ -76,7 +76,12 @@ def starts(section: Section, rounds: Sequence[Round]) -> str:
         speed = benchmark.speed(rounds, name, section.base)
         return (name, f"{median(first):.1f}", f"{step:.2f}", ratio(speed))
 
-    header = ("program", "seconds to the first step", "ms a step", f"as fast as {section.base}")
+    header = (
+        "program",
+        "seconds of the process to its first step",
+        "ms a step",
+        f"as fast as {section.base}",
+    )
     return table(header, [row(program.name) for program in section.programs])
 
 

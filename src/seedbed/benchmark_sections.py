@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -48,6 +48,8 @@ def workloads(data: Path) -> Iterator[Section]:
             found.append(programs.bare(name, workload, data, channels_last=True))
             found += programs.peers(workload, data)
         if workload is CNN_64:
+            name = programs.BARE_BFLOAT16
+            found.append(programs.bare(name, workload, data, channels_last=True, bfloat16=True))
             chosen |= programs.PLAIN_IMAGES | programs.BFLOAT16 | programs.WORKERS
         if workload is CNN_256:
             found = [program for program in found if program.name in _ONE_OF_EACH_KIND]
@@ -136,33 +138,44 @@ def measure_ceiling(workload: Workload, folder: Path) -> dict[str, float]:
 
 
 def time_to_accuracy(
-    make: Callable[[int, int], Program],
-    rounds: int,
-    folder: Path,
-    say: Say,
-) -> list[dict[str, Any]]:
+    makers: Mapping[str, Callable[[int, int], Program]], rounds: int, folder: Path, say: Say
+) -> dict[str, list[dict[str, Any]]]:
     """Train for 1, 2, ... epochs until the median test accuracy has reached all of ACCURACIES.
 
+    The programs take turns, seed by seed, until each has.
+
     Args:
-        make: takes epochs and a seed.
+        makers: of each program, from epochs and a seed.
 
     Returns:
-        a row for each number of epochs: its test accuracies and seconds, a number for each seed.
+        for each program a row for each number of epochs: its test accuracies and seconds, a number
+        for each seed.
     """
-    rows: list[dict[str, Any]] = []
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in makers}
+    missing = dict(makers)
     for epochs in range(1, MOST_EPOCHS + 1):
-        row: dict[str, Any] = {"epochs": epochs, "accuracy": [], "seconds": []}
+        rows: dict[str, dict[str, Any]] = {
+            name: {"epochs": epochs, "accuracy": [], "seconds": []} for name in missing
+        }
         for seed in range(rounds):
-            program, place = make(epochs, seed), folder / f"{epochs}_{seed}"
-            measured = benchmark.run(program, place)
-            row["accuracy"].append(measured.found.get("test_accuracy") or _accuracy(place / "run"))
-            row["seconds"].append(measured.seconds)
-            shutil.rmtree(place)
-        rows.append(row)
-        say(f"{program.name}, {epochs} epochs: {row['accuracy']}, {row['seconds']} s")
-        if median(row["accuracy"]) >= max(ACCURACIES):
-            break
-    return rows
+            for name, make in missing.items():
+                accuracy, seconds = _trained(make(epochs, seed), folder)
+                rows[name]["accuracy"].append(accuracy)
+                rows[name]["seconds"].append(seconds)
+        for name, row in rows.items():
+            found[name].append(row)
+            say(f"{name}, {epochs} epochs: {row['accuracy']}, {row['seconds']} s")
+            if median(row["accuracy"]) >= max(ACCURACIES):
+                del missing[name]
+    return found
+
+
+def _trained(program: Program, folder: Path) -> tuple[float, float]:
+    """Run a program to its end; return its test accuracy and the seconds it took."""
+    measured = benchmark.run(program, folder)
+    accuracy = measured.found.get("test_accuracy") or _accuracy(folder / "run")
+    shutil.rmtree(folder)
+    return accuracy, measured.seconds
 
 
 def accuracy_programs(mnist: Path) -> dict[str, Callable[[int, int], Program]]:

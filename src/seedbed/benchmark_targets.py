@@ -37,7 +37,6 @@ TARGETS = (
     Target("strict", programs.PLAIN, CNN, 1.5),
     Target("fast", programs.BARE, CNN, 1.25),
     Target("fast, no augmentation", programs.BARE, CNN, 1.25),
-    Target("fast, bfloat16", programs.BARE, CNN, 1.25),
     Target("strict, 2 workers", "strict", CNN, 1.0),
 )
 

@@ -2,7 +2,8 @@
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from seedbed.config import is_trusted
@@ -15,7 +16,14 @@ _LIBRARIES = ("torch.", "torchvision.")
 
 
 def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any) -> Any:
-    """Call what `spec._target_` names with the other entries; nested targets are built first.
+    """Call what `spec._target_` names with the other entries; see `prepare`."""
+    return prepare(spec, key, trusted, *args)()
+
+
+def prepare(
+    spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any
+) -> Callable[[], Any]:
+    """Import what `spec._target_` names, and build nested targets; return the call that is left.
 
     Args:
         key: where the spec stands in the configuration, for messages.
@@ -40,12 +48,16 @@ def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any)
             f"{key}: expected the arguments of {target.__name__}, got others ({error}); see its "
             "signature"
         ) from None
+    return partial(_call, target, str(spec["_target_"]), key, *args, **arguments)
+
+
+def _call(target: Callable[..., Any], name: str, key: str, /, *args: Any, **arguments: Any) -> Any:
     try:
         return target(*args, **arguments)
     except InputError:
         raise
     except Exception as error:
-        if not str(spec["_target_"]).startswith(_LIBRARIES):
+        if not name.startswith(_LIBRARIES):
             raise
         reason = " ".join(str(error).split())[:160]
         raise InputError(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seedbed import record
+from seedbed import deferred, record
 from seedbed.errors import InputError
 
 LAST, PREVIOUS = record.LAST_CHECKPOINTS
@@ -66,7 +66,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     Raises:
         KeyError, RuntimeError, ValueError: it is another optimizer's.
     """
-    optimizer.load_state_dict(state)
+    with deferred.without_compiler():
+        optimizer.load_state_dict(state)
     for parameter, values in optimizer.state.items():
         for name, value in values.items():
             alike = isinstance(value, Tensor) and value.shape == parameter.shape

@@ -1,63 +1,60 @@
-"""PyTorch's compiler, imported by those who compile.
+"""Optimizers without PyTorch's compiler, which takes a second to import.
 
-Optimizers import `torch._dynamo` when they are built and in every step, to tell a compiler where it
-should not look. A run that compiles nothing waits a second for that, a third of its time to the
-first step.
+They import `torch._dynamo` when they are built, saved, loaded and in every step, to tell a compiler
+where it should not look. That is a third of the time to a run's first step, for nothing if the run
+compiles nothing.
 """
 
 import importlib
-import importlib.util
 import sys
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 _NAME = "torch._dynamo"
 
 
-def defer_compiler() -> None:
-    """Let `torch._dynamo` be imported when something is asked of it that needs it."""
-    import torch
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Let optimizers do without the compiler meanwhile, unless it is imported or needed."""
+    if _NAME in sys.modules:
+        yield
+        return
+    stand_in = sys.modules[_NAME] = _StandIn(_NAME)
+    try:
+        yield
+    finally:
+        stand_in.leave()
 
-    if _NAME not in sys.modules:
-        sys.modules[_NAME] = torch._dynamo = _Deferred(_NAME)
 
+class _StandIn(ModuleType):
+    """Answers what optimizers ask: nothing is compiled, so nothing is to be kept from it.
 
-class _Deferred(ModuleType):
-    """Stands for the module until it is imported, and passes everything on from then.
-
-    What optimizers ask, it answers: while nothing is compiled, there is nothing to keep from being
-    compiled. Anything else, also a submodule, imports the module.
+    Whoever asks for anything else gets the module.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        spec = importlib.util.find_spec(name)
-        self.__file__ = spec.origin if spec else None  # `inspect` asks all modules for it
-        self._not_disabled: list[Callable[..., Any]] = []
+        self._kept: list[Callable[..., Any]] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+        self.leave()
+        return getattr(importlib.import_module(_NAME), name)
 
-    @cached_property
-    def _module(self) -> ModuleType:
-        import torch
+    def leave(self) -> None:
+        """Leave the place to the module, as if this had never been here."""
+        if sys.modules.get(_NAME) is self:
+            del sys.modules[_NAME]
+        for function in self._kept:  # PyTorch notes there what `disable` returned
+            vars(function).pop("__dynamo_disable", None)
 
-        if sys.modules.get(_NAME) is self:  # else it is being imported, and asks
-            del sys.modules[_NAME], torch._dynamo
-            for function in self._not_disabled:  # PyTorch keeps what `disable` returned there
-                vars(function).pop("__dynamo_disable", None)
-        return importlib.import_module(_NAME)
-
-    def graph_break(self, *words: Any, **options: Any) -> None:
-        """Tell the compiler, if there is one, to end a graph here."""
-        if "_module" in vars(self):
-            self._module.graph_break(*words, **options)
+    def graph_break(self) -> None:
+        """Do nothing: no graph is being made."""
 
     def disable(self, fn: Any = None, *words: Any, wrapping: bool = True, **options: Any) -> Any:
-        """Return a function that is not compiled: as it is, if PyTorch itself asks first."""
-        if wrapping or "_module" in vars(self):
-            return self._module.disable(fn, *words, wrapping=wrapping, **options)
-        self._not_disabled.append(fn)
+        """Return a function of PyTorch's own as it is; others may be compiled one day."""
+        if wrapping:
+            return self.__getattr__("disable")(fn, *words, wrapping=wrapping, **options)
+        self._kept.append(fn)
         return fn

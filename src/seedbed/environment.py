@@ -24,9 +24,9 @@ _PREFIXES = (
 def describe(device: torch.device) -> dict[str, Any]:
     """Return everything of the environment that can change a bit, for environment.json."""
     return {
-        "versions": versions(),
+        "versions": versions() | (gpu_versions() if device.type == "cuda" else {}),
         "cpu": cpu(),
-        "gpu": gpus() if device.type == "cuda" else [],
+        "gpu": [gpu(device.index or 0)] if device.type == "cuda" else [],
         "device": device.type,
         "platform": platform.platform(),
         "env": {
@@ -39,7 +39,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python, the packages, and the GPU libraries that torch came with."""
+    """Return the versions of Python and the packages, and of CUDA that torch was built for."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -48,12 +48,17 @@ def versions() -> dict[str, str | None]:
             found[package] = None
     found["torch_git"] = torch.version.git_version
     found["cuda"] = torch.version.cuda
-    if torch.cuda.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-        found["nccl"] = ".".join(map(str, nccl))
-        found["driver"] = _driver()
     return found
+
+
+def gpu_versions() -> dict[str, str | None]:
+    """Return the versions of the GPU libraries that torch came with, and of the driver."""
+    nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return {
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "nccl": ".".join(map(str, nccl)),
+        "driver": _driver(),
+    }
 
 
 def cpu() -> dict[str, Any]:
@@ -68,18 +73,15 @@ def cpu() -> dict[str, Any]:
     }
 
 
-def gpus() -> list[dict[str, Any]]:
-    """Return name, number of multiprocessors and memory of each GPU."""
-    properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    return [
-        {
-            "name": p.name,
-            "multiprocessors": p.multi_processor_count,
-            "capability": f"{p.major}.{p.minor}",
-            "memory_bytes": p.total_memory,
-        }
-        for p in properties
-    ]
+def gpu(index: int) -> dict[str, Any]:
+    """Return name, number of multiprocessors and memory of a GPU."""
+    found = torch.cuda.get_device_properties(index)
+    return {
+        "name": found.name,
+        "multiprocessors": found.multi_processor_count,
+        "capability": f"{found.major}.{found.minor}",
+        "memory_bytes": found.total_memory,
+    }
 
 
 def _cpu_model() -> str:

@@ -120,9 +120,12 @@ def warnings_listed(
     return refusals.reported(learner.model, journal.say)
 
 
-def hash_of(tensors: Iterable[torch.Tensor]) -> str:
-    """Return the fingerprint of tensors as text."""
-    return fingerprint.text(int(fingerprint.of_tensors(tensors)))
+def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
+    """Return the fingerprint of tensors as text; None if a GPU has failed and answers no more."""
+    try:
+        return fingerprint.text(int(fingerprint.of_tensors(tensors)))
+    except torch.AcceleratorError:
+        return None
 
 
 def take_up(

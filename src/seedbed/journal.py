@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from seedbed import checkpoint, fingerprint, record
+from seedbed import checkpoint, deferred, fingerprint, record
 from seedbed.errors import InputError
 from seedbed.training import Evaluation, Learner, Plan, Progress
 
@@ -150,6 +150,8 @@ class Journal:
         for parameter in self._learner.model.parameters():
             if parameter.requires_grad and not parameter.isfinite().all():
                 raise InputError(self._not_finite("weights", math.nan, progress.step))
+        with deferred.without_compiler():
+            optimizer = self._learner.optimizer.state_dict()
         for observer in self.observers:
             observer.save()
         now = time.perf_counter()
@@ -161,7 +163,7 @@ class Journal:
             "progress": progress.state(),
             "model": self._learner.model.state_dict(),
             "unsaved_buffers": checkpoint.unsaved_buffers(self._learner.model),
-            "optimizer": self._learner.optimizer.state_dict(),
+            "optimizer": optimizer,
             "last": self.last,
             "table_bytes": {
                 "metrics.csv": self._metrics.sync(),

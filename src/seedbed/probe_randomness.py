@@ -61,6 +61,7 @@ def global_generators(device: torch.device) -> dict[str, Any]:
         "torch": torch.default_generator,
     }
     if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # there are none before
         found["torch.cuda"] = torch.cuda.default_generators[device.index or 0]
     return found
 

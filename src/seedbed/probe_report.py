@@ -78,9 +78,11 @@ def summary(findings: Iterable[Finding]) -> list[str]:
 def measured_on() -> str:
     """Name the machine, the versions and the day, for figures to be read with."""
     cpu, versions = environment.cpu(), environment.versions()
+    gpus = [environment.gpu(index) for index in range(torch.cuda.device_count())]
+    drivers = environment.gpu_versions() if gpus else {}
     parts = [
         f"{cpu['model']} ({cpu['capability']}), {cpu['cores']} cores",
-        *(f"{gpu['name']}, driver {versions['driver']}" for gpu in environment.gpus()),
+        *(f"{gpu['name']}, driver {drivers['driver']}" for gpu in gpus),
         f"Python {versions['python']}",
         f"torch {torch.__version__}",
         str(date.today()),

@@ -92,9 +92,13 @@ def reported(model: nn.Module, say: Callable[[str], None]) -> Iterator[None]:
             show(message, category, *rest, **named)
             return
         operation, instead = _describe(str(message))
-        place = locate(reversed(list(traceback.walk_stack(sys._getframe(1)))), model)
+        stack = list(traceback.walk_stack(sys._getframe(1)))
+        place = locate(reversed(stack), model)
         if place.phase == "backward":
-            place = replace(place, module=entered[0])
+            # What PyTorch's own kernels warn of comes at the end of the whole backward pass.
+            who = next(f.f_code for f, _ in stack if f.f_code.co_filename != warnings.__file__)
+            is_late = who.co_name == "_engine_run_backward"
+            place = replace(place, module="" if is_late else entered[0])
         if (operation, place) not in seen:
             seen.add((operation, place))
             say(f"warning: {operation} may differ from run to run: {place}; {instead}")

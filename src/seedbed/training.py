@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seedbed import fingerprint, refusals, rng, tasks
+from seedbed import deferred, fingerprint, refusals, rng, tasks
 from seedbed.data.loader import Batch, map_tensors, tensors_of
 from seedbed.errors import Interrupted
 from seedbed.shards import Shards
@@ -192,7 +192,8 @@ def train_step(
         tally.add([loss], gradients)
     if learner.gradient_clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, learner.gradient_clip_norm)
-    optimizer.step()
+    with deferred.without_compiler():
+        optimizer.step()
     if tally:
         state = fingerprint.optimizer_tensors(optimizer)
         tally.add(list(model.parameters()), list(model.buffers()), state)

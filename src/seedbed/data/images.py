@@ -56,7 +56,10 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         self._augment = augment
         self.sha256 = dict(sha256)
         # What a class says of itself: what derives from it may do other things.
-        says = augment is None or vars(type(augment)).get("same_bits_with_any_threads", False)
+        says = augment is None or (
+            "same_bits_with_any_threads" in vars(type(augment))
+            and augment.same_bits_with_any_threads is True  # type: ignore[attr-defined]
+        )
         self.same_bits_with_any_threads = says and type(self).fetch is ImageDataset.fetch
 
     def __len__(self) -> int:

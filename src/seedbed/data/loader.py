@@ -13,8 +13,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -60,7 +62,8 @@ class Source(Dataset[Batch]):
 
         Args:
             dataset: map-style; with a method `fetch(ids, augment_key)` it loads whole batches.
-                If it says `same_bits_with_any_threads`, it gets as many as the process has.
+                If it says `same_bits_with_any_threads` (itself or its class, not one that it
+                derives from), it gets as many as the process has.
             split: one of SPLITS; samples of different splits have different randomness.
             seed: of the augment stream.
             collate: makes a batch of a list of samples; torch's default_collate if None.
@@ -71,7 +74,10 @@ class Source(Dataset[Batch]):
         self._seed = seed
         self._collate = collate or default_collate
         self._keyed = keyed
-        self._any_threads = getattr(dataset, "same_bits_with_any_threads", False)
+        # Its word is on what it does itself: not on a collate function, or a class derived from it.
+        own = vars(type(dataset)) | getattr(dataset, "__dict__", {})
+        batches = collate is None or hasattr(dataset, "fetch")
+        self._any_threads = batches and own.get("same_bits_with_any_threads") is True
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -165,14 +171,18 @@ _loading: WeakSet[Generator[Batch, None, None]] = WeakSet()
 def _stop_loading() -> None:
     """End loader workers before Python waits for them: they ignore the signal it would send."""
     for batches in list(_loading):
-        batches.close()
+        with suppress(ValueError, RuntimeError):  # a thread is loading; no new threads any more
+            batches.close()
 
 
 def _load(
     source: Source, positions: Iterable[Position], how: Loading, level: Mapping[str, Any]
 ) -> Generator[Batch, None, None]:
     if how.num_workers == 0:
-        yield from (source[position] for position in positions)
+        here = (source[position] for position in positions)
+        yield from (
+            (map_tensors(torch.Tensor.pin_memory, b) for b in here) if how.pin_memory else here
+        )
         return
     groups = [positions] if how.persistent_workers else _by_epoch(positions)
     for group in groups:
@@ -186,20 +196,24 @@ def _by_epoch(positions: Iterable[Position]) -> Iterator[Iterable[Position]]:
 def _workers(
     source: Source, positions: Iterable[Position], how: Loading, level: Mapping[str, Any]
 ) -> Iterator[Batch]:
+    no_more, say_no_more = multiprocessing.Pipe(duplex=False)
     loader: DataLoader[Batch] = DataLoader(
         source,
         sampler=positions,
         batch_size=None,
         num_workers=how.num_workers,
         collate_fn=_for_the_pipe,
-        worker_init_fn=partial(_start_worker, level),
+        worker_init_fn=partial(_start_worker, level, no_more),
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
         pin_memory=how.pin_memory,
         # The base seed of the workers' generators, which every sample keys again.
         generator=torch.Generator().manual_seed(0),
     )
-    yield from loader
+    try:
+        yield from loader
+    finally:
+        say_no_more.send(None)
 
 
 class _InPipe:
@@ -237,7 +251,7 @@ def _for_the_pipe(batch: Any) -> Any:
     return map_tensors(choose, batch)
 
 
-def _start_worker(level: Mapping[str, Any], _worker_id: int) -> None:
+def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int) -> None:
     """Set up a loader worker: the level's flags, and signals left to the training process.
 
     Ctrl-C in a terminal, and a cluster's SIGTERM, reach the whole process group; the workers must
@@ -245,19 +259,22 @@ def _start_worker(level: Mapping[str, Any], _worker_id: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
     determinism.apply(level, threads=1)
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent was killed: it could wait forever to hand over a batch.
+def _end_in_time(no_more: Connection) -> None:
+    """End this process when its parent was killed, or waits for it although it loads no more.
 
-    A forkserver outlives it, and what else it forked holds its end of the pipe that `join` waits
-    for; so both are looked at.
+    It could wait forever to hand over a batch. A forkserver outlives the parent, and what else it
+    forked holds its end of the pipe that `join` waits for; so both are looked at. The parent waits
+    where an exception keeps what it loaded with alive until its end.
     """
     parent, pid = multiprocessing.parent_process(), os.getppid()
     while os.getppid() == pid and (parent is None or parent.is_alive()):
-        time.sleep(1)
+        if no_more.poll(1):  # and nobody reads it: it is for all workers
+            time.sleep(1)  # PyTorch ends them in order, if it can
+            os._exit(0)
     os._exit(1)
 
 

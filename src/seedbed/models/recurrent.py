@@ -57,10 +57,24 @@ class Recurrent(nn.Module):
         x = inputs.transpose(1, 2).flatten(2) if inputs.dim() == 4 else inputs  # (B, T, F)
         for layer in self.layers:
             with determinism.unfilled(x.device):  # oneDNN's LSTM asks for tens of megabytes a step
-                x = layer(x)[0]
+                x = _answers(layer, x)
             x = self.dropout(x)
         outputs: Tensor = self.head(x[:, -1])
         return outputs.float()
+
+
+def _answers(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return a recurrent layer's answer to each step, (B, T, H).
+
+    Under autocast cuDNN's layers take float16, also where bfloat16 was asked for, and nothing here
+    scales the loss for that: they keep float32.
+    """
+    if not x.is_cuda:
+        answers: Tensor = layer(x)[0]
+        return answers
+    with torch.autocast("cuda", enabled=False):
+        answers = layer(x.float())[0]
+        return answers
 
 
 def _as_sequence(input_shape: Sequence[int]) -> tuple[int, int]:
