@@ -46,10 +46,12 @@ def workloads(data: Path) -> Iterator[Section]:
         if workload is not LSTM:
             name = programs.BARE_CHANNELS_LAST
             found.append(programs.bare(name, workload, data, channels_last=True))
-            found += programs.peers(workload, data)
         if workload is CNN_64:
             name = programs.BARE_BFLOAT16
             found.append(programs.bare(name, workload, data, channels_last=True, bfloat16=True))
+        if workload is not LSTM:
+            found += programs.peers(workload, data)
+        if workload is CNN_64:
             chosen |= programs.PLAIN_IMAGES | programs.BFLOAT16 | programs.WORKERS
         if workload is CNN_256:
             found = [program for program in found if program.name in _ONE_OF_EACH_KIND]
