@@ -86,7 +86,7 @@ def quick(data: Path) -> Section:
         programs.bare(programs.BARE, CNN_64, data),
         programs.seedbed("strict", CNN_64, "determinism=strict"),
     )
-    return Section(CNN_64.name, programs.BARE, found, Turns(3, 1.0, warm_up_steps=4))
+    return Section(CNN_64.name, programs.BARE, found, Turns(2, 0.8, warm_up_steps=4))
 
 
 def measure(section: Section, rounds: int, folder: Path, say: Say) -> list[Round]:
