@@ -48,7 +48,7 @@ test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
 	$(ON_CPU) $(RUN) scripts/invariance.py
 
-benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside peers, about 15 minutes
+benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside peers, about 35 minutes
 	$(BENCH)/bin/python scripts/benchmark.py
 
 lint: $(INSTALLED)  ## Check style, format and types

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from seedbed import (
     assemble,
     benchmark,
     benchmark_programs,
+    benchmark_sections,
     benchmark_targets,
     benchmark_turns,
     fingerprint,
@@ -149,6 +150,27 @@ def test_a_program_that_fails_is_named_with_its_last_words(tmp_path: Path) -> No
     short = "import time\nfor _ in range(9): print(time.monotonic(), file=steps)\nprint('the end')"
     with pytest.raises(InputError, match=r"^short: expected it to train, got the end; "):
         list(benchmark.rounds([program("short", short)], 1, TURNS, tmp_path / "short"))
+
+
+def test_programs_take_turns_until_each_is_accurate(tmp_path: Path) -> None:
+    """Seed by seed; one that has reached the accuracy waits for nobody, and others go on."""
+    order: list[str] = []
+
+    def maker(name: str, enough: int) -> Callable[[int, int], Program]:
+        def make(epochs: int, seed: int) -> Program:
+            order.append(f"{name}{epochs}{seed}")
+            found = {"test_accuracy": 0.995 if epochs >= enough else 0.5}
+            place = f"pathlib.Path(steps.name).with_name({benchmark.FOUND!r})"
+            text = json.dumps(found)
+            return program(name, f"import pathlib; {place}.write_text({text!r})")
+
+        return make
+
+    makers = {"quick": maker("q", 1), "slow": maker("s", 2)}
+    rows = benchmark_sections.time_to_accuracy(makers, 2, tmp_path / "runs", lambda text: None)
+    assert order == ["q10", "s10", "q11", "s11", "s20", "s21"]
+    assert [row["epochs"] for row in rows["quick"]] == [1]
+    assert [row["accuracy"] for row in rows["slow"]] == [[0.5, 0.5], [0.995, 0.995]]
 
 
 def test_nothing_is_left_running_when_a_program_fails(tmp_path: Path) -> None:

@@ -223,3 +223,24 @@ def test_compiled_kernels_do_not_depend_on_the_shapes_before(
     model.train()(inputs(IMAGE, 16))
     torch.compiler.reset()
     assert any(seen) == symbolic
+
+
+class Voxels(nn.Module):
+    """Has a weight of five dimensions beside one of four."""
+
+    def __init__(self, input_shape: list[int], outputs: int) -> None:
+        super().__init__()
+        self.flat, self.deep = nn.Conv2d(2, 4, 3), nn.Conv3d(2, 4, 3)
+
+
+def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> None:
+    """On a device that is not the CPU, also where others have five; `meta` stands for a GPU."""
+    optimizer = ("optimizer=sgd", "optimizer.fused=false")
+    settings: Any = OmegaConf.to_container(config.resolve(composed(*optimizer)))
+    settings["model"] = {"_target_": f"{__name__}.Voxels", "input_shape": [1], "outputs": 1}
+    settings["trusted_packages"] = [*settings["trusted_packages"], __name__]
+    model: Any = assemble.build_learner(settings, torch.device("meta")).model
+    assert model.flat.weight.stride()[1] == 1
+    assert model.deep.weight.stride()[1] > 1, "twin"
+    with pytest.raises(RuntimeError, match="rank 4"):  # twin
+        model.to(memory_format=torch.channels_last)

@@ -76,12 +76,8 @@ def starts(section: Section, rounds: Sequence[Round]) -> str:
         speed = benchmark.speed(rounds, name, section.base)
         return (name, f"{median(first):.1f}", f"{step:.2f}", ratio(speed))
 
-    header = (
-        "program",
-        "seconds of the process to its first step",
-        "ms a step",
-        f"as fast as {section.base}",
-    )
+    seconds = "seconds of the process to its first step"
+    header = ("program", seconds, "ms a step", f"as fast as {section.base}")
     return table(header, [row(program.name) for program in section.programs])
 
 

@@ -12,8 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing.connection import Connection
@@ -159,30 +158,10 @@ def load(
     With persistent workers the same worker processes serve all positions; without, each epoch
     gets new ones.
     """
-    batches = _load(source, positions, how, level)
-    _loading.add(batches)
-    return batches
-
-
-_loading: WeakSet[Generator[Batch, None, None]] = WeakSet()
-
-
-@atexit.register
-def _stop_loading() -> None:
-    """End loader workers before Python waits for them: they ignore the signal it would send."""
-    for batches in list(_loading):
-        with suppress(ValueError, RuntimeError):  # a thread is loading; no new threads any more
-            batches.close()
-
-
-def _load(
-    source: Source, positions: Iterable[Position], how: Loading, level: Mapping[str, Any]
-) -> Generator[Batch, None, None]:
     if how.num_workers == 0:
-        here = (source[position] for position in positions)
-        yield from (
-            (map_tensors(torch.Tensor.pin_memory, b) for b in here) if how.pin_memory else here
-        )
+        for position in positions:
+            batch = source[position]
+            yield map_tensors(torch.Tensor.pin_memory, batch) if how.pin_memory else batch
         return
     groups = [positions] if how.persistent_workers else _by_epoch(positions)
     for group in groups:
@@ -197,6 +176,7 @@ def _workers(
     source: Source, positions: Iterable[Position], how: Loading, level: Mapping[str, Any]
 ) -> Iterator[Batch]:
     no_more, say_no_more = multiprocessing.Pipe(duplex=False)
+    _loading.add(say_no_more)
     loader: DataLoader[Batch] = DataLoader(
         source,
         sampler=positions,
@@ -213,6 +193,16 @@ def _workers(
     try:
         yield from loader
     finally:
+        say_no_more.send(None)
+
+
+_loading: WeakSet[Connection] = WeakSet()
+
+
+@atexit.register
+def _stop_loading() -> None:
+    """End loader workers before Python waits for them: they ignore the signal it would send."""
+    for say_no_more in _loading:
         say_no_more.send(None)
 
 
@@ -268,7 +258,7 @@ def _end_in_time(no_more: Connection) -> None:
 
     It could wait forever to hand over a batch. A forkserver outlives the parent, and what else it
     forked holds its end of the pipe that `join` waits for; so both are looked at. The parent waits
-    where an exception keeps what it loaded with alive until its end.
+    at its own end, if it did not load all there was or an exception keeps the loader alive.
     """
     parent, pid = multiprocessing.parent_process(), os.getppid()
     while os.getppid() == pid and (parent is None or parent.is_alive()):
