@@ -17,7 +17,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from seedbed import checkpoint, record
 from seedbed.errors import InputError
@@ -276,42 +275,3 @@ def test_a_folder_without_checkpoints_has_none(tmp_path: Path) -> None:
     """That is no error: the run was stopped before its first one."""
     assert checkpoint.load_newest(tmp_path) == (None, [])
     assert checkpoint.load_newest(tmp_path / "none") == (None, [])
-
-
-class Counting(nn.Module):
-    """A model with a buffer that `state_dict` leaves out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("steps", torch.zeros(()), persistent=False)
-
-
-def test_buffers_that_are_not_persistent_come_back(tmp_path: Path) -> None:
-    """A model that counts its steps goes on counting; twin: its state_dict alone forgets."""
-    trained, fresh = Counting(), Counting()
-    trained.steps += 7
-    state = {"model": trained.state_dict(), "format_version": record.FORMAT_VERSION}
-    checkpoint.save(state, tmp_path / "without.pt")
-    checkpoint.load_model(fresh, checkpoint.load(tmp_path / "without.pt"))
-    assert fresh.steps == 0
-    buffers = {"unsaved_buffers": checkpoint.unsaved_buffers(trained)}
-    checkpoint.save(state | buffers, tmp_path / "with.pt")
-    checkpoint.load_model(fresh, checkpoint.load(tmp_path / "with.pt"))
-    assert fresh.steps == 7
-
-
-def test_optimizer_state_gets_the_memory_order_of_the_parameters() -> None:
-    """A GPU saves it in another; fused kernels go through memory as it lies. Values stay."""
-    weight = nn.Parameter(torch.arange(120.0).view(2, 3, 4, 5))
-    optimizer = torch.optim.AdamW([weight], fused=True)
-    weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-    optimizer.step()
-    state = optimizer.state_dict()
-    moments = state["state"][0]
-    saved = moments["exp_avg"].clone()
-    moments["exp_avg"] = saved.to(memory_format=torch.channels_last)
-    checkpoint.load_optimizer(optimizer, state)
-    assert optimizer.state[weight]["exp_avg"].stride() == weight.stride()
-    assert torch.equal(optimizer.state[weight]["exp_avg"], saved)
-    optimizer.load_state_dict(state)
-    assert optimizer.state[weight]["exp_avg"].stride() != weight.stride(), "twin: PyTorch alone"

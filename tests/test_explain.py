@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import checkpoint, compare, explain, record, tasks, trace, training
+from seedbed import capture, checkpoint, compare, explain, record, tasks, trace, training
 from seedbed.compare import Difference
 from seedbed.data import loader
 from seedbed.errors import InputError
@@ -119,9 +119,7 @@ def save_counting(learner: training.Learner, path: Path) -> None:
     state = {
         "format_version": record.FORMAT_VERSION,
         "progress": {"step": 1},
-        "model": learner.model.state_dict(),
-        "unsaved_buffers": checkpoint.unsaved_buffers(learner.model),
-        "optimizer": learner.optimizer.state_dict(),
+        **capture.capture(learner.model, learner.optimizer),
     }
     checkpoint.save(state, path)
 

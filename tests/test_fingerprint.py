@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from seedbed import fingerprint
+from seedbed import capture, fingerprint
 from seedbed.record import RUNGS
 from tests.test_rng import splitmix64
 
@@ -335,19 +335,19 @@ class TestOptimizerTensors:
     def test_every_moment_counts(self) -> None:
         """One bit of one moment of one parameter changes the hash of the optimizer's state."""
         optimizer = self.step()
-        tensors = fingerprint.optimizer_tensors(optimizer)
+        tensors = capture.optimizer_tensors(optimizer)
         before = of(*tensors)
-        assert before == of(*fingerprint.optimizer_tensors(self.step()))
+        assert before == of(*capture.optimizer_tensors(self.step()))
         for tensor in tensors:
             bits = tensor.view(torch.int32)
             bits.view(-1)[-1] ^= 1
-            assert of(*fingerprint.optimizer_tensors(optimizer)) != before
+            assert of(*capture.optimizer_tensors(optimizer)) != before
             bits.view(-1)[-1] ^= 1
         assert len(tensors) == 6  # step and two moments, of weight and bias
 
     def test_an_optimizer_without_state_has_no_tensors(self) -> None:
         """Before its first step, or without momentum, an optimizer remembers nothing."""
-        assert fingerprint.optimizer_tensors(torch.optim.SGD(nn.Linear(1, 1).parameters())) == []
+        assert capture.optimizer_tensors(torch.optim.SGD(nn.Linear(1, 1).parameters())) == []
 
 
 def test_golden() -> None:
@@ -367,6 +367,19 @@ def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
     assert fingerprint.of_tensors([dense.to_sparse(1)]) == expected
     assert fingerprint.of_tensors([other.to_sparse(1)]) != expected
     assert fingerprint.of_tensors([dense.to_sparse_csr()]) == expected
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_a_nested_tensor_is_hashed(layout: torch.layout) -> None:
+    """Every component of it; twin: another bit is seen."""
+
+    def nested(last: float) -> Tensor:
+        parts = [torch.ones(2, 3), torch.tensor([[1.0, 2.0, last]])]
+        return torch.nested.nested_tensor(parts, layout=layout)
+
+    assert of(nested(3.0), torch.ones(1)) == of(nested(3.0), torch.ones(1))
+    assert of(nested(3.0)) != of(nested(-3.0))
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support")

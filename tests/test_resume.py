@@ -12,9 +12,22 @@ from typing import Any
 import pytest
 import torch
 
-from seedbed import assemble, checkpoint, config, launch, plots, record, resume, source, worker
+from seedbed import (
+    assemble,
+    capture,
+    checkpoint,
+    config,
+    launch,
+    plots,
+    record,
+    restart,
+    resume,
+    source,
+    worker,
+)
 from seedbed.errors import InputError
 from tests.end_to_end.kill_anywhere import differences
+from tests.odd_optimizers import Master
 from tests.test_config import composed
 
 # An LSTM that is done in tenths of a second: 4 steps an epoch, a validation after each.
@@ -134,6 +147,48 @@ def test_a_run_stopped_again_and_again_ends_with_the_same_bits(
     assert stops > 5
     assert differences(whole(), folder) == []
     assert len(record.read_summary(folder)["resumes"]) == stops
+
+
+def begun_with(target: str, folder: Path) -> Path:
+    """Make the run folder of a tiny run with an optimizer that no YAML file names."""
+    settings = config.resolve(composed(*TINY))
+    settings.optimizer = {"name": "own", "_target_": target, "lr": 0.01}
+    settings.trusted_packages.append("tests")
+    config.check(settings)
+    launch.claim(folder, settings)
+    return folder
+
+
+def test_a_run_with_an_optimizer_of_ones_own_ends_with_the_same_bits(tmp_path: Path) -> None:
+    """Master weights of another type, lists of tensors, a count of its own."""
+    a, b = (
+        begun_with("tests.odd_optimizers.Master", tmp_path / name) for name in ("whole", "stopped")
+    )
+    assert work(a) == 0
+    assert work(b, StopAt(9)) == 143
+    assert work(b) == 0
+    assert differences(a, b) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ("tests.odd_optimizers.NumPyScale", "optimizer.state.scale: expected tensors, numbers"),
+        ("torch.optim.LBFGS", "optimizer: expected one whose step() needs no closure, got LBFGS"),
+        ("torch.optim.SparseAdam", "optimizer: expected one that takes dense gradients, got Spar"),
+    ],
+)
+def test_an_optimizer_that_could_not_go_on_is_refused_at_once(
+    target: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before or after the first step, in one line; nothing is saved that could not be read."""
+    folder = begun_with(target, tmp_path / "run")
+    assert work(folder) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {line}")
+    assert error.count("\n") == 1
+    assert record.read_summary(folder)["status"] == "failed"
+    assert list((folder / "checkpoints").glob("*")) == []
 
 
 def test_another_seed_ends_with_other_bits(whole: Callable[..., Path]) -> None:
@@ -303,6 +358,23 @@ def test_a_change_that_can_alter_bits_is_refused_under_strict(
     [(step, keys)] = record.altered(record.read_summary(folder))
     assert (step, keys) == (record.read_summary(folder)["resumes"][0]["step"], ["optimizer.lr"])
     assert "last.pt: model" in differences(whole(), folder)
+
+
+def test_a_changed_option_is_what_the_configuration_makes_of_it() -> None:
+    """In each group, and of its type; what did not change is as the checkpoint says."""
+
+    def made(lr: float, betas: list[float]) -> torch.optim.Optimizer:
+        weights = [torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)]
+        return Master(weights, lr, betas)  # type: ignore[arg-type]
+
+    old, optimizer = made(0.1, [0.5, 0.9]), made(0.2, [0.5, 0.8])
+    options = [dict(group) for group in optimizer.param_groups]
+    old.param_groups[0]["seen"] = old.param_groups[1]["seen"] = 7
+    capture.restore_optimizer(optimizer, capture.capture_optimizer(old))
+    changes = [resume.Change(f"optimizer.{name}", None, None, True) for name in ("lr", "betas")]
+    restart.change_options(optimizer, options, changes)
+    groups = [(g["lr"], g["initial_lr"], g["betas"], g["seen"]) for g in optimizer.param_groups]
+    assert groups == [(0.1, 0.1, (0.5, 0.8), 7), (0.2, 0.2, (0.5, 0.8), 7)]
 
 
 def test_a_change_is_only_reported_under_seeded(

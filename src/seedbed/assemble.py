@@ -1,6 +1,7 @@
 """From the settings to the parts of a run: device, data sets, model and optimizer, plan."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -132,6 +133,7 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
     make_optimizer = build.prepare(settings["optimizer"], "optimizer", trusted, parameters)
     with deferred.without_compiler():
         optimizer = make_optimizer()
+    require_usable(optimizer, model)
     if trainer["compile"]:
         # Kernels of their own for each shape: which shapes came before must not matter, and after a
         # resume others came before.
@@ -146,6 +148,24 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
         gradient_clip_norm=trainer["gradient_clip_norm"],
         dropout_seed=settings["seeds"]["dropout"] if level["seeding"] else None,
     )
+
+
+def require_usable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raise InputError for an optimizer that could take no step with this model."""
+    name = type(optimizer).__name__
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InputError(
+            f"optimizer: expected one whose step() needs no closure, got {name}; try "
+            "optimizer=adamw"
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        sparse = {id(m.weight) for m in model.modules() if getattr(m, "sparse", False) is True}
+        if any(id(p) not in sparse for group in optimizer.param_groups for p in group["params"]):
+            raise InputError(
+                f"optimizer: expected one that takes dense gradients, got {name}; try "
+                "optimizer=adamw"
+            )
 
 
 def make_plan(settings: Settings, training_samples: int) -> training.Plan:

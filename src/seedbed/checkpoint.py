@@ -8,23 +8,32 @@ and texts only; a file that holds anything else is refused, never executed.
 import hashlib
 import io
 import os
+from collections import Counter, OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from seedbed import deferred, record
+from seedbed import record
 from seedbed.errors import InputError
 
 LAST, PREVIOUS = record.LAST_CHECKPOINTS
 BEST = "best.pt"
 _PREFIX = b"seedbed sha256 "
 _COMMENT_BYTES = len(_PREFIX) + 64
+_READABLE = (type(None), bool, int, float, complex, str, bytes)
+_CPU = torch.device("cpu")
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint, synced and renamed into place; `last.pt` steps aside to `previous.pt`."""
+    """Write a checkpoint, synced and renamed into place; `last.pt` steps aside to `previous.pt`.
+
+    Raises:
+        InputError: it holds what could not be read back. Nothing is written.
+    """
+    require_readable(state)
     buffer = io.BytesIO()
     torch.save(state, buffer)
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
@@ -37,46 +46,52 @@ def save(state: dict[str, Any], path: Path) -> None:
     record.sync_folder(path.parent)
 
 
-def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that `state_dict` leaves out, by name: a step may change them, too."""
-    saved = model.state_dict().keys()
-    return {name: buffer for name, buffer in model.named_buffers() if name not in saved}
+def require_readable(value: Any, name: str = "") -> None:
+    """Check that a state comes back from a file as it is, in values and in types.
 
-
-@torch.no_grad()
-def load_model(model: nn.Module, state: dict[str, Any]) -> None:
-    """Load a checkpoint's weights and buffers into a model.
+    Args:
+        name: where in the checkpoint it is, for messages.
 
     Raises:
-        RuntimeError, KeyError: they are another model's.
+        InputError: it names the first entry that does not.
     """
-    model.load_state_dict(state["model"])
-    buffers = dict(model.named_buffers())
-    for name, value in state.get("unsaved_buffers", {}).items():
-        buffers[name].copy_(value)
+    kind = type(value)
+    if kind in (dict, OrderedDict, Counter):
+        for key, item in value.items():
+            plain = isinstance(key, str) and key.isidentifier()
+            require_readable(key, f"{name}: a key")
+            require_readable(item, f"{name}.{key}".lstrip(".") if plain else f"{name}[{key!r}]")
+    elif kind in (list, tuple):
+        for number, item in enumerate(value):
+            require_readable(item, f"{name}[{number}]")
+    elif not (kind in _READABLE or _is_plain_tensor(value) or _is_read_back(value)):
+        raise InputError(
+            f"{name}: expected tensors, numbers, texts, or lists, tuples and dictionaries of them, "
+            f"got {kind.__module__}.{kind.__qualname__}; keep it as one of those, since no "
+            "checkpoint brings it back"
+        )
 
 
-@torch.no_grad()
-def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a checkpoint's optimizer state, in the memory order that the parameters have here.
-
-    PyTorch keeps the order that it was saved in, which on a GPU is another than on a CPU, and its
-    fused kernels go through memory as it lies.
-
-    Raises:
-        KeyError, RuntimeError, ValueError: it is another optimizer's.
-    """
-    with deferred.without_compiler():
-        optimizer.load_state_dict(state)
-    for parameter, values in optimizer.state.items():
-        for name, value in values.items():
-            alike = isinstance(value, Tensor) and value.shape == parameter.shape
-            if alike and value.stride() != parameter.stride():
-                values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+def _is_plain_tensor(value: object) -> bool:
+    dense = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested
+    return dense and type(value) in (Tensor, nn.Parameter)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU.
+def _is_read_back(value: object) -> bool:
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+        buffer.seek(0)
+        return type(torch.load(buffer, weights_only=True)) is type(value)
+    except Exception:  # whatever somebody's class provokes
+        return False
+
+
+def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
+    """Read a checkpoint.
+
+    Args:
+        device: for the tensors that were not on a CPU.
 
     Raises:
         InputError: it is not there, is damaged, or is not one of Seedbed's.
@@ -91,7 +106,7 @@ def load(path: Path) -> dict[str, Any]:
     if comment[len(_PREFIX) :] != hashlib.sha256(body).hexdigest().encode():
         raise InputError(f"{path}: expected the content that was written, got other bytes")
     try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        state = torch.load(io.BytesIO(content), map_location=_to(device), weights_only=True)
     except Exception as error:  # whatever a made-up file provokes
         raise InputError(
             f"{path}: expected tensors and numbers, got something else ({str(error)[:80]!r})"
@@ -101,8 +116,21 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_newest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+def _to(device: torch.device) -> Callable[[Any, str], Any]:
+    def place(storage: Any, location: str) -> Any:
+        where = location if location == "cpu" else str(device)
+        return torch.serialization.default_restore_location(storage, where)  # type: ignore[no-untyped-call]
+
+    return place
+
+
+def load_newest(
+    folder: Path, device: torch.device = _CPU
+) -> tuple[dict[str, Any] | None, list[str]]:
     """Read `last.pt`, or the one before it if that is damaged.
+
+    Args:
+        device: for the tensors that were not on a CPU.
 
     Returns:
         The state, or None if there is no checkpoint at all; and what is wrong with each one that
@@ -116,7 +144,7 @@ def load_newest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
         if not (folder / name).exists():
             continue
         try:
-            return load(folder / name), problems
+            return load(folder / name, device), problems
         except InputError as error:
             problems.append(str(error))
     if problems:

@@ -21,7 +21,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from seedbed import fingerprint
+from seedbed import capture, fingerprint
 from seedbed.data.loader import Position
 from seedbed.errors import InputError, Interrupted
 from seedbed.processes import Processes, name
@@ -82,7 +82,7 @@ class SharedShards(Shards):
             return
         model = learner.model
         tensors = [*model.parameters(), *model.buffers()]
-        tensors += fingerprint.optimizer_tensors(learner.optimizer)
+        tensors += capture.optimizer_tensors(learner.optimizer)
         states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
         usual, _ = Counter(states).most_common(1)[0]
         if drifted := [rank for rank, state in enumerate(states) if state != usual]:

@@ -191,19 +191,6 @@ def of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the tensors of an optimizer's state, in the order of its parameters."""
-    state = optimizer.state
-    return [
-        value
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter in state
-        for value in state[parameter].values()
-        if isinstance(value, Tensor)
-    ]
-
-
 class Ladder:
     """The fingerprints of steps, kept on the device until they are written down."""
 
@@ -234,12 +221,20 @@ def _words(tensor: Tensor) -> Tensor:
         return tensor.view(_INTEGER[tensor.dtype])
     except (KeyError, RuntimeError):  # other dtypes, sparse tensors, lazy negatives
         pass
+    if tensor.is_nested:
+        return _words_of_nested(tensor)
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     flat = dense.resolve_conj().resolve_neg().contiguous().view(-1)
     flat = flat.as_strided((len(flat),), (1,))  # one element may have any stride
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
     return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
+
+
+def _words_of_nested(tensor: Tensor) -> Tensor:
+    jagged = tensor.layout is torch.jagged  # its methods are of a class that PyTorch hides
+    parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
+    return torch.cat([_words(part.detach()).reshape(-1).long() for part in parts])
 
 
 def _products(rows: Tensor, column: Tensor) -> Tensor:

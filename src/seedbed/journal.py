@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from seedbed import checkpoint, deferred, fingerprint, record
+from seedbed import capture, checkpoint, fingerprint, record
 from seedbed.errors import InputError
 from seedbed.training import Evaluation, Learner, Plan, Progress
 
@@ -59,7 +59,7 @@ class Journal:
             folder / "fingerprints.csv", record.FINGERPRINT_FIELDS, lengths.get("fingerprints.csv")
         )
         self.observers: list[Observer] = []
-        self._finished = False
+        self._finished = self._checked = False
         self._pending: list[tuple[int, Tensor, Tensor | None]] = []
         self._ladder = fingerprint.Ladder()
         self._since = time.perf_counter()
@@ -70,7 +70,15 @@ class Journal:
     def note_step(
         self, step: int, loss: Tensor, metric: Tensor | None, rungs: Tensor | None
     ) -> None:
-        """Note a step; nothing is read from the device yet."""
+        """Note a step; nothing is read from the device yet.
+
+        Raises:
+            InputError: after the first one, there is something that no checkpoint could bring back.
+        """
+        if not self._checked:
+            state = capture.capture(self._learner.model, self._learner.optimizer)
+            checkpoint.require_readable(state)
+            self._checked = True
         self._pending.append((step, loss, metric))
         if rungs is not None:
             self._ladder.add(step, rungs)
@@ -121,7 +129,7 @@ class Journal:
                 "format_version": record.FORMAT_VERSION,
                 "step": progress.step,
                 "metric": result.metric,
-                "model": self._learner.model.state_dict(),
+                **capture.capture_model(self._learner.model),
             }
             checkpoint.save(state, self._folder / "checkpoints" / checkpoint.BEST)
 
@@ -150,8 +158,6 @@ class Journal:
         for parameter in self._learner.model.parameters():
             if parameter.requires_grad and not parameter.isfinite().all():
                 raise InputError(self._not_finite("weights", math.nan, progress.step))
-        with deferred.without_compiler():
-            optimizer = self._learner.optimizer.state_dict()
         for observer in self.observers:
             observer.save()
         now = time.perf_counter()
@@ -161,9 +167,7 @@ class Journal:
             "format_version": record.FORMAT_VERSION,
             "origin": self._origin,
             "progress": progress.state(),
-            "model": self._learner.model.state_dict(),
-            "unsaved_buffers": checkpoint.unsaved_buffers(self._learner.model),
-            "optimizer": optimizer,
+            **capture.capture(self._learner.model, self._learner.optimizer),
             "last": self.last,
             "table_bytes": {
                 "metrics.csv": self._metrics.sync(),

@@ -1,7 +1,7 @@
 """Going on from a checkpoint: into model and optimizer, if nothing speaks against it."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import checkpoint, record, resume, training
+from seedbed import capture, checkpoint, record, resume, training
 from seedbed.errors import InputError
 
 
@@ -66,7 +66,7 @@ def load(
     folder: Path, learner: training.Learner, origin: resume.Origin, allow_changed: bool
 ) -> Restored | None:
     """Load the newest good checkpoint into model and optimizer; None if there is none."""
-    state, problems = checkpoint.load_newest(folder / "checkpoints")
+    state, problems = checkpoint.load_newest(folder / "checkpoints", learner.device)
     if state is None:
         return None
     try:
@@ -77,25 +77,49 @@ def load(
             resume.require_equal(changes, step)
         for name, length in state["table_bytes"].items():
             record.require_bytes(folder / name, length)
-        checkpoint.load_model(learner.model, state)
-        checkpoint.load_optimizer(learner.optimizer, state["optimizer"])
-        change_options(learner.optimizer, changes)
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{folder}: expected a checkpoint of this model and optimizer, got "
-            f"{' '.join(str(error).split())[:160]}; go on with the configuration that wrote it"
+            f"{folder}: expected a checkpoint of this model and optimizer, got one without "
+            f"{' '.join(str(error).split())[:160]}; start anew by scripts/verify.py or train.py"
         ) from None
+    restore(folder, learner, state, changes)
     return Restored(state, problems, changes)
 
 
-def change_options(optimizer: torch.optim.Optimizer, changes: Iterable[resume.Change]) -> None:
-    """Let an optimizer's options be what the configuration says now: its state brought the old."""
+def restore(
+    folder: Path, learner: training.Learner, state: dict[str, Any], changes: list[resume.Change]
+) -> None:
+    """Bring model and optimizer into a checkpoint's state, with the options of today."""
+    options = [dict(group) for group in learner.optimizer.param_groups]
+    try:
+        capture.restore(learner.model, learner.optimizer, state)
+        change_options(learner.optimizer, options, changes)
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        advice = "go on with the code and configuration that wrote it"
+        if not any(change.alters_bits for change in changes):
+            advice = "make all parameters when the model is built, steps cannot add any"
+        raise InputError(
+            f"{folder}: expected a checkpoint of this model and optimizer, got "
+            f"{' '.join(str(error).split())[:160]}; {advice}"
+        ) from None
+
+
+def change_options(
+    optimizer: torch.optim.Optimizer,
+    options: Sequence[Mapping[str, Any]],
+    changes: Iterable[resume.Change],
+) -> None:
+    """Let an optimizer's options be what the configuration says now: its state brought the old.
+
+    Args:
+        options: those of each group as the configuration makes them.
+    """
     prefix = "optimizer."
-    options = {c.key.removeprefix(prefix): c.now for c in changes if c.key.startswith(prefix)}
-    if "lr" in options:
-        options["initial_lr"] = options["lr"]
-    for group in optimizer.param_groups:
-        group.update({name: value for name, value in options.items() if name in group})
+    changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}
+    for group, new in zip(optimizer.param_groups, options, strict=True):
+        group.update({name: new[name] for name in changed & new.keys()})
+        if "lr" in changed:
+            group["initial_lr"] = new["lr"]
 
 
 def note(folder: Path, restored: Restored, summary: dict[str, Any]) -> None:

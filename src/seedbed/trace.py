@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import assemble, checkpoint, config, fingerprint, record, training
+from seedbed import assemble, capture, checkpoint, config, fingerprint, record, training
 from seedbed.data import loader
 from seedbed.errors import InputError, exit_status
 from seedbed.probe_trace import Event, hashes, state, traced
@@ -82,13 +82,12 @@ def restore(learner: training.Learner, folder: Path | None, step: int) -> int:
     """
     for path in (folder / name for name in record.LAST_CHECKPOINTS) if folder else ():
         try:
-            kept = checkpoint.load(path)
+            kept = checkpoint.load(path, learner.device)
         except InputError:  # none, or a damaged one: the beginning is always there
             continue
         if kept["progress"]["step"] < step:
             try:
-                checkpoint.load_model(learner.model, kept)
-                checkpoint.load_optimizer(learner.optimizer, kept["optimizer"])
+                capture.restore(learner.model, learner.optimizer, kept)
             except (KeyError, RuntimeError, ValueError) as error:
                 raise InputError(
                     f"{path}: expected a checkpoint of this configuration, got {error}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seedbed import deferred, fingerprint, refusals, rng, tasks
+from seedbed import capture, deferred, fingerprint, refusals, rng, tasks
 from seedbed.data.loader import Batch, map_tensors, tensors_of
 from seedbed.errors import Interrupted
 from seedbed.shards import Shards
@@ -195,7 +195,7 @@ def train_step(
     with deferred.without_compiler():
         optimizer.step()
     if tally:
-        state = fingerprint.optimizer_tensors(optimizer)
+        state = capture.optimizer_tensors(optimizer)
         tally.add(list(model.parameters()), list(model.buffers()), state)
     return loss, metric, tally.hashes() if tally else None
 
