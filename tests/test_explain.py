@@ -95,8 +95,7 @@ def save_checkpoint(settings: dict[str, object], step: int, path: Path) -> None:
     state = {
         "format_version": record.FORMAT_VERSION,
         "progress": {"step": step},
-        "model": learners[0].model.state_dict(),
-        "optimizer": learners[0].optimizer.state_dict(),
+        **capture.capture(learners[0].model, learners[0].optimizer),
     }
     checkpoint.save(state, path)
 

@@ -5,7 +5,7 @@ Values, dtypes, memory order and Python types of all that `state_dict` knows, an
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     tensors = [value for value in state["model"].values() if isinstance(value, Tensor)]
     moved = here.keys().isdisjoint(tensor.device.type for tensor in tensors)
     modules = dict(model.named_modules())
-    for key, value in state.get("buffers", {}).items():
+    for key, value in state["buffers"].items():
         path, _, name = key.rpartition(".")
         if moved and value is not None:
             value = value.to(next(iter(here.values())))
@@ -115,7 +115,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
         KeyError, RuntimeError, TypeError, ValueError: it is the state of another one.
     """
     saved = {key: value for key, value in captured.items() if key != "parameters"}
-    places = captured.get("parameters", [])
+    places = captured["parameters"]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moved = {device for device, _ in places}.isdisjoint(p.device.type for p in parameters)
     with deferred.without_compiler(), _AsSaved(saved, moved):
@@ -124,7 +124,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
         if parameter in optimizer.state and number in saved["state"]:
             state = _rebuilt(optimizer.state[parameter], saved["state"][number])
             optimizer.state[parameter] = state
-    for (_, stride), parameter in zip(places, parameters, strict=False):
+    for (_, stride), parameter in zip(places, parameters, strict=True):
         if parameter in optimizer.state and stride != parameter.stride():
             state = optimizer.state[parameter]
             optimizer.state[parameter] = _map_tensors(_laid_like(parameter, stride), state)
@@ -144,7 +144,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     tensors: list[Tensor] = []
     others: list[object] = []
     for entry in entries:
-        _sort_out(entry, tensors, others)
+        for value in entry.values() if type(entry) is dict else [entry]:
+            if isinstance(value, Tensor):  # nearly always, in each step
+                tensors.append(value)
+            else:
+                _sort_out(value, tensors, others)
     if others:
         digest = hashlib.sha256(repr(others).encode()).digest()
         tensors.append(torch.tensor(int.from_bytes(digest[:8], "little", signed=True)))
@@ -153,14 +157,13 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def _sort_out(value: object, tensors: list[Tensor], others: list[object]) -> None:
     """Add what is in nested dictionaries, lists and tuples to the tensors, or to the others."""
-    values = value.values() if isinstance(value, Mapping) else value
-    for each in values if isinstance(values, ValuesView | list | tuple) else [value]:
-        if isinstance(each, Tensor):
-            tensors.append(each)
-        elif isinstance(each, Mapping | list | tuple):
+    if isinstance(value, Tensor):
+        tensors.append(value)
+    elif isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
             _sort_out(each, tensors, others)
-        elif isinstance(each, int | float | complex | str | bytes):
-            others.append(each)
+    elif isinstance(value, int | float | complex | str | bytes):
+        others.append(value)
 
 
 class _AsSaved(TorchFunctionMode):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import assemble, experiment, fingerprint, launch, portable, record
+from seedbed import assemble, capture, checkpoint, experiment, fingerprint, launch, portable, record
 from seedbed.portable import Ladder
 from tests.running import ROOT
 
@@ -215,3 +215,30 @@ def test_index_add_does_what_this_torch_says() -> None:
             torch.histc(torch.ones(9, device=DEVICE))
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_a_checkpoint_brings_each_tensor_back_to_its_device(tmp_path: Path) -> None:
+    """What an optimizer keeps on the CPU beside a model on the GPU, and under a name of its own."""
+
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = torch.nn.Linear(3, 2, device=DEVICE)
+        model.register_buffer("seen", None, persistent=False)
+        return model, torch.optim.NAdam(model.parameters())
+
+    (model, optimizer), (other, fresh) = made(), made()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    model.seen = torch.ones(2, device=DEVICE)
+    own = {"table": torch.ones(2), "average": torch.ones(2, device=DEVICE)}
+    optimizer.state["own"] = own  # type: ignore[index]
+    state = {"format_version": record.FORMAT_VERSION, **capture.capture(model, optimizer)}
+    checkpoint.save(state, tmp_path / "last.pt")
+    saved = checkpoint.load(tmp_path / "last.pt", torch.device(DEVICE))
+    capture.restore(other, fresh, saved)
+
+    def places(optimizer: torch.optim.Optimizer) -> list[torch.device]:
+        return [tensor.device for tensor in capture.optimizer_tensors(optimizer)]
+
+    assert places(fresh) == places(optimizer)
+    assert other.seen.device == model.seen.device
