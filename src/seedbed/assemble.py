@@ -145,6 +145,7 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
         channels_last=level["channels_last"],
         gradient_clip_norm=trainer["gradient_clip_norm"],
         dropout_seed=settings["seeds"]["dropout"] if level["seeding"] else None,
+        strict=level["on_nondeterministic"] == "error",
     )
 
 

@@ -20,6 +20,7 @@ from seedbed import (
     resume,
     source,
     training,
+    unsaved,
 )
 from seedbed.assemble import Settings
 from seedbed.data import loader
@@ -173,7 +174,8 @@ def train(
     how = assemble.loading(settings, learner.device)
     batches = loader.load(sources.train, shards.divide(positions), how, settings["determinism"])
     validation = functools.partial(evaluation, settings, sources.validation, shards)
-    training.fit(learner, plan, progress, batches, validation, journal, shards)
+    watch = unsaved.Watch(learner, journal.say)
+    training.fit(learner, plan, progress, batches, validation, journal, shards, watch)
 
 
 def evaluation(settings: Settings, source: loader.Source, shards: Shards) -> Iterable[loader.Batch]:
