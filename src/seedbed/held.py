@@ -138,21 +138,17 @@ class Held:
 
 @contextmanager
 def kept(model: nn.Module, with_weights: bool) -> Iterator[None]:
-    """Give a model back from an evaluation as it went in.
+    """Put a model into evaluation mode, and give it back as it went in.
 
     Raises:
         InputError: with `with_weights`, if their bits are others; nobody has a copy of them.
     """
     before = Held(model=model)
-    modes = [(module, module.training) for module in model.modules()]
     weights = _hash_of_weights(model) if with_weights else None
     try:
-        yield
+        with evaluating(model):
+            yield
     finally:
-        # Some models do more than note their mode: those that merge adapters, for instance.
-        for module, mode in modes:
-            if module.training != mode:
-                module.train(mode)
         before.put_back()
     if with_weights and _hash_of_weights(model) != weights:
         raise InputError(
@@ -160,6 +156,20 @@ def kept(model: nn.Module, with_weights: bool) -> Iterator[None]:
             f"{type(model).__name__} that changes them; change them in training mode alone, or say "
             "determinism.on_nondeterministic=warn"
         )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        # Some models do more than note their mode: those that merge adapters, for instance.
+        for module, mode in modes:
+            if module.training != mode:
+                module.train(mode)
 
 
 def bits_of(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:

@@ -260,7 +260,6 @@ def measure(
     """Return losses, metrics, outputs and targets of all samples, on the CPU; [] for no batch."""
     rows = []
     with held.kept(learner.model, with_weights=learner.strict):
-        learner.model.eval()
         for batch in batches:
             if asked_to_stop():
                 raise Interrupted

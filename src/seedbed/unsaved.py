@@ -110,6 +110,8 @@ def _describe(path: str, kind: str) -> str:
     remedy = "keep it in a buffer (register_buffer), or in get_extra_state and set_extra_state"
     if kind in ("Generator", "RandomState", "Random"):
         remedy = "draw from a global generator or seedbed.rng.generator(), seeded in each step"
+    elif path.endswith(".requires_grad"):
+        remedy = "set it in __init__, not while training"
     elif path.startswith("task."):
         remedy = "keep it in a buffer of the model"
     return (
