@@ -7,6 +7,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -528,3 +529,74 @@ def test_a_buffer_that_forward_passes_change_is_refused() -> None:
                 step()
         else:
             step()
+
+
+class ChangesLater(nn.Module):
+    """A model whose third forward pass and later ones change a buffer, or only read it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.head, self.how, self.calls = nn.Linear(FEATURES, CLASSES), how, 0
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > 2 * SHARDS and self.how == "in place":
+            self.scale *= 2
+        if self.calls > 2 * SHARDS and self.how == "through .data":
+            self.scale.data.copy_(self.scale.data * 2)
+        return self.head(x) * self.scale
+
+
+def trained_in_shards(processes: Processes | None, how: str) -> None:
+    """Take steps, and compare as before a checkpoint."""
+    torch.manual_seed(0)
+    shards = SharedShards(SHARDS, lambda: False, processes)
+    learner = learner_of(ChangesLater(how))
+    shards.begin(learner, 0)
+    for step in range(1, 2 * SHARDS + 3):
+        training.train_step(learner, batch_of(step, shards), step, shards, False, None)
+    shards.compare(learner, step)
+
+
+@pytest.mark.parametrize("how", ["in place", "through .data"])
+def test_a_buffer_that_changes_now_and_then_is_refused_on_any_number_of_processes(how: str) -> None:
+    """By its bits, however it is written to, at the latest before the next checkpoint."""
+    expected = r"^model\.scale: expected a buffer that no forward pass changes"
+    with pytest.raises(InputError, match=expected):
+        trained_in_shards(None, how)
+    for result in in_processes(2, partial(trained_in_shards, how=how)).values():
+        assert message(result).startswith("model.scale: expected a buffer")
+
+
+def test_a_buffer_that_stays_is_not_refused() -> None:
+    """Negative control: a buffer that is only read."""
+    trained_in_shards(None, "not at all")
+    assert in_processes(2, partial(trained_in_shards, how="not at all")) == dict.fromkeys(range(2))
+
+
+class Langevin(torch.optim.SGD):
+    """An optimizer that draws."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(torch.randn_like(parameter) * 0.01)
+
+
+def drawn_weights(processes: Processes | None) -> list[bytes]:
+    torch.manual_seed(0)
+    shards = SharedShards(SHARDS, lambda: False, processes)
+    learner = learner_of(Net(recurrent=False))
+    optimizer = Langevin(learner.model.parameters(), lr=0.1)
+    learner = replace(learner, optimizer=optimizer)
+    for step in range(1, 4):
+        training.train_step(learner, batch_of(step, shards), step, shards, False, None)
+    shards.compare(learner, step)
+    return [bits(parameter.detach()) for parameter in learner.model.parameters()]
+
+
+def test_what_an_optimizer_draws_is_the_same_on_any_number_of_processes() -> None:
+    """Dropout leaves each process with other generators; the update draws from seeded ones."""
+    assert in_processes(2, drawn_weights) == dict.fromkeys(range(2), drawn_weights(None))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from seedbed import (
     assemble,
@@ -683,4 +684,99 @@ def test_a_folder_that_cannot_be_written_is_refused(
     with pytest.raises(InputError, match=r"\.lock: expected a run folder that can be written"):
         worker.main()
     (folder / ".lock").rmdir()
+    assert work(folder) == 0
+
+
+class Lazy(nn.Module):
+    """A model of the user's that takes its shapes from the first batch."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Dropout(0.1), nn.LazyLinear(1)
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs)
+
+
+class Frozen(Lazy):
+    """One with a part that is frozen, as fine-tuning does it."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.layers[2].eval()
+        self.layers[3].eval()
+
+
+class FromAHub(Lazy):
+    """One that comes in evaluation mode, as those with trained weights do."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.eval()
+
+
+class Counting(Lazy):
+    """One that counts beside what checkpoints hold."""
+
+    calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(inputs) / self.calls
+
+
+def own(model: type[nn.Module]) -> tuple[str, ...]:
+    trusted = "trusted_packages=[seedbed.data,seedbed.tasks,torch.optim,tests]"
+    return (f"model._target_={__name__}.{model.__name__}", trusted)
+
+
+@pytest.mark.parametrize("model", [Lazy, Frozen, FromAHub])
+def test_a_model_of_ones_own_is_resumed_with_the_same_bits(
+    model: type[nn.Module], whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Lazy modules, frozen parts; stopped in the second epoch, after a validation."""
+    folder = stopped(tmp_path / "run", 9, *own(model))
+    assert work(folder) == 0
+    assert differences(whole(*own(model)), folder) == []
+
+
+def test_lazy_weights_are_a_function_of_the_seed_of_the_weights(
+    whole: Callable[..., Path],
+) -> None:
+    """A model in evaluation mode as a whole is the same one; one with a frozen part is not."""
+
+    def first_loss(*words: str) -> str:
+        return record.read_metrics(whole(*words))[0]["loss"]
+
+    usual = first_loss(*own(Lazy))
+    assert first_loss(*own(FromAHub)) == usual
+    assert first_loss(*own(Lazy), "seeds.init=1") != usual
+    assert first_loss(*own(Frozen)) != usual
+
+
+def test_state_beside_checkpoints_is_refused_before_any_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the second step, in one line; with a warning the run goes on."""
+    assert work(begun(tmp_path / "strict", *own(Counting))) == 2
+    assert capsys.readouterr().err.startswith("error: model.calls: expected state that a checkpo")
+    lenient = ("determinism=seeded", "determinism.threads=1")
+    assert work(begun(tmp_path / "seeded", *own(Counting), *lenient)) == 0
+    assert capsys.readouterr().out.count("warning: model.calls: ") == 1
+
+
+@pytest.mark.parametrize("key", ["trainer.max_steps", "trainer.max_epochs"])
+def test_a_run_that_is_to_end_before_its_checkpoint_is_refused(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of its record changes, and it can be resumed."""
+    folder = stopped(tmp_path / "run")
+    before = content(folder)
+    assert work(folder, settings={key: 1}, allow_changed=True) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: trainer.max_steps: expected a run of at least ")
+    assert len(error.splitlines()) == 1
+    assert content(folder) == before
     assert work(folder) == 0

@@ -8,6 +8,7 @@ import operator
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from seedbed import fingerprint, rng, schedules, tasks, training
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError, Interrupted
-from seedbed.journal import Silence
+from seedbed.journal import Journal, Silence
 from seedbed.record import RUNGS
 from seedbed.shards import Shards
 from seedbed.tasks import Classification, Regression
@@ -308,6 +309,200 @@ class TestEvaluate:
         with pytest.raises(Interrupted):
             training.evaluate(stopped, samples(), Shards(lambda: True))
         assert stopped.model.training
+
+
+class Meddling(nn.Module):
+    """A frozen part, hooks, counters and buffers that a forward pass changes or makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)).eval()
+        self.frozen.requires_grad_(False)
+        self.head = nn.Linear(8, 3)
+        self.calls, self.sizes, self.draws = 0, [], np.random.default_rng(0)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        self.sizes.append(len(inputs))
+        self.passes += 1
+        self.register_buffer("window", torch.ones(len(inputs)), persistent=False)
+        self.head.bias.requires_grad_(self.training)
+        self.frozen.requires_grad_(True).train()
+        self.register_forward_hook(lambda *_: None)
+        return self.head(self.frozen(inputs)) * float(self.draws.random())
+
+
+def held(model: Any) -> tuple[Any, ...]:
+    """Return what a model holds, in comparable form."""
+    return (
+        [module.training for module in model.modules()],
+        [parameter.requires_grad for parameter in model.parameters()],
+        {name: buffer.tolist() for name, buffer in model.named_buffers()},
+        len(model._forward_hooks), model.calls, list(model.sizes), model.draws.bit_generator.state,
+    )  # fmt: skip
+
+
+class TestAModelComesBackFromEvaluation:
+    def test_as_it_went_in(self) -> None:
+        """Modes, gradients, buffers, hooks, attributes, generators; twin: training changes them."""
+        trained = learner(strict=True)
+        trained = replace(trained, model=Meddling())
+        before = held(trained.model)
+        first = training.evaluate(trained, samples(), Shards())
+        assert held(trained.model) == before
+        assert torch.equal(training.evaluate(trained, samples(), Shards()).outputs, first.outputs)
+        trained.model(batch(0).inputs)
+        assert [a == b for a, b in zip(held(trained.model), before, strict=True)] == [False] * 7
+
+    def test_as_it_went_in_when_it_is_interrupted(self) -> None:
+        """The part that is frozen stays frozen."""
+        stopped = replace(learner(), model=Meddling())
+        before = held(stopped.model)
+        with pytest.raises(Interrupted):
+            training.evaluate(stopped, samples(), Shards(lambda: True))
+        assert held(stopped.model) == before
+
+    @pytest.mark.parametrize("part", [1, 3])
+    def test_frozen_parts_are_frozen_however_often_it_is_validated(self, part: int) -> None:
+        """Batch norm or dropout in evaluation mode; twin: not frozen, it ends otherwise."""
+        found = []
+        for every, frozen in ((1, True), (3, True), (1, False)):
+            trained = learner()
+            trained.model[part].train(not frozen)
+            fit(trained, plan(validate_every_epochs=every))
+            found.append(bits(trained.model))
+        assert found[0] == found[1]
+        assert found[0] != found[2]
+
+    @pytest.mark.parametrize("merges", [True, False])
+    def test_weights_that_an_evaluation_changes_are_refused(self, merges: bool) -> None:
+        """Adapters that are merged for an evaluation come out rounded; twin: without them."""
+
+        class Adapted(nn.Linear):
+            def __init__(self) -> None:
+                super().__init__(4, 3)
+                self.adapter = torch.linspace(0.1, 0.7, 12).view(3, 4)
+
+            def train(self, mode: bool = True) -> "Adapted":
+                if merges and mode != self.training:
+                    self.weight.data += self.adapter if not mode else -self.adapter
+                return super().train(mode)
+
+        adapted = replace(learner(strict=True), model=Adapted())
+        if merges:
+            with pytest.raises(InputError, match=r"^model: expected an evaluation that leaves"):
+                training.evaluate(adapted, samples(), Shards())
+            training.evaluate(replace(adapted, strict=False), samples(), Shards())
+        else:
+            training.evaluate(adapted, samples(), Shards())
+
+
+class TestWhatModelAndTaskReturn:
+    """One line names what was expected of whom; the untouched model and task are trained."""
+
+    def test_a_tuple_of_outputs(self) -> None:
+        class Pair(nn.Linear):
+            def forward(self, inputs: Tensor) -> Any:
+                return super().forward(inputs), inputs
+
+        trained = replace(learner(), model=Pair(4, 3))
+        with pytest.raises(InputError, match=r"^model: expected one tensor from Pair, got a tuple"):
+            take_step(trained)
+        with pytest.raises(InputError, match=r"^model: expected one tensor from Pair, got a tuple"):
+            training.evaluate(trained, samples(), Shards())
+
+    @pytest.mark.parametrize("name", ["losses", "metric"])
+    def test_a_scalar_for_a_whole_batch(self, name: str) -> None:
+        task = type("Scalar", (Classification,), {name: lambda *_: torch.tensor(1.0)})()
+        expected = rf"number for each sample, \(B,\), from Scalar\.{name}, got shape \(\)"
+        with pytest.raises(InputError, match=expected):
+            training.evaluate(replace(learner(), task=task), samples(), Shards())
+
+    @pytest.mark.parametrize(
+        ("loss", "got"), [
+            (lambda *_: 1.0, "float"),
+            (lambda _, outputs, __: outputs.mean(1), r"shape \(8,\)"),
+            (lambda *_: torch.tensor(1.0), "one that depends on no weight"),
+        ],
+    )  # fmt: skip
+    def test_a_loss_without_a_gradient(self, loss: Any, got: str) -> None:
+        task = type("Odd", (Classification,), {"loss": loss})()
+        with pytest.raises(InputError, match=rf"^data\.task: .* Odd\.loss, got {got}; return the"):
+            take_step(replace(learner(), task=task))
+
+    def test_outputs_of_several_lengths(self) -> None:
+        """For each token of batches that are as long as their longest sample."""
+
+        class Tokens(nn.Linear):
+            def forward(self, inputs: Tensor) -> Tensor:
+                length = 2 + int(torch.equal(inputs, batch(0).inputs))
+                return super().forward(inputs)[:, :, None].expand(-1, -1, length)
+
+        class Task(Classification):
+            def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+                return super().losses(outputs[:, :, 0], targets)
+
+            def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+                return super().metric(outputs[:, :, 0], targets)
+
+        tokens = replace(learner(), model=Tokens(4, 3), task=Task())
+        with pytest.raises(InputError, match="outputs of one shape for every sample") as refused:
+            training.evaluate(tokens, samples(), Shards())
+        assert "(8, 3, 2)" in str(refused.value)
+        assert "(8, 3, 3)" in str(refused.value)
+
+
+class Langevin(torch.optim.SGD):
+    """An optimizer that draws."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(torch.randn_like(parameter) * 0.01 * np.random.rand())
+
+
+def test_what_an_optimizer_draws_belongs_to_the_step() -> None:
+    """Not to what the model drew before it; another step draws otherwise."""
+
+    class Draws(nn.Linear):
+        extra = 0
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            torch.rand(self.extra), np.random.rand(self.extra)
+            return super().forward(inputs)
+
+    found = []
+    for extra, step in ((0, 1), (3, 1), (0, 2)):
+        torch.manual_seed(0)
+        model = Draws(4, 3)
+        model.extra = extra
+        trained = replace(learner(), model=model, optimizer=Langevin(model.parameters(), lr=0.1))
+        take_step(trained, step)
+        found.append(bits(model))
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_loss_that_is_not_finite_is_met_with_advice_that_helps(
+    clip_norm: float | None, tmp_path: Path
+) -> None:
+    """Clipping is advised where there is none; a checkpoint is named where there is one."""
+    (tmp_path / "checkpoints").mkdir()
+    trained = learner(gradient_clip_norm=clip_norm)
+    written = Journal(tmp_path, trained, plan(), {})
+    for saved in (False, True):
+        if saved:
+            written.save_checkpoint(Progress())
+        written.note_step(1, torch.tensor(math.nan), None, None)
+        with pytest.raises(InputError, match=r"^loss: expected a finite number") as refused:
+            written.write(Progress())
+        written._pending.clear()
+        assert ("gradient_clip_norm" in str(refused.value)) is (clip_norm is None)
+        assert ("last.pt" in str(refused.value)) is saved
+    written.close()
 
 
 class Notes(Silence):

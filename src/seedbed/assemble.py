@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from seedbed import build, deferred, determinism, refusals, rng, schedules, tasks, training
+from seedbed import build, deferred, determinism, held, refusals, rng, schedules, tasks, training
 from seedbed.data import loader
 from seedbed.errors import InputError
 from seedbed.shards import Shards
@@ -106,10 +108,16 @@ def build_sources(settings: Settings) -> Sources:
     return sources
 
 
-def build_learner(settings: Settings, device: torch.device) -> training.Learner:
+def build_learner(
+    settings: Settings, device: torch.device, source: loader.Source | None = None
+) -> training.Learner:
     """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
 
-    (CUDA's generator depends on the GPU's number of multiprocessors.)
+    (CUDA's generator depends on the GPU's number of multiprocessors.) A model that comes in
+    evaluation mode as a whole is to be trained; a part in evaluation mode is frozen, and stays so.
+
+    Args:
+        source: of the training samples, of which lazy modules take their shapes.
     """
     trusted, level, trainer = (
         settings["trusted_packages"],
@@ -119,6 +127,9 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
     if level["seeding"]:
         rng.key_globals(rng.key(settings["seeds"]["init"], "init"))
     model: nn.Module = build.build(settings["model"], "model", trusted)
+    if not model.training:
+        model.train()
+    materialize(model, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
     if level["channels_last"] and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
@@ -147,6 +158,7 @@ def build_learner(settings: Settings, device: torch.device) -> training.Learner:
         channels_last=level["channels_last"],
         gradient_clip_norm=trainer["gradient_clip_norm"],
         dropout_seed=settings["seeds"]["dropout"] if level["seeding"] else None,
+        strict=level["on_nondeterministic"] == "error",
     )
 
 
@@ -165,6 +177,27 @@ def require_usable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
             raise InputError(
                 f"optimizer: expected one that takes dense gradients, got {name}; try "
                 "optimizer=adamw"
+            )
+
+
+def materialize(model: nn.Module, settings: Settings, source: loader.Source | None) -> None:
+    """Let lazy modules take their shapes from a batch, and draw their weights; the rest stays.
+
+    Raises:
+        InputError: a module is lazy still.
+    """
+    if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        ids = np.arange(settings["data"]["batch_size"])
+        batch = source[loader.Position(0, ids)]
+        if settings["determinism"]["seeding"]:
+            rng.key_globals(rng.key(settings["seeds"]["init"], "init", 1))
+        with torch.no_grad(), held.evaluating(model):
+            model(batch.inputs)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise InputError(
+                f"model.{name}: expected a shape by the first forward pass, got none; say it in "
+                "the model, or use the module in evaluation mode too"
             )
 
 

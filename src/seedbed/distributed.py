@@ -16,12 +16,12 @@ gradients become ready; here an exchange begins when all of them are.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from seedbed import capture, fingerprint
+from seedbed import capture, fingerprint, held
 from seedbed.data.loader import Position
 from seedbed.errors import InputError, Interrupted
 from seedbed.processes import Processes, name
@@ -58,7 +58,8 @@ class SharedShards(Shards):
         self.mine = range(rank * size, (rank + 1) * size)
         self.writes_record = rank == 0
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
-        self._buffers: dict[str, tuple[int, int]] | None = None
+        self._buffers: dict[str, Any] | None = None
+        self._is_first_step = False
 
     def stop_requested(self) -> bool:
         """Say whether any process was asked to stop, as of the step before the last.
@@ -74,10 +75,17 @@ class SharedShards(Shards):
         """Refuse running statistics, and processes that begin unlike."""
         refuse_running_statistics(learner.model)
         self._model, self._buffers = learner.model, _buffers(learner.model)
+        self._is_first_step = True
         self.compare(learner, step)
 
     def compare(self, learner: Learner, step: int) -> None:
-        """Stop the run if weights, buffers, optimizer or step are not the same in all processes."""
+        """Stop the run if processes differ in weights, buffers, optimizer or step.
+
+        Raises:
+            InputError: they do, or a buffer is not what it was at the beginning.
+        """
+        if self._buffers is not None:
+            refuse_changed_buffers(learner.model, self._buffers)
         if self._others is None:
             return
         model = learner.model
@@ -107,9 +115,9 @@ class SharedShards(Shards):
     def reduce(self, parts: Iterator[list[Tensor]]) -> list[Tensor]:
         """Return the means of floats and the sums of integers over all slices."""
         sums = tree_sum(parts, len(self.mine))
-        if self._buffers is not None:  # in the first step: later ones are like it
+        if self._is_first_step and self._buffers is not None:  # later ones: `compare`
             refuse_changed_buffers(self._model, self._buffers)
-            self._buffers = None
+            self._is_first_step = False
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)
             self._sum_across([*sums, flag], self._others)
@@ -170,7 +178,7 @@ def refuse_running_statistics(model: nn.Module) -> None:
             )
 
 
-def refuse_changed_buffers(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
+def refuse_changed_buffers(model: nn.Module, before: dict[str, Any]) -> None:
     """Refuse a model whose forward pass changes a buffer: how often depends on who has a slice.
 
     Args:
@@ -179,18 +187,20 @@ def refuse_changed_buffers(model: nn.Module, before: dict[str, tuple[int, int]])
     Raises:
         InputError: it names the first one.
     """
-    for path, state in _buffers(model).items():
-        if before.get(path) != state:
+    now = _buffers(model)
+    for path in {**now, **before}:
+        if before.get(path) != now.get(path):
             raise InputError(
                 f"model.{path}: expected a buffer that no forward pass changes with "
-                "trainer.shards > 1, got one that each slice of a batch changes; use "
-                "trainer.shards=1"
+                "trainer.shards > 1, got one that slices of a batch change; make it in __init__ if "
+                "it is the same for all inputs, or use trainer.shards=1"
             )
 
 
-def _buffers(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return what changes when a buffer is replaced or written to, by its name."""
-    return {path: (id(buffer), buffer._version) for path, buffer in model.named_buffers()}
+def _buffers(model: nn.Module) -> dict[str, Any]:
+    """Return what tells a buffer with other bits apart, by its name."""
+    buffers = dict(model.named_buffers())
+    return dict(zip(buffers, held.bits_of(list(buffers.values())), strict=True))
 
 
 def _flatten(tensors: Sequence[Tensor]) -> list[Tensor]:

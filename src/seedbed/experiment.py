@@ -20,6 +20,7 @@ from seedbed import (
     resume,
     source,
     training,
+    unsaved,
 )
 from seedbed.assemble import Settings
 from seedbed.data import loader
@@ -65,11 +66,11 @@ def carry_out(
         record.write_circumstances(folder, circumstances, code[1])
     sources = assemble.build_sources(settings)
     circumstances["data_sha256"] = getattr(sources.train.dataset, "sha256", None)
-    learner = assemble.build_learner(settings, device)
+    learner = assemble.build_learner(settings, device, sources.train)
     check_objective(settings["objective"], learner.task.metric_name)
     origin = resume.Origin(dict(settings), circumstances, source.patched_files(code[1]))
-    state = take_up(folder, learner, origin, code[1], request, summary, shards)
     plan = assemble.make_plan(settings, len(sources.train))
+    state = take_up(folder, learner, origin, code[1], request, summary, shards, plan.total_steps)
     progress = training.Progress(**state.get("progress", {}))
     journal: Journal = Silence()
     if shards.writes_record:
@@ -136,10 +137,11 @@ def take_up(
     request: resume.Request,
     summary: dict[str, Any],
     shards: Shards,
+    total_steps: int,
 ) -> dict[str, Any]:
     """Take up the run, the process that writes the record first: it checks and mends."""
     if shards.writes_record:
-        state = restart.take_up(folder, learner, origin, patch, request, summary)
+        state = restart.take_up(folder, learner, origin, patch, request, summary, total_steps)
     shards.gather(lambda: None)
     if not shards.writes_record:
         restored = restart.load(folder, learner, origin, allow_changed=True)
@@ -173,7 +175,8 @@ def train(
     how = assemble.loading(settings, learner.device)
     batches = loader.load(sources.train, shards.divide(positions), how, settings["determinism"])
     validation = functools.partial(evaluation, settings, sources.validation, shards)
-    training.fit(learner, plan, progress, batches, validation, journal, shards)
+    watch = unsaved.Watch(learner, journal.say)
+    training.fit(learner, plan, progress, batches, validation, journal, shards, watch)
 
 
 def evaluation(settings: Settings, source: loader.Source, shards: Shards) -> Iterable[loader.Batch]:

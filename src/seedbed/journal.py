@@ -226,9 +226,13 @@ class Journal:
 
     def _not_finite(self, what: str, value: float, step: int) -> str:
         epoch = 1 + (step - 1) // self._plan.steps_per_epoch
+        clips = self._learner.gradient_clip_norm is not None
+        advice = "" if clips else " or set trainer.gradient_clip_norm"
+        last = self._folder / "checkpoints" / checkpoint.LAST
+        kept = f"; the last checkpoint is kept in {last}" if last.exists() else ""
         return (
             f"{what}: expected a finite number, got {value} in step {step} (epoch {epoch}); lower "
-            "optimizer.lr or set trainer.gradient_clip_norm, the last checkpoint is kept"
+            f"optimizer.lr{advice}{kept}"
         )
 
 

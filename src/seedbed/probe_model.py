@@ -92,7 +92,7 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
         lookout = Lookout(device, entropy)
         source = assemble.build_sources(settings).train
         found.remarks += unkeyed(lookout.drawn(keyed=seeding), "data", "building")
-        learner = assemble.build_learner(settings, device)
+        learner = assemble.build_learner(settings, device, source)
         found.remarks += unkeyed(lookout.drawn(keyed=seeding), "model", "building")
         found.weights = weights_of(learner.model)
         start_alike(learner.model, (first or found).weights)

@@ -34,6 +34,7 @@ def take_up(
     patch: bytes,
     request: resume.Request,
     summary: dict[str, Any],
+    total_steps: int | None = None,
 ) -> dict[str, Any]:
     """Take up a run where its newest good checkpoint is, and bring its record up to date.
 
@@ -43,7 +44,7 @@ def take_up(
     Raises:
         InputError: the run cannot go on from here. Nothing of the record has changed.
     """
-    restored = load(folder, learner, origin, request.allow_changed)
+    restored = load(folder, learner, origin, request.allow_changed, total_steps)
     if restored is not None:
         note(folder, restored, summary)
         keep_patch(folder, patch, restored.state["progress"]["step"])
@@ -63,7 +64,11 @@ def keep_patch(folder: Path, patch: bytes, step: int) -> None:
 
 
 def load(
-    folder: Path, learner: training.Learner, origin: resume.Origin, allow_changed: bool
+    folder: Path,
+    learner: training.Learner,
+    origin: resume.Origin,
+    allow_changed: bool,
+    total_steps: int | None = None,
 ) -> Restored | None:
     """Load the newest good checkpoint into model and optimizer; None if there is none."""
     state, problems = checkpoint.load_newest(folder / "checkpoints", learner.device)
@@ -75,6 +80,11 @@ def load(
         strict = made_under.settings["determinism"]["on_nondeterministic"] == "error"
         if strict and not allow_changed:
             resume.require_equal(changes, step)
+        if total_steps is not None and step > total_steps:
+            raise InputError(
+                f"trainer.max_steps: expected a run of at least {step} steps, which its checkpoint "
+                f"has made, got one of {total_steps}; raise trainer.max_steps or trainer.max_epochs"
+            )
         for name, length in state["table_bytes"].items():
             record.require_bytes(folder / name, length)
     except (KeyError, TypeError, ValueError) as error:

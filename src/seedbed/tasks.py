@@ -136,3 +136,46 @@ def mean(values: list[Tensor]) -> float:
     """Return the mean over many batches' samples: exact before its one rounding, in any order."""
     samples = torch.cat(values).tolist()
     return math.fsum(samples) / len(samples)
+
+
+def check_loss(task: Task, loss: object) -> None:
+    """Raise InputError for a loss that has no gradient."""
+    if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        if isinstance(loss, Tensor) and not loss.dim():
+            got = "one that depends on no weight"
+        raise InputError(
+            f"data.task: expected a scalar with a gradient from {type(task).__name__}.loss, got "
+            f"{got}; return the mean over the samples, computed from the outputs"
+        )
+
+
+def check_each_sample(task: Task, losses: object, metrics: object) -> None:
+    """Raise InputError for losses or metrics of an evaluation that are no rows of numbers."""
+    for name, found in (("losses", losses), ("metric", metrics)):
+        if not isinstance(found, Tensor) or found.dim() != 1:
+            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found)
+            raise InputError(
+                f"data.task: expected a number for each sample, (B,), from "
+                f"{type(task).__name__}.{name}, got {got}; the mean over all is taken later"
+            )
+
+
+def join(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """Join losses, metrics, outputs and targets of batches along the samples.
+
+    Raises:
+        InputError: batches have other shapes than (B, ...), the same for all.
+    """
+    joined = []
+    names = ("losses", "metrics", "outputs", "targets")
+    for name, column in zip(names, zip(*parts, strict=True), strict=True):
+        shapes = {tuple(part.shape[1:]): tuple(part.shape) for part in column}
+        if len(shapes) > 1 or not all(part.dim() for part in column):
+            found = " and ".join(map(str, list(shapes.values())[:2]))
+            raise InputError(
+                f"data.collate: expected {name} of one shape for every sample of an evaluation, "
+                f"got batches of {found}; pad all to one length"
+            )
+        joined.append(torch.cat(column))
+    return joined

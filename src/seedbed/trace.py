@@ -51,7 +51,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     device = assemble.choose_device(settings["trainer"]["device"])
     shards = assemble.cut_batches(settings["trainer"], device, lambda: False, None)
     source = assemble.build_sources(settings).train
-    learner = assemble.build_learner(settings, device)
+    learner = assemble.build_learner(settings, device, source)
     plan = assemble.make_plan(settings, len(source))
     start = restore(learner, checkpoints, step)
     shards.begin(learner, start)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seedbed import capture, deferred, fingerprint, refusals, rng, tasks
+from seedbed import capture, deferred, fingerprint, held, refusals, rng, tasks
 from seedbed.data.loader import Batch, map_tensors, tensors_of
-from seedbed.errors import Interrupted
+from seedbed.errors import InputError, Interrupted
 from seedbed.shards import Shards
 
 if TYPE_CHECKING:
     from seedbed.journal import Journal
 
 T = TypeVar("T")
+_UPDATE = -1  # where a shard's number stands otherwise
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Learner:
     channels_last: bool = False
     gradient_clip_norm: float | None = None
     dropout_seed: int | None = 0  # None: global generators are left alone
+    strict: bool = False  # what cannot promise bits is an error
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,13 @@ def fit(
     validation: Callable[[], Iterable[Batch]],
     journal: "Journal",
     shards: Shards,
+    before_step: Callable[[Sequence[Batch], int, int], None] = lambda _batches, _step, _shard: None,
 ) -> None:
     """Train from where `progress` stands to the end of the plan.
 
     Args:
         batches: one for each of `shards.mine`, step after step.
+        before_step: what looks at a step's batches, its number and that of the first shard.
 
     Raises:
         Interrupted: the run was asked to stop; a checkpoint of the last whole step is saved.
@@ -126,6 +130,7 @@ def fit(
             step = progress.step + 1
             logs = plan.is_due(plan.log_every_steps, step)
             hashed = tally if plan.is_due(plan.fingerprint_every_steps, step) else None
+            explained(learner, functools.partial(before_step, parts, step, shards.mine[0]))
             take = functools.partial(train_step, learner, parts, step, shards, logs, hashed)
             loss, metric, rungs = explained(learner, take)
             progress.step = step
@@ -176,7 +181,7 @@ def train_step(
 
     def parts(hashes: list[Tensor]) -> Iterator[list[Tensor]]:
         for index, batch in zip(shards.mine, batches, strict=True):
-            _key_draws(learner, step, index)
+            seed_draws(learner, step, index)
             yield hashes + forward_and_backward(learner, parameters, batch, with_metric)
             hashes = [torch.zeros_like(each) for each in hashes]  # the first part has them all
 
@@ -192,6 +197,7 @@ def train_step(
         tally.add([loss], gradients)
     if learner.gradient_clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, learner.gradient_clip_norm)
+    seed_draws(learner, step, _UPDATE)  # the same in all processes, for optimizers that draw
     with deferred.without_compiler():
         optimizer.step()
     if tally:
@@ -205,6 +211,7 @@ def forward_and_backward(
 ) -> list[Tensor]:
     """Return the loss of a batch, its metric (if asked for), and each parameter's gradient."""
     loss, outputs = forward(learner, batch)
+    tasks.check_loss(learner.task, loss)
     for parameter in parameters:
         parameter.grad = None
     loss.backward()  # type: ignore[no-untyped-call]
@@ -216,8 +223,19 @@ def forward_and_backward(
 def forward(learner: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the loss (scalar) and the outputs (B, ...) of a batch."""
     with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.autocast):
-        outputs = learner.model(batch.inputs)
+        outputs = output_of(learner, batch)
         return learner.task.loss(outputs.float(), batch.targets), outputs
+
+
+def output_of(learner: Learner, batch: Batch) -> Tensor:
+    """Return the model's output, (B, ...), for a batch."""
+    output = learner.model(batch.inputs)
+    if not isinstance(output, Tensor):
+        raise InputError(
+            f"model: expected one tensor from {type(learner.model).__name__}, got a "
+            f"{type(output).__name__}; return the part that the task takes"
+        )
+    return output
 
 
 def evaluate(learner: Learner, batches: Iterable[Batch], shards: Shards) -> Evaluation:
@@ -227,11 +245,11 @@ def evaluate(learner: Learner, batches: Iterable[Batch], shards: Shards) -> Eval
         batches: those that are ours by `shards.share`.
 
     Raises:
+        InputError: model or task do not return what an evaluation takes.
         Interrupted: the run was asked to stop meanwhile.
     """
     parts = shards.gather(lambda: measure(learner, batches, shards.asked_to_stop))
-    columns = zip(*(part for part in parts if part), strict=True)
-    losses, metrics, outputs, targets = (torch.cat(column) for column in columns)
+    losses, metrics, outputs, targets = tasks.join(list(filter(None, parts)))
     return Evaluation(tasks.mean([losses]), tasks.mean([metrics]), outputs, targets)
 
 
@@ -240,22 +258,20 @@ def measure(
     learner: Learner, batches: Iterable[Batch], asked_to_stop: Callable[[], bool]
 ) -> list[Tensor]:
     """Return losses, metrics, outputs and targets of all samples, on the CPU; [] for no batch."""
-    learner.model.eval()
     rows = []
-    try:
+    with held.kept(learner.model, with_weights=learner.strict):
         for batch in batches:
             if asked_to_stop():
                 raise Interrupted
             batch = to_device(batch, learner)
-            _key_draws(learner, 0, int(batch.ids[0]))  # some models draw in evaluation, too
+            seed_draws(learner, 0, int(batch.ids[0]))  # some models draw in evaluation, too
             with torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.autocast):
-                output = learner.model(batch.inputs).float()
+                output = output_of(learner, batch).float()
             losses = learner.task.losses(output, batch.targets)
             metrics = learner.task.metric(output, batch.targets)
-            rows.append((losses, metrics, output, batch.targets))
-    finally:
-        learner.model.train()
-    return [torch.cat(column).cpu() for column in zip(*rows, strict=True)]
+            tasks.check_each_sample(learner.task, losses, metrics)
+            rows.append([losses, metrics, output, batch.targets])
+    return [column.cpu() for column in tasks.join(rows)] if rows else []
 
 
 def note_result(progress: Progress, result: Evaluation, higher_is_better: bool) -> bool:
@@ -307,8 +323,12 @@ def _channels_last(images: Tensor) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last).as_strided(images.shape, strides)
 
 
-def _key_draws(learner: Learner, step: int, place: int) -> None:
-    """Key what the model may draw from; the place is a shard in training, a sample otherwise."""
+def seed_draws(learner: Learner, step: int, place: int) -> None:
+    """Seed what a model or an optimizer may draw from.
+
+    Args:
+        place: a shard, or the update, in training; a sample in evaluation.
+    """
     if learner.dropout_seed is not None:
         key = rng.key(learner.dropout_seed, "dropout", step, place)
         rng.key_globals(key, learner.device.type)
