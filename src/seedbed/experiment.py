@@ -81,7 +81,7 @@ def carry_out(
     if shards.writes_record:
         journal = Journal(folder, learner, plan, asdict(origin), state)
     introduce(journal, settings, learner, plan, progress, shards)
-    if lacking := source.warning(code[0]):
+    if lacking := source.warning(circumstances["git"]):
         journal.say(f"warning: {lacking}")
     try:
         if shards.writes_record and settings.get("logger"):
@@ -113,8 +113,8 @@ def note_loaded(circumstances: dict[str, Any], settings: Settings, patch: bytes)
     if git["commit"] is None and not patch:  # nothing is recorded, and the record says so
         return
     recorded = source.recorded_files(root, git["commit"], source.patched_files(patch)) or {}
-    git["lacks"] |= loaded.unrecorded(recorded, settings["trusted_packages"], root)
-    git["dirty"] = bool(patch or git["lacks"])
+    lacks = git["lacks"] | loaded.unrecorded(recorded, settings["trusted_packages"], root)
+    circumstances["git"] = git | {"dirty": bool(patch or lacks), "lacks": lacks}
 
 
 def check_objective(name: str, metric_name: str) -> None:

@@ -66,6 +66,11 @@ def names(listing: bytes | None) -> list[str]:
     return [os.fsdecode(name) for name in (listing or b"").split(b"\0") if name]
 
 
+def printable(name: str) -> str:
+    """Return a file's name as a record holds it: on one line, in any encoding."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
+
+
 def sections(patch: bytes) -> list[tuple[str, bytes]]:
     """Return (path, section) of each file of a patch that `git diff --no-renames` made."""
     found = []
@@ -73,7 +78,7 @@ def sections(patch: bytes) -> list[tuple[str, bytes]]:
         line = section.partition(b"\n")[0]
         side = line[: (len(line) - 1) // 2]  # a/PATH b/PATH, with the same path twice
         path = _unquoted(side[1:-1]) if side.startswith(b'"') else side
-        found.append((os.fsdecode(path[2:]), section))
+        found.append((printable(os.fsdecode(path[2:])), section))
     return found
 
 

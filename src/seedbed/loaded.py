@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from seedbed import source
+from seedbed import git, source
 
 # What every run stands on, and what decodes and transforms images; as packages and distributions.
 CORE = {
@@ -58,8 +58,9 @@ def unrecorded(recorded: Container[str], trusted: Sequence[str], root: Path) -> 
     for name, module in list(sys.modules.items()):
         path = _file_below(module, root)
         if path is not None:
-            if path.as_posix() not in recorded:
-                lacks[path.as_posix()] = _described(root / path)
+            key = git.printable(path.as_posix())
+            if key not in recorded:
+                lacks[key] = _described(root / path)
         elif name.partition(".")[0] in packages and not _is_installed(module):
             file = getattr(module, "__file__", None)
             if file:
@@ -105,8 +106,8 @@ def _file_below(module: ModuleType, root: Path) -> Path | None:
 def _is_installed(module: ModuleType | None) -> bool:
     """Return whether a module is one of Python's, or of a distribution that was installed."""
     file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    if not isinstance(file, str):
-        return True  # built in
+    if not isinstance(file, str) or not Path(file).is_absolute():
+        return True  # built in, or made by a library
     return any(f"/{name}/" in file for name in ("site-packages", "dist-packages")) or (
         file.startswith(_standard_library())
     )

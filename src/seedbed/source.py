@@ -62,7 +62,9 @@ def files(root: Path, commit: str) -> dict[str, str] | None:
     if listing is None:
         return None
     entries = (entry.partition(b"\t") for entry in listing.split(b"\0") if entry)
-    return {os.fsdecode(path): facts.split()[2].decode() for facts, _, path in entries}
+    return {
+        git.printable(os.fsdecode(path)): facts.split()[2].decode() for facts, _, path in entries
+    }
 
 
 def recorded_files(
@@ -265,7 +267,8 @@ def _grouped(lacks: dict[str, str]) -> dict[str, str]:
     for name, reason in sorted(lacks.items()):
         folder = os.path.dirname(name)
         many = count[folder] > _MOST_NAMED
-        found[f"{folder or '.'}/" if many else name] = f"{count[folder]} files" if many else reason
+        key = git.printable(f"{folder or '.'}/" if many else name)
+        found[key] = f"{count[folder]} files" if many else reason
     return found
 
 
