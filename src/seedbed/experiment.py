@@ -110,9 +110,9 @@ def note_loaded(circumstances: dict[str, Any], settings: Settings, patch: bytes)
     """Note what the classes of the run brought along: distributions, and code in no record."""
     root, git = source.project_root(), circumstances["git"]
     circumstances["versions"] |= loaded.more_versions(settings, root)
-    if git["commit"] is None and not patch:  # nothing is recorded, and the record says so
+    recorded = source.recorded_files(root, git["commit"], source.patched_files(patch))
+    if recorded is None:  # no code is, and the record says so
         return
-    recorded = source.recorded_files(root, git["commit"], source.patched_files(patch)) or {}
     lacks = git["lacks"] | loaded.unrecorded(recorded, settings["trusted_packages"], root)
     circumstances["git"] = git | {"dirty": bool(patch or lacks), "lacks": lacks}
 

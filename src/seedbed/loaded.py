@@ -32,12 +32,13 @@ def more_versions(settings: Mapping[str, Any], root: Path) -> dict[str, str | No
     classes are imported.
     """
     targets = set(_targets([settings.get(name) for name in _SECTIONS]))
+    modules = {target.rpartition(".")[0] for target in targets}
     used = {target.partition(".")[0] for target in targets}
     for name, module in list(sys.modules.items()):
         is_own = not name.startswith("seedbed.") and _file_below(module, root) is not None
-        if is_own or name in {target.rpartition(".")[0] for target in targets}:
+        if is_own or name in modules:
             used |= set(_imported(module))
-    others = used - CORE.keys() - {"seedbed"}
+    others = used - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
     installed = {name for name in others if _is_installed(sys.modules.get(name))}
     if not installed:  # the search through all distributions takes a tenth of a second
         return {}
