@@ -32,7 +32,7 @@ ENVIRONMENT: dict[str, Any] = {
     "gpu": [],
     "env": {"PYTHONHASHSEED": "0", "PWD": "/home/somebody"},
     "flags": {"cudnn.benchmark": False},
-    "git": {"commit": "0123456789abcdef", "dirty": False, "omitted": []},
+    "git": {"commit": "0123456789abcdef", "dirty": False, "lacks": {}},
     "data_sha256": {"images": "00ff"},
 }
 

@@ -331,7 +331,7 @@ DROPOUT = "model.dropout=0.5"
 @pytest.fixture(scope="module")
 def here() -> Iterator[None]:
     """Train in this process: leave its flags alone, draw no pictures, and ask git nothing."""
-    nothing = ({"commit": None, "dirty": None, "omitted": None}, b"")
+    nothing = ({"commit": None, "dirty": None, "lacks": {}}, b"")
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assemble, "prepare_backends", lambda _level: None)

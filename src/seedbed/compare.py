@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed import record
+from seedbed import git, record
 from seedbed.errors import InputError
 from seedbed.record import Row, flatten
 
@@ -188,6 +188,8 @@ def read(folder: Path) -> Record:
     config = flatten(OmegaConf.to_container(record.read_config(folder)))
     environment = flatten(record.read_json(folder / "environment.json"))
     code = {"git.commit": str(environment.pop("git.commit", None))}
+    lacks = [key for key in environment if key.startswith("git.lacks.")]
+    code |= {key: str(environment.pop(key)) for key in lacks}
     patch = folder / "source.patch"
     if patch.is_file():
         code |= patched_files(patch.read_bytes())
@@ -204,12 +206,9 @@ def read(folder: Path) -> Record:
 
 def patched_files(patch: bytes) -> dict[str, str]:
     """Return a short hash of what a `git diff` does to each file, by the file's path."""
-    sections = (b"\n" + patch).split(b"\ndiff --git ")[1:]
     return {
-        section.splitlines()[0].decode(errors="replace").rpartition(" b/")[2]: hashlib.sha256(
-            section.strip()
-        ).hexdigest()[:12]
-        for section in sections
+        path: hashlib.sha256(section.strip()).hexdigest()[:12]
+        for path, section in git.sections(patch)
     }
 
 
@@ -235,6 +234,10 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
                 f"{side} went on after step {step} with changes that can alter bits: "
                 + ", ".join(keys)
             )
+        lacks = [key.removeprefix("git.lacks.") for key in run.code if key.startswith("git.lacks.")]
+        if lacks:
+            more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
+            yield f"{side} lacks code or files of its checkout: {', '.join(lacks[:3])}{more}"
     counts = [len(r.fingerprints) for r in (a, b)]
     if not all(counts):
         whose = "either" if not any(counts) else "A" if not counts[0] else "B"

@@ -178,10 +178,14 @@ RULES: dict[str, Rule] = {
         1, 86400, "try trainer.distributed_timeout_seconds=60"
     ),
     "fingerprint.every_steps": _integer(0, None, "try fingerprint.every_steps=1"),
+    "files": Rule("a list of paths", _is_list_of_names, "try [] or [weights.pt]"),
     "trusted_packages": Rule("a list of packages", _is_list_of_names, "see configs/config.yaml"),
 }
 # Sections whose other keys are arguments of a class that the user chooses.
-OPEN_SECTIONS = ("data", "model", "optimizer", "logger", "determinism.env", "trusted_packages")
+OPEN_SECTIONS = (
+    *("data", "model", "optimizer", "logger"),
+    *("determinism.env", "files", "trusted_packages"),
+)
 # Keys that a chosen class may or may not have; the others must be there.
 OPTIONAL_KEYS = (
     "data.input_shape",
@@ -193,6 +197,7 @@ OPTIONAL_KEYS = (
     "model.layers",
     "model.dropout",
     "determinism.avx",  # records from before it have none
+    "files",  # likewise
 )
 TASKS = ("classification", "regression")  # others come with a `_target_`
 

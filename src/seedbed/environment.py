@@ -4,15 +4,13 @@ import os
 import platform
 import re
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from seedbed import determinism
+from seedbed import determinism, loaded
 
-_PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "mlxtend")
 # Variables that can change results, beside those that the level sets.
 _PREFIXES = (
     "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_", "GOMP_", "KMP_", "MKL_", "NCCL_",
@@ -39,13 +37,8 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python and the packages, and of CUDA that torch was built for."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
+    """Return the versions of Python and the core packages, and of CUDA that torch was built for."""
+    found: dict[str, str | None] = {"python": platform.python_version(), **loaded.versions()}
     found["torch_git"] = torch.version.git_version
     found["cuda"] = torch.version.cuda
     return found

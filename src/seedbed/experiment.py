@@ -14,6 +14,8 @@ from seedbed import (
     config,
     environment,
     fingerprint,
+    inputs,
+    loaded,
     record,
     refusals,
     restart,
@@ -59,15 +61,19 @@ def carry_out(
         "processes": describe(shards),
         "git": code[0],
         "data_sha256": None,
+        "files_sha256": {},
     }
     if (
         summary["status"] == "running" and shards.writes_record
     ):  # a new run: its record is complete, also if it fails here
         record.write_circumstances(folder, circumstances, code[1])
+    if shards.writes_record:
+        circumstances["files_sha256"] = inputs.digests(settings)
     sources = assemble.build_sources(settings)
     circumstances["data_sha256"] = getattr(sources.train.dataset, "sha256", None)
     learner = assemble.build_learner(settings, device, sources.train)
     check_objective(settings["objective"], learner.task.metric_name)
+    note_loaded(circumstances, settings, code[1])
     origin = resume.Origin(dict(settings), circumstances, source.patched_files(code[1]))
     plan = assemble.make_plan(settings, len(sources.train))
     state = take_up(folder, learner, origin, code[1], request, summary, shards, plan.total_steps)
@@ -76,6 +82,8 @@ def carry_out(
     if shards.writes_record:
         journal = Journal(folder, learner, plan, asdict(origin), state)
     introduce(journal, settings, learner, plan, progress, shards)
+    if lacking := source.warning(circumstances["git"]):
+        journal.say(f"warning: {lacking}")
     try:
         if shards.writes_record and settings.get("logger"):
             open_loggers(folder, settings, journal)
@@ -97,6 +105,17 @@ def open_loggers(folder: Path, settings: Settings, journal: Journal) -> None:
 
     run = loggers.Run(folder, settings, loggers.history(folder))
     journal.observers.append(loggers.open_all(run, journal.say))
+
+
+def note_loaded(circumstances: dict[str, Any], settings: Settings, patch: bytes) -> None:
+    """Note what the classes of the run brought along: distributions, and code in no record."""
+    root, git = source.project_root(), circumstances["git"]
+    circumstances["versions"] |= loaded.more_versions(settings, root)
+    recorded = source.recorded_files(root, git["commit"], source.patched_files(patch))
+    if recorded is None:  # no code is, and the record says so
+        return
+    lacks = git["lacks"] | loaded.unrecorded(recorded, settings["trusted_packages"], root)
+    circumstances["git"] = git | {"dirty": bool(patch or lacks), "lacks": lacks}
 
 
 def check_objective(name: str, metric_name: str) -> None:

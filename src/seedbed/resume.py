@@ -7,7 +7,7 @@ works on it, or did so last; `resumes` in summary.json says what each resume cha
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ _TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_
 # Files of a checkout that a training process does not read: it has config.yaml.
 _NEUTRAL_FILES = (
     ".*", "*.md", "LICENSE", "Makefile", "configs/*", "docs/*", "requirements*", "scripts/*",
-    "tests/*", "train.py",
+    "tests/*", "train.py", "*.err", "*.log", "*.out",
 )  # fmt: skip
 
 
@@ -251,12 +251,24 @@ def _code_changes(before: Origin, now: Origin) -> Iterator[Change]:
         yield Change("git.commit", commits[0], commits[1], alters_bits=None in trees)
     if trees[0] is not None and trees[1] is not None:
         yield from _differing(trees[0], trees[1], _NEUTRAL_FILES)
+    known = {path for tree in trees for path in tree or ()}
+    for change in _differing(_lacking(before), _lacking(now), ()):
+        path = change.key.removeprefix(_LACKS)
+        is_code = path.startswith("src/") or path.endswith(".py") or path in known
+        yield replace(change, alters_bits=is_code)
 
 
 def _files(origin: Origin) -> dict[str, str] | None:
     """Return the short blob id of each file of the code; None if git does not have the commit."""
     commit = origin.environment["git"]["commit"]
-    committed = source.files(source.project_root(), commit) if commit else None
-    if committed is None:
-        return None
-    return {path: blob[:12] for path, blob in {**committed, **origin.patched}.items() if blob}
+    found = source.recorded_files(source.project_root(), commit, origin.patched)
+    return None if found is None else {path: blob[:12] for path, blob in found.items()}
+
+
+def _lacking(origin: Origin) -> dict[str, str]:
+    """Return what the record says of code that it lacks, by path."""
+    lacks = origin.environment["git"].get("lacks") or {}
+    return {f"{_LACKS}{path}": reason for path, reason in lacks.items()}
+
+
+_LACKS = "git.lacks."

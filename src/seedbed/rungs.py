@@ -13,7 +13,7 @@ class Rung:
     keys: tuple[str, ...]
 
 
-_CODE = ("git.commit", "code:*.py", "code:*.c*")
+_CODE = ("git.commit", "code:*.py", "code:*.c*", "git.lacks.*")
 _MACHINE = (
     *("trainer.device", "device", "trainer.precision", "trainer.compile", "determinism.name"),
     *("determinism.on_nondeterministic", "determinism.*", "flags.*", "versions.torch*"),
@@ -22,12 +22,13 @@ _MACHINE = (
 _DATA = (
     "data.name",
     "data_sha256*",
+    "files_sha256.*",
     "seeds.split",
     "data.train*",
     "code:*/data/*.py",
 )
 _LOADING = "data.[!evt]*"  # the rest of data.*, without evaluation, validation and test
-_MODEL = ("model.*", "code:*/models/*.py")
+_MODEL = ("files_sha256.*", "model.*", "code:*/models/*.py")
 _TASK = ("data.task*", "code:*/tasks.py")
 _PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed.py")
 _STEP = (
@@ -35,6 +36,7 @@ _STEP = (
     *("trainer.max_steps", "code:*/schedules.py", "code:*/training.py"),
 )
 _FORWARD = (
+    "files_sha256.*",  # weights to start from
     *("seeds.init", "seeds.dropout", "seed", "determinism.seeding", *_MODEL, *_TASK, *_PARTS),
     *(*_CODE, *_MACHINE),
 )
@@ -63,7 +65,14 @@ RUNGS = {
                 *_DATA,
                 "determinism.seeding",
             ),
-            *("versions.torchvision", "versions.numpy", "env.PYTHONHASHSEED", _LOADING, *_CODE),
+            *(
+                "versions.torchvision",
+                "versions.pillow",
+                "versions.numpy",
+                "env.PYTHONHASHSEED",
+                _LOADING,
+                *_CODE,
+            ),
             *("determinism.worker_threads", "versions.*"),
         ),
     ),

@@ -12,13 +12,12 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import launch, record, resume, source
+from seedbed import launch, loaded, record, resume, source
 from seedbed.errors import InputError
 
 PLAN = "sweep.json"
@@ -34,7 +33,6 @@ _CODE = ("_target_", "custom_search_space", "setup", "runtime_env", "\n")
 # What `train.py` and going on say themselves.
 _OURS = ("hydra.sweep.dir", "hydra.run.dir", "hydra.mode", "hydra.job.env_set.SEEDBED_",
          "hydra.job.config.override_dirname.exclude_keys")  # fmt: skip
-_PACKAGES = ("torch", "torchvision", "numpy", "mlxtend")
 
 _held = ExitStack()  # the lock of the sweep that this process leads, to its end
 
@@ -191,19 +189,11 @@ def _options(folder: Path, plan: Mapping[str, Any]) -> list[str]:
 def _code() -> dict[str, Any]:
     """Return the code that is here and the versions of what it stands on, without importing it."""
     git, patch = source.snapshot(source.project_root())
-    versions = {name: _version(name) for name in _PACKAGES}
     return {
         "git": git,
         "patched": source.patched_files(patch),
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": {"python": platform.python_version(), **loaded.versions()},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _origin(code: dict[str, Any]) -> resume.Origin:
