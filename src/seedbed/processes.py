@@ -155,7 +155,7 @@ class Processes:
             self._store.set("written", "")
         else:
             self._appears("written", self._timeout_seconds)
-        signals.leave_to_parent()
+        signals.ignore()
         dist.destroy_process_group()
 
     def _culprit(self, partner: int) -> int:

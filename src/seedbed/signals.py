@@ -29,7 +29,7 @@ def release() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def leave_to_parent() -> None:
+def ignore() -> None:
     """Ignore stop signals, from now on and those that were held back."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

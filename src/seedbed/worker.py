@@ -53,6 +53,7 @@ class Stop:
         if self.signal is None:
             self.signal, self._since = number, time.monotonic()
         elif time.monotonic() - self._since > 1:
+            signals.ignore()  # what is left to do is to say how it ended
             raise KeyboardInterrupt
 
 

@@ -259,7 +259,7 @@ def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int
     Ctrl-C in a terminal, and a cluster's SIGTERM, reach the whole process group; the workers must
     live until the training process has saved its checkpoint, and end with it.
     """
-    signals.leave_to_parent()
+    signals.ignore()
     threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
     determinism.apply(level, threads=1)
 
