@@ -27,7 +27,7 @@ from hydra.errors import OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import compose, config, launch, launchers, sweep_resume
+from seedbed import compose, config, launch, launchers, signals, sweep_resume
 from seedbed.callbacks import SweepFolder
 from seedbed.errors import InputError, exit_status
 
@@ -39,6 +39,7 @@ def train(composed: DictConfig) -> float | None:
     if not HydraConfig.get().launcher._target_.endswith(".BasicLauncher"):
         share_the_machine()
     try:
+        launch.require_name("hydra.run.dir", HydraConfig.get().run.dir)
         resolved = config.resolve(composed)
         config.check(resolved)
         going_on = HydraConfig.get().job.env_set.get(sweep_resume.GO_ON)
@@ -49,7 +50,7 @@ def train(composed: DictConfig) -> float | None:
         status = 2
     is_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
     # A failed job does not take the others with it; Ctrl-C is for all that are still to come.
-    if status in launch.INTERRUPTED or (status != 0 and not is_sweep):
+    if status in signals.INTERRUPTED or (status != 0 and not is_sweep):
         sys.exit(status)
     objective = launch.objective(folder)
     return None if math.isnan(objective) else objective  # None: Optuna counts a failed trial
@@ -66,6 +67,8 @@ def share_the_machine() -> None:
 
 def discard_if_empty(folder: Path) -> None:
     """Remove the folder that Hydra made for a run that never was."""
+    if folder == Path.cwd():  # which somebody else made
+        return
     with contextlib.suppress(OSError):
         folder.rmdir()
 

@@ -18,7 +18,8 @@ Of a sweep, finished runs are kept, interrupted and failed ones resumed, missing
 the launcher that it had or the one named now. Code that changed since it was started is refused,
 and words of its command that can name code have to be said again (the refusal lists them).
 
-exit status: 0 finished, 1 runs of a sweep failed, 2 it cannot go on, 130 or 143 interrupted again
+exit status: 0 finished, 1 runs of a sweep failed, 2 it cannot go on, 129, 130 or 143
+interrupted again
 """
 
 import argparse

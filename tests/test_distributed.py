@@ -405,14 +405,16 @@ def test_ranks_with_the_same_weights_go_on() -> None:
     [
         ((2, 143, 2), 2),
         ((1, 2, 2, 2), 1),
-        ((2, -signal.SIGKILL, 2), 137),
+        ((-signal.SIGKILL, 2, 2), 137),
+        ((2, -signal.SIGKILL, 2), 2),
+        ((2, -signal.SIGSEGV), 139),
         ((143, 143), 143),
         ((-signal.SIGTERM, 2), 2),
         ((-signal.SIGTERM, -signal.SIGTERM), 143),
     ],
 )
 def test_the_exit_status_is_that_of_the_cause(codes: tuple[int, ...], status: int) -> None:
-    """A death explains failures, a crash explains lost connections; torchrun's SIGTERM nothing."""
+    """A death explains failures, a crash lost connections; what torchrun ends later nothing."""
     assert torchrun.status_of(codes) == status
 
 

@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 import train
-from seedbed import compose, launch, record
+from seedbed import compose, launch, record, signals
 from seedbed.errors import InputError
 from tests.running import ROOT, command
 
@@ -150,7 +150,7 @@ class TestRunPassingSignals:
         )
         assert run(program) == 128 + number
 
-    @pytest.mark.parametrize("number", launch.STOP_SIGNALS)
+    @pytest.mark.parametrize("number", signals.STOP_SIGNALS)
     def test_signals_are_passed_on(self, number: signal.Signals, tmp_path: Path) -> None:
         """The process is told, ends as it likes, and its status is returned."""
         ready = tmp_path / "ready"
@@ -173,12 +173,12 @@ class TestRunPassingSignals:
     ) -> None:
         """A process that is not ready yet is not killed by it; one that is not shielded is."""
         program = (
-            "import os, signal, sys\nfrom pathlib import Path\nfrom seedbed import launch\n"
+            "import os, signal, sys\nfrom pathlib import Path\nfrom seedbed import signals\n"
             "os.kill(os.getpid(), signal.SIGTERM)\n"  # before anybody handles it
             "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
-            "launch.release_signals()\n"
+            "signals.release()\n"
         )
-        assert run(program, held=launch.STOP_SIGNALS) == 7
+        assert run(program, starting=signals.held()) == 7
         assert run(program) == 128 + signal.SIGTERM
 
     def test_ranks_of_the_callers_do_not_reach_a_training_process(self) -> None:
@@ -188,9 +188,9 @@ class TestRunPassingSignals:
 
     def test_handlers_are_put_back(self) -> None:
         """After the run, signals mean what they meant before."""
-        before = [signal.getsignal(number) for number in launch.STOP_SIGNALS]
+        before = [signal.getsignal(number) for number in signals.STOP_SIGNALS]
         run("pass")
-        assert [signal.getsignal(number) for number in launch.STOP_SIGNALS] == before
+        assert [signal.getsignal(number) for number in signals.STOP_SIGNALS] == before
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
     def test_a_launchers_thread_may_run_it(self) -> None:

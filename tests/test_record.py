@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,75 @@ def test_one_process_works_on_a_run(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     assert works_on(tmp_path)
+
+
+def test_reading_the_folder_keeps_the_lock(tmp_path: Path) -> None:
+    """A logger that archives the run folder opens and closes .lock in the same process."""
+    code = LOCKED + "shutil.make_archive('../all', 'tar'); print('read', flush=True); input()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import shutil; " + code],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "read\n"
+    assert not works_on(tmp_path)
+    process.communicate("\n")
+    assert works_on(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_killed_run_is_free_although_a_loader_worker_lives_on(
+    method: str, tmp_path: Path
+) -> None:
+    """However it was started: workers, and what serves them, do not keep the lock."""
+    code = (
+        "import multiprocessing, os, sys, time; from pathlib import Path\n"
+        "from seedbed import record\n"
+        "def work(pid):\n    pid.value = os.getpid(); time.sleep(60)\n"
+        "if __name__ == '__main__':\n"
+        "    with record.lock(Path('.')):\n"
+        f"        context = multiprocessing.get_context('{method}')\n"
+        "        pid = context.Value('i')\n"
+        "        context.Process(target=work, args=[pid]).start()\n"
+        "        while not pid.value: time.sleep(0.01)\n"
+        "        print(pid.value, flush=True); time.sleep(60)\n"
+    )
+    (tmp_path / "program.py").write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    assert not works_on(tmp_path)
+    process.kill()
+    process.wait()
+    try:
+        assert works_on(tmp_path)
+        os.kill(child, 0)  # raises if it did not live on
+    finally:
+        os.kill(child, 9)
+        process.stdout.close()
+
+
+def test_a_run_folder_in_its_place_is_told_from_one_that_is_not(tmp_path: Path) -> None:
+    """Moved away, or another is in its place; negative control: back again, and one not held."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with record.lock(folder):
+        record.require_in_place(folder)
+        folder.rename(tmp_path / "moved")
+        for _ in range(2):
+            with pytest.raises(InputError, match="moved or deleted"):
+                record.require_in_place(folder)
+            folder.mkdir(exist_ok=True)
+            (folder / ".lock").touch()
+        shutil.rmtree(folder)
+        (tmp_path / "moved").rename(folder)
+        record.require_in_place(folder)
+    record.require_in_place(tmp_path / "nobody's")
 
 
 def test_a_child_that_outlives_the_process_does_not_keep_the_lock(tmp_path: Path) -> None:

@@ -780,3 +780,65 @@ def test_a_run_that_is_to_end_before_its_checkpoint_is_refused(
     assert len(error.splitlines()) == 1
     assert content(folder) == before
     assert work(folder) == 0
+
+
+def test_the_patch_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> None:
+    """Resumed again from the same step, or from an earlier one, what came between made no step."""
+    source_patch = tmp_path / "source.patch"
+    source_patch.write_bytes(b"A: steps 1 to 200")
+    for patch, step in ((b"B", 200), (b"C", 200), (b"D", 150)):
+        restart.keep_patch(tmp_path, patch, step)
+        source_patch.write_bytes(patch)
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("source_until_*")}
+    assert kept == {"source_until_step_200.patch": b"A: steps 1 to 200"}
+    restart.keep_patch(tmp_path, b"E", 300)  # twin: D made steps
+    assert (tmp_path / "source_until_step_300.patch").read_bytes() == b"D"
+
+
+def test_best_weights_of_a_continuation_that_was_given_up_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed after a validation; resumed in another way, best.pt is what the checkpoint says."""
+    folder = begun(tmp_path / "run")
+    original = checkpoint.save
+    last = folder / "checkpoints" / "last.pt"
+
+    def deadly(state: dict[str, Any], path: Path) -> None:
+        original(state, path)
+        if path.name == "best.pt" and state["step"] == 8:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", deadly)
+        with pytest.raises(Killed):
+            work(folder)
+    known = checkpoint.load(last)["progress"]["best_step"]
+    assert known == 4
+    assert work(folder, StopAt(1), settings={"optimizer.lr": 3.0}, allow_changed=True) == 143
+    weights = {path.name: checkpoint.load(path)["step"] for path in last.parent.glob("best*")}
+    assert weights == {"best.pt": known, "best_of_step_8.pt": 8}
+    assert "best.pt was of step 8" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_the_picture_is_drawn_leaves_a_run_that_can_be_finished(
+    whole: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The line says how; the record says that it has not finished."""
+
+    def interrupted(_folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    folder, stop = begun(tmp_path / "run"), StopAt()
+    stop.signal = None
+    with monkeypatch.context() as patch:
+        patch.setattr(plots, "loss_curve", interrupted)
+        assert work(folder, stop) == 143
+    out = capsys.readouterr().out
+    assert "finished" not in out
+    assert out.endswith(f"resume it: python scripts/resume.py {folder}\n")
+    assert record.read_summary(folder)["status"] == "running"
+    assert work(folder) == 0
+    assert differences(whole(), folder) == []

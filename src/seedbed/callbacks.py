@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from seedbed import launchers, sweep_resume
+from seedbed import launch, launchers, sweep_resume
 from seedbed.errors import InputError
 
 
@@ -21,6 +21,7 @@ class SweepFolder(Callback):
         """Check what the sweep is started with, and note its folder."""
         folder = Path(config.hydra.sweep.dir)
         try:
+            launch.require_name("hydra.sweep.dir", config.hydra.sweep.dir)
             launchers.prepare(config.hydra)
             sweep_resume.begin(folder, config.hydra)
         except InputError as error:  # Hydra would make a warning of it

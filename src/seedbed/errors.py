@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import IO, Any
 
 
 class InputError(Exception):
@@ -21,6 +22,7 @@ def exit_status(main: Callable[[], int]) -> int:
         What `main` returns; 2 after an `InputError`; 130 after Ctrl-C; 141 when the
         reader of our output went away (`command | head`), as a shell reports it.
     """
+    open_closed_streams()
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as train.py has it while it imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,6 +33,28 @@ def exit_status(main: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; give it somewhere to write.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output(sys.stdout)
         return 141
+
+
+def discard_output(stream: IO[Any]) -> None:
+    """Let a stream that nobody reads any more end in nothing, also when Python flushes it at exit.
+
+    Processes that are started later inherit that.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def open_closed_streams() -> None:
+    """Open the standard streams that this process was started without (`>&-`) on /dev/null.
+
+    Otherwise the next file that is opened, one of a record maybe, would be where C code prints.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere == descriptor:  # the lowest that is free; else a library took ours
+                os.set_inheritable(nowhere, True)
+            setattr(sys, name, open(nowhere, "r" if name == "stdin" else "w", closefd=False))

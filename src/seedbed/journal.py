@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from seedbed import capture, checkpoint, fingerprint, record
+from seedbed import best, capture, checkpoint, fingerprint, record
 from seedbed.errors import InputError
 from seedbed.training import Evaluation, Learner, Plan, Progress
 
@@ -90,8 +90,9 @@ class Journal:
 
         Raises:
             InputError: a loss was not finite. Nothing is saved from there on, so the last
-            checkpoint is a good one.
+            checkpoint is a good one. Or the run folder is no longer where it was.
         """
+        record.require_in_place(self._folder)
         if not self._pending:
             return
         losses = torch.stack([loss for _, loss, _ in self._pending]).tolist()
@@ -119,10 +120,10 @@ class Journal:
         name = self._learner.task.metric_name
         self.last |= {"validation_loss": result.loss, f"validation_{name}": result.metric}
         self._append([self._row("validation", progress.step, result)])
-        best = " (best so far)" if is_best else ""
+        mark = " (best so far)" if is_best else ""
         self.say(
             f"epoch {progress.step / self._plan.steps_per_epoch:<4g} step {progress.step}  "
-            f"validation loss {result.loss:.4f}  {name} {result.metric:.4f}{best}"
+            f"validation loss {result.loss:.4f}  {name} {result.metric:.4f}{mark}"
         )
         if is_best:
             state = {
@@ -131,10 +132,11 @@ class Journal:
                 "metric": result.metric,
                 **capture.capture_model(self._learner.model),
             }
-            checkpoint.save(state, self._folder / "checkpoints" / checkpoint.BEST)
+            best.save(state, self._folder / "checkpoints")
 
     def note_test(self, progress: Progress, result: Evaluation) -> None:
         """Write down the evaluation at the end, with each sample's prediction."""
+        record.require_in_place(self._folder)
         name = self._learner.task.metric_name
         self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
         self._append([self._row("test", progress.step, result)])
@@ -175,6 +177,7 @@ class Journal:
             },
         }
         checkpoint.save(state, self._folder / "checkpoints" / checkpoint.LAST)
+        best.settle(self._folder / "checkpoints")
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the progress bar."""

@@ -5,24 +5,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import determinism, record, source
+from seedbed import determinism, record, signals, source
 from seedbed.config import is_trusted
 from seedbed.errors import InputError
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # A training process that finds these works with others; ours are told anew by our own torchrun.
 _RANKS = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT"),
 )
-INTERRUPTED = {128 + number: number for number in STOP_SIGNALS}
 
 
 def start(config: DictConfig, folder: Path) -> int:
@@ -70,6 +68,15 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
                 f"{run}: expected environment variables that configs/determinism names, got {name} "
                 "in the record; if it is harmless, name it in a level there"
             )
+
+
+def require_name(key: str, folder: str) -> None:
+    """Raise InputError for a folder without a name: Hydra would take the current one for it."""
+    if not str(folder).strip():
+        raise InputError(
+            f"{key}: expected a folder, got an empty name; give it one, or set the variable of the "
+            "shell that it comes from"
+        )
 
 
 def claim(folder: Path, config: DictConfig) -> None:
@@ -125,7 +132,7 @@ def run_worker(
     that Ctrl-C reaches it. A process killed by signal N gives 128 + N, as in a shell.
     """
     command = worker_command(config, folder, request)
-    return run_passing_signals(command, alone(environment), held=STOP_SIGNALS)
+    return run_passing_signals(command, alone(environment), signals.held())
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
@@ -134,13 +141,15 @@ def alone(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_passing_signals(
-    command: Sequence[str], environment: Mapping[str, str], held: Sequence[int] = ()
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    starting: AbstractContextManager[None] | None = None,
 ) -> int:
-    """Run a command with SIGINT and SIGTERM passed on to it; return its exit status.
+    """Run a command with stop signals passed on to it; return its exit status.
 
     Args:
-        held: signals that wait until the command lets them through (`release_signals`), because
-            it handles them, but not in its first moments.
+        starting: the context that it is started in; `signals.held()` for a command that handles
+            signals, but not in its first moments.
     """
     process: subprocess.Popen[bytes] | None = None
     pending: list[int] = []
@@ -152,32 +161,27 @@ def run_passing_signals(
             process.send_signal(number)
 
     with _handlers(pass_on):
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # the command inherits it
-        process = subprocess.Popen(command, env=dict(environment))
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with starting or nullcontext():
+            process = subprocess.Popen(command, env=dict(environment))
         for number in pending:
             process.send_signal(number)
         status = process.wait()
     return status if status >= 0 else 128 - status
 
 
-def release_signals() -> None:
-    """Let the signals through that `run_passing_signals` held back for this process."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-
 @contextmanager
 def _handlers(handler: Any) -> Iterator[None]:
-    """Handle SIGINT and SIGTERM for a while; threads other than the first cannot, and do not."""
+    """Handle stop signals for a while; threads other than the first cannot, and do not."""
+    heeded = signals.heeded()
     try:
-        before = [signal.signal(number, handler) for number in STOP_SIGNALS]
+        before = [signal.signal(number, handler) for number in heeded]
     except ValueError:  # not the main thread: a launcher's
         yield
         return
     try:
         yield
     finally:
-        for number, previous in zip(STOP_SIGNALS, before, strict=True):
+        for number, previous in zip(heeded, before, strict=True):
             signal.signal(number, previous)
 
 

@@ -6,7 +6,6 @@ outlives each of them. Tensors travel through a process group: gloo's, or NCCL's
 
 import os
 import pickle
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from seedbed import signals
 from seedbed.errors import InputError, Interrupted
 
 T = TypeVar("T")
@@ -155,8 +155,7 @@ class Processes:
             self._store.set("written", "")
         else:
             self._appears("written", self._timeout_seconds)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        signals.ignore()
         dist.destroy_process_group()
 
     def _culprit(self, partner: int) -> int:

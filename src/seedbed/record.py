@@ -4,9 +4,9 @@ import csv
 import fcntl
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -229,56 +229,58 @@ class Table:
         self._file.close()
 
 
+_held: dict[Path, IO[str]] = {}  # the lock file of each run that this process holds
+
+
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Hold the run for this process alone; the system lets go of it when the process dies."""
-    with open(folder / ".lock", "a") as file:
+    with open(folder / ".lock", "a") as file:  # for writing, which NFS wants
         try:
-            # Not flock: loader workers would inherit it, and may outlive the training process.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
+            # Not lockf: whoever reads the folder in this process, and closes .lock, would end it.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise InputError(
                 f"{folder}: expected a run that no process works on, got one that is still alive; "
                 "wait for it, or stop it"
             ) from None
-        yield
+        except OSError as error:
+            raise InputError(
+                f"{folder}: expected a file system with locks, got {error.strerror}; choose a "
+                "folder on another one"
+            ) from None
+        _held[folder] = file
+        _share_no_lock()
+        try:
+            yield
+        finally:
+            _held.pop(folder, None)
 
 
-class Tee:
-    """A terminal stream whose text goes to train.log too."""
+@cache
+def _share_no_lock() -> None:
+    """Let children that are forked, such as loader workers, close locks: they may outlive us."""
 
-    def __init__(self, stream: IO[str], log: IO[str]) -> None:
-        self.stream = stream
-        self._log = log
+    def close() -> None:
+        while _held:
+            _held.popitem()[1].close()
 
-    def write(self, text: str) -> int:
-        """Write to the terminal, and to the log as far as the disk lets us."""
-        with suppress(OSError, ValueError):  # the disk is full, or the log is closed
-            self._log.write(text)
-        return self.stream.write(text)
-
-    def flush(self) -> None:
-        """Flush both."""
-        with suppress(OSError, ValueError):
-            self._log.flush()
-        self.stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+    os.register_at_fork(after_in_child=close)
 
 
-@contextmanager
-def tee_output(path: Path) -> Iterator[IO[str]]:
-    """Copy what the process prints into a file, after what the file holds already; yield it."""
-    stdout, stderr = sys.stdout, sys.stderr
-    log = open(path, "a", buffering=1)
-    sys.stdout, sys.stderr = Tee(stdout, log), Tee(stderr, log)
+def require_in_place(folder: Path) -> None:
+    """Raise InputError if a folder that this process holds is no longer at its path."""
+    if folder not in _held:
+        return
     try:
-        yield log
-    finally:
-        sys.stdout, sys.stderr = stdout, stderr
-        with suppress(OSError):
-            log.close()
+        found = os.path.samestat(os.stat(folder / ".lock"), os.fstat(_held[folder].fileno()))
+    except OSError:
+        found = False
+    if not found:
+        raise InputError(
+            f"{folder}: expected the run folder, and .lock in it, to stay, got them moved or "
+            "deleted; resume the run by scripts/resume.py where the folder is now"
+        )
 
 
 def _first_line(error: BaseException) -> str:

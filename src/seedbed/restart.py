@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import capture, checkpoint, record, resume, training
+from seedbed import best, capture, checkpoint, record, resume, training
 from seedbed.errors import InputError
 
 
@@ -48,6 +48,7 @@ def take_up(
     if restored is not None:
         note(folder, restored, summary)
         keep_patch(folder, patch, restored.state["progress"]["step"])
+    restore_best(folder / "checkpoints", restored, origin)
     if request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     record.write_circumstances(folder, origin.environment, patch)
@@ -57,10 +58,28 @@ def take_up(
 
 
 def keep_patch(folder: Path, patch: bytes, step: int) -> None:
-    """Keep the patch of the code that made the steps so far, if the next ones have another."""
-    path = folder / "source.patch"
+    """Keep the patch of the code that made the steps so far, if the next ones have another.
+
+    If one is kept that reaches as far, it made them: the code since then has left no step behind.
+    """
+    path, prefix = folder / "source.patch", "source_until_step_"
+    kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.patch")]
+    if any(number.isdecimal() and int(number) >= step for number in kept):
+        return
     if path.exists() and path.read_bytes() != patch:
-        os.replace(path, folder / f"source_until_step_{step}.patch")
+        os.replace(path, folder / f"{prefix}{step}.patch")
+
+
+def restore_best(folder: Path, restored: Restored | None, origin: resume.Origin) -> None:
+    """Let the best weights be those that the checkpoint knows of; print what became of others."""
+    if restored is None:  # all starts over, and the tables, too
+        best.restore(folder, 0, comes_again=True)
+        return
+    promised = origin.settings["determinism"]["on_nondeterministic"] == "error"
+    comes_again = promised and not any(change.alters_bits for change in restored.changes)
+    message = best.restore(folder, restored.state["progress"]["best_step"], comes_again)
+    if message:
+        print(f"warning: {message}", flush=True)
 
 
 def load(

@@ -3,7 +3,7 @@
 python -m seedbed.torchrun TORCHRUN_OPTIONS -m seedbed.worker RUN_FOLDER
 
 torchrun exits with 1 whatever its processes exit with. This exits as they did: 2 for a request
-that cannot be served, 130 or 143 after an interruption, 128 + N after a death by signal N.
+that cannot be served, 129, 130 or 143 after an interruption, 128 + N after a death by signal N.
 """
 
 import logging
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from seedbed import launch, record
+from seedbed import record, signals
 from seedbed.errors import InputError, exit_status
 
 # What summary.json says of a run that ended in peace although torchrun was asked to stop it.
@@ -34,7 +34,7 @@ def main() -> int:
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     handle_signals(SignalException)
     try:
-        run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *sys.argv[1:]])
+        run.main(["--signals-to-handle=SIGQUIT", *sys.argv[1:]])
     except ChildFailedError as error:
         return status_of(failure.exitcode for failure in error.failures.values())
     except SignalException as error:
@@ -50,17 +50,19 @@ def main() -> int:
 
 
 def status_of(codes: Iterable[int]) -> int:
-    """Return the exit status of a run whose processes ended with these.
+    """Return the exit status of a run whose processes ended with these, in this order.
 
-    A death by signal (negative) explains the others' failures, and so does a crash (1); but
-    torchrun itself ends those that are left by SIGTERM.
+    A death by signal (negative) explains the others' failures, and so does a crash (1). But when
+    one has failed, torchrun ends the others by SIGTERM, and by SIGKILL where that did not help.
     """
-    code = min(codes, key=lambda code: (code == -signal.SIGTERM, code))
+    first, *later = codes
+    own = [first, *(code for code in later if code not in (-signal.SIGTERM, -signal.SIGKILL))]
+    code = min(own, key=lambda code: (code == -signal.SIGTERM, code))
     return code if code >= 0 else 128 - code
 
 
 def handle_signals(interruption: type[Exception]) -> None:
-    """Let SIGINT and SIGTERM raise what torchrun passes on to its processes.
+    """Let stop signals raise what torchrun passes on to its processes.
 
     One Ctrl-C can come twice, from the terminal and from train.py; torchrun's own handler would
     take the second one for a reason to leave its processes behind.
@@ -72,9 +74,9 @@ def handle_signals(interruption: type[Exception]) -> None:
             since[0] = time.monotonic()
             raise interruption(f"signal {number}", signal.Signals(number))
 
-    for number in launch.STOP_SIGNALS:
+    for number in signals.heeded():
         signal.signal(number, handle)
-    launch.release_signals()
+    signals.release()
 
 
 def status_after(number: int, folder: Path) -> int:

@@ -7,7 +7,6 @@ shall change then. Signals are handled before anything slow is imported.
 """
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -20,15 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, record, resume
+from seedbed import config, ending, launch, record, resume, signals, terminal
 from seedbed.errors import InputError, Interrupted, exit_status
 
 if TYPE_CHECKING:
     from seedbed.processes import Processes
-
-# What a disk says when it will not take any more.
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-
 
 # A checkpoint is there, but whether the run can go on from it is not known yet.
 RESUMING = "resuming"
@@ -40,13 +35,17 @@ class Stop:
     def __init__(self) -> None:
         self.signal: int | None = None
         self._since = 0.0
-        for number in launch.STOP_SIGNALS:
+        for number in signals.heeded():
             signal.signal(number, self._ask)
-        launch.release_signals()
+        signals.release()
 
     def requested(self) -> bool:
-        """Say whether SIGINT or SIGTERM came."""
+        """Return whether a stop signal came."""
         return self.signal is not None
+
+    def status(self) -> int:
+        """Return the exit status of an interrupted run."""
+        return 128 + (self.signal or signal.SIGTERM)  # without a signal: another process got it
 
     def _ask(self, number: int, _frame: object) -> None:
         # One Ctrl-C can come twice, from the terminal and from train.py; a person's second one
@@ -54,6 +53,7 @@ class Stop:
         if self.signal is None:
             self.signal, self._since = number, time.monotonic()
         elif time.monotonic() - self._since > 1:
+            signals.ignore()  # what is left to do is to say how it ended
             raise KeyboardInterrupt
 
 
@@ -87,10 +87,10 @@ def lead(
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise InputError(
-            f"{error.filename}: expected a run folder that can be written, got {error.strerror}; "
-            "copy the folder to where you may write"
-        ) from error
+        explained = ending.explain(error, folder)
+        if explained is None:
+            raise
+        raise InputError(explained) from error
 
 
 def _lead(
@@ -102,15 +102,25 @@ def _lead(
 ) -> int:
     with record.lock(folder):
         before = resume.require_unfinished(folder)
-        with record.tee_output(folder / "train.log") as log:
+        with terminal.tee_output(folder / "train.log") as log:
             length = log.tell()
             summary = opening(folder, settings, before)
             status = run(folder, settings, request, stop, summary, processes)
-            if summary["status"] == RESUMING:
-                log.truncate(length)  # the run did not go on, and its record stays as it was
-            else:
-                conclude(folder, summary)
+            if summary["status"] != RESUMING:
+                return conclude(folder, summary, status, stop)
+            log.truncate(length)  # the run did not go on, and its record stays as it was
+        if status in signals.INTERRUPTED:
+            print(f"interrupted before it went on\n{ending.how_to_resume(folder)}", flush=True)
     return status
+
+
+def conclude(folder: Path, summary: dict[str, Any], status: int, stop: Stop) -> int:
+    """Complete the record and print how the run ended; return the exit status."""
+    try:
+        return ending.conclude(folder, summary, status)
+    except KeyboardInterrupt:
+        print(f"interrupted at the very end\n{ending.how_to_resume(folder)}", flush=True)
+        return stop.status()
 
 
 def work_with_others(
@@ -140,7 +150,7 @@ def work_with_others(
     except InputError as error:
         ours.note_failure(str(error))
         raise
-    if status == 0 or status in launch.INTERRUPTED:
+    if status == 0 or status in signals.INTERRUPTED:
         ours.leave()
     return status
 
@@ -185,18 +195,12 @@ def run(
         _train(folder, settings, request, stop, summary, processes)
     except (Interrupted, KeyboardInterrupt):
         _note(summary, "interrupted", None)
-        return 128 + (stop.signal or signal.SIGTERM)  # without a signal: another process got it
+        return stop.status()
     except InputError as error:
         return _fail(summary, str(error), processes)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-            place = error.filename or folder
-            return _fail(
-                summary,
-                f"{place}: expected room on the disk, got {error.strerror}; free some, then go on "
-                f"with `python scripts/resume.py {folder}`",
-                processes,
-            )
+        if isinstance(error, OSError) and (explained := ending.explain(error, folder)):
+            return _fail(summary, explained, processes)
         # A defect, here or in the user's code: it deserves its traceback.
         reason, is_ours = _first_failure(f"{type(error).__name__}: {error}", processes)
         if is_ours and not isinstance(error, BrokenPipeError):  # who read what we print went away
@@ -245,33 +249,6 @@ def _fail(summary: dict[str, Any], error: str, processes: "Processes | None") ->
 def _first_failure(reason: str, processes: "Processes | None") -> tuple[str, bool]:
     """Return why the run failed, and whether it is on us to say so: the first process to fail."""
     return (reason, True) if processes is None else processes.note_failure(reason)
-
-
-def conclude(folder: Path, summary: dict[str, Any]) -> None:
-    """Write the summary, draw the loss curve, and say how it ended."""
-    # A run that is killed while its picture is drawn has not finished, and can go on.
-    unfinished = "running" if summary["status"] == "finished" else summary["status"]
-    try:
-        record.write_json(folder / "summary.json", summary | {"status": unfinished})
-        if (folder / "metrics.csv").exists():
-            from seedbed import plots
-
-            plots.loss_curve(folder)
-        record.write_json(folder / "summary.json", summary)
-    except OSError as error:
-        if summary["status"] != "failed":  # or a full disk is the reason, and was named
-            print(f"warning: {folder}: the record is not complete, {error}", file=sys.stderr)
-    if summary["status"] == "failed" or "steps" not in summary:
-        print(f"{summary['status']}; the record is in {folder}", flush=True)
-        return
-    values = ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
-    print(
-        f"{summary['status']} after {summary['steps']} steps in {summary['seconds']:.1f} s "
-        f"({summary['samples_per_second']:.0f} samples/s)\n{values}\n"
-        f"weights {summary['fingerprints']['weights']}  "
-        f"ladder {summary['fingerprints']['ladder']}\n{folder}",
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

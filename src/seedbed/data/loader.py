@@ -9,12 +9,12 @@ import atexit
 import itertools
 import multiprocessing
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from seedbed import determinism, rng
+from seedbed import determinism, rng, signals
 
 SPLITS = ("train", "validation", "test")
 _PIPED_BYTES = 1 << 20
@@ -191,9 +191,21 @@ def _workers(
         generator=torch.Generator().manual_seed(0),
     )
     try:
-        yield from loader
+        yield from _start(loader, how.start_method)
     finally:
         say_no_more.send(None)
+
+
+def _start(loader: DataLoader[Batch], start_method: str) -> Iterator[Batch]:
+    """Start loader workers with stop signals held back: while they import, none can ignore them.
+
+    What serves them inherits that for good: a forkserver, and a resource tracker.
+    """
+    with signals.held():
+        if start_method != "fork":
+            resource_tracker.ensure_running()  # which lets SIGINT and SIGTERM through again
+        with signals.held():
+            return iter(loader)
 
 
 _loading: WeakSet[Connection] = WeakSet()
@@ -247,8 +259,7 @@ def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int
     Ctrl-C in a terminal, and a cluster's SIGTERM, reach the whole process group; the workers must
     live until the training process has saved its checkpoint, and end with it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signals.ignore()
     threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
     determinism.apply(level, threads=1)
 

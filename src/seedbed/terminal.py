@@ -1,0 +1,77 @@
+"""What a process prints: to its terminal as long as there is one, and to train.log."""
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from seedbed.errors import discard_output
+
+
+class Terminal:
+    """A stream that goes on without its terminal once that was closed."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, unless the terminal is gone."""
+        with self._as_long_as_it_is_there():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, unless the terminal is gone."""
+        with self._as_long_as_it_is_there():
+            self._stream.flush()
+
+    @contextmanager
+    def _as_long_as_it_is_there(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            discard_output(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Tee:
+    """A terminal stream whose text goes to train.log too."""
+
+    def __init__(self, stream: Terminal, log: IO[str]) -> None:
+        self.stream = stream
+        self._log = log
+
+    def write(self, text: str) -> int:
+        """Write to the terminal, and to the log as far as the disk lets us."""
+        with suppress(OSError, ValueError):  # the disk is full, or the log is closed
+            self._log.write(text)
+        return self.stream.write(text)
+
+    def flush(self) -> None:
+        """Flush both."""
+        with suppress(OSError, ValueError):
+            self._log.flush()
+        self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def tee_output(path: Path) -> Iterator[IO[str]]:
+    """Copy what the process prints into a file, after what the file holds already; yield it."""
+    before = sys.stdout, sys.stderr
+    log = open(path, "a", buffering=1)
+    sys.stdout, sys.stderr = (Tee(Terminal(stream), log) for stream in before)
+    try:
+        yield log
+    finally:
+        sys.stdout, sys.stderr = before
+        with suppress(OSError):
+            log.close()
