@@ -16,7 +16,7 @@ BENCH := .venv-bench
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-kills test-cluster test-loggers test-emulated test-gpu guarantees benchmark lint format lock
+.PHONY: help install train test test-avx2 test-kills test-cluster test-loggers test-emulated test-gpu guarantees benchmark lint format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,9 @@ train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every
 
 test: $(INSTALLED)  ## Run every test that needs no more than this
 	$(ON_CPU) $(RUN) -m pytest -n 2 --dist worksteal
+
+test-avx2: $(INSTALLED)  ## Run the tests that depend on the processor as if it had no more than AVX2
+	$(ON_CPU) ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(RUN) -m pytest -m processor
 
 test-kills: $(INSTALLED)  ## Kill runs and sweeps at random moments and compare what they resume to
 	$(ON_CPU) $(RUN) tests/end_to_end/kill_anywhere.py --kills 100

@@ -93,7 +93,7 @@ def name_by_what_varies(overrides: list[str]) -> list[str]:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException:
         return []  # Hydra will say what is wrong with it
-    compose.refuse_groups_without_option(parsed)
+    compose.refuse(parsed)
     fixed = sorted({each.key_or_group for each in parsed if not each.is_sweep_override()})
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"] if fixed else []
 
@@ -123,6 +123,12 @@ def explain(error: Exception) -> InputError | None:
     if isinstance(error, compose.COMPOSITION_ERRORS):
         return compose.explain(error)
     explained = launchers.explain(error)
+    if (
+        explained is None
+        and compose.is_of_hydra(error)
+        and isinstance(error, ValueError | AssertionError)
+    ):
+        return compose.explain(error)
     if explained is None and isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         return InputError(  # from Hydra, which makes the folders
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "

@@ -96,7 +96,7 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
         rungs = ", ".join(RUNGS[rung].name for rung in result.rungs)
         yield f"SAME at every step compared ({result.steps:,}): {rungs}"
         if found:
-            yield "\nWhat differs all the same"
+            yield "\nDifferences that changed no bit"
     else:
         first, *more = causes.explain(result.difference, found)
         yield f"DIFFERS at {first}"

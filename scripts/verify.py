@@ -115,7 +115,11 @@ def report(outcome: Outcome) -> Iterator[str]:
     if difference is not None and level.get("determinism.on_nondeterministic") != "error":
         yield f"note: determinism={level.get('determinism.name')} does not promise equal bits"
     if found:
-        yield "\nDiffers too, but explains nothing" if difference else "\nWhat differs all the same"
+        yield (
+            "\nDiffers too, but explains nothing"
+            if difference
+            else "\nDifferences that changed no bit"
+        )
         yield from causes.table(found)
 
 

@@ -7,6 +7,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # One thread, because tests share the machine; few steps, because bits show at once.
+# `make test-avx2` takes instructions from the processor; a preset that sets these variables itself
+# takes them from the configuration alone.
+INSTRUCTIONS = tuple(
+    f"++determinism.env.{name}={os.environ[name]}"
+    for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+    if name in os.environ
+)
 QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_steps=1")
 
 
@@ -29,7 +36,8 @@ def train(
     folder: Path, *overrides: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `python train.py` into a folder."""
-    return command("train.py", f"hydra.run.dir={folder}", *overrides, environment=environment)
+    words = (f"hydra.run.dir={folder}", *INSTRUCTIONS, *overrides)
+    return command("train.py", *words, environment=environment)
 
 
 def trained(folder: Path, *overrides: str, environment: dict[str, str] | None = None) -> Path:

@@ -27,6 +27,20 @@ def test_nested_targets_are_built_and_arguments_kept() -> None:
     assert built.weight.shape == (4, 2, 3)
 
 
+def test_a_class_can_be_an_argument() -> None:
+    """`_partial_` hands on the class itself, or one with arguments; without it, it is built."""
+    norm = {"_target_": "torch.nn.BatchNorm2d", "_partial_": True}
+    spec = {"_target_": "torchvision.models.resnet18", "norm_layer": {**norm, "momentum": 0.5}}
+    assert build.build(spec, "model", TRUSTED).bn1.momentum == 0.5
+    assert build.build({**spec, "norm_layer": norm}, "model", TRUSTED).bn1.momentum == 0.1
+    with pytest.raises(InputError, match=r"model\.norm_layer: expected arguments of BatchNorm2d"):
+        build.build({**spec, "norm_layer": {**norm, "momentun": 0.5}}, "model", TRUSTED)
+    with pytest.raises(InputError, match=r"model\.norm_layer\._target_: expected a class"):
+        build.build({**spec, "norm_layer": {**norm, "_target_": "os.system"}}, "model", TRUSTED)
+    with pytest.raises(InputError, match=r"model\.norm_layer: expected the arguments"):
+        build.build({**spec, "norm_layer": {"_target_": norm["_target_"]}}, "model", TRUSTED)
+
+
 def test_positional_arguments_come_first() -> None:
     """An optimizer gets its parameters."""
     parameter = torch.nn.Parameter(torch.zeros(2))

@@ -285,9 +285,9 @@ def test_each_rung_is_explained() -> None:
 @pytest.mark.parametrize(
     ("rung", "first"),
     [
-        ("sample_ids", "seeds.order"),
-        ("batch", "seeds.augment"),
-        ("loss", "seeds.init"),
+        ("sample_ids", "seed"),
+        ("batch", "seed"),
+        ("loss", "seed"),
         ("gradients", "determinism.cudnn.benchmark"),
         ("weights", "optimizer.lr"),
         ("optimizer", "optimizer.lr"),
@@ -309,6 +309,66 @@ def test_the_likeliest_cause_comes_first(tmp_path: Path, rung: str, first: str) 
     ]
 
     assert first == ranked[0]
+
+
+def test_the_seed_that_was_changed_is_named_and_not_what_follows_it() -> None:
+    """A stream's own seed is named; so are threads, and not the variables that carry them."""
+
+    def ranked(rung: str, **changed: tuple[object, object]) -> list[str]:
+        pairs = {key.replace("__", "."): values for key, values in changed.items()}
+        found = [causes.Change("configuration", key, *values) for key, values in pairs.items()]
+        return [change.key for change in causes.rank(Difference(1, rung, "", ""), found)]
+
+    streams = {f"seeds__{stream}": (0, 1) for stream in ("order", "init", "dropout")}
+    assert ranked("sample_ids", seed=(0, 1), **streams) == ["seed"]
+    assert ranked("loss", seed=(0, 1), **streams) == ["seed"]
+    assert ranked("loss", **streams) == ["seeds.init", "seeds.dropout"]
+    assert ranked("sample_ids", seed=(0, 1), seeds__order=(0, 7)) == ["seeds.order", "seed"]
+    threads = {"determinism__threads": (2, 1), "determinism__env__OMP_NUM_THREADS": ("2", "1")}
+    assert ranked("gradients", **threads) == ["determinism.threads"]
+    threads["determinism__env__OMP_NUM_THREADS"] = ("2", "4")
+    assert "determinism.env.OMP_NUM_THREADS" in ranked("gradients", **threads)
+
+
+def test_code_comes_after_settings_and_code_apart_last(tmp_path: Path) -> None:
+    """The number of threads is the cause; no class of the runs comes from the last file."""
+    names = ("apart/model.py", "my_project/model.py", "seedbed/models/cnn.py")
+    patch = "".join(
+        f"diff --git a/src/{name} b/src/{name}\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
+        for name in names
+    )
+    ours = {"model": {"_target_": "my_project.model.Net"}}
+    a = write_run(tmp_path / "a", config=ours)
+    b = write_run(tmp_path / "b", config={**ours, "determinism": {"threads": 1}}, patch=patch)
+    found = causes.changes(compare.read(a), compare.read(b))
+    ranked = [change.key for change in causes.rank(Difference(1, "gradients", "", ""), found)]
+
+    assert ranked[0] == "determinism.threads"
+    assert ranked[-1] == "src/apart/model.py"
+    assert set(ranked[1:-1]) == {"src/my_project/model.py", "src/seedbed/models/cnn.py"}
+
+
+def test_an_argument_of_a_class_is_named_where_nothing_known_differs() -> None:
+    """An optimizer of one's own can change a loss; negative control: a setting of the engine."""
+    difference = Difference(3, "loss", "", "", equal_through=2)
+    own = causes.Change("configuration", "optimizer.fault", None, "weight_bit")
+    known = causes.Change("configuration", "trainer.log_every_steps", 1, 2)
+
+    assert causes.rank(difference, [own, known]) == [own]
+    text = "\n".join(causes.explain(difference, [own, known]))
+    assert "No difference that is known to act there; what classes were given differs" in text
+    assert "optimizer.fault" in text
+    assert "Nothing recorded explains it" in "\n".join(causes.explain(difference, [known]))
+
+
+def test_what_torchrun_says_to_its_processes_is_no_difference(tmp_path: Path) -> None:
+    """An identifier that is new each time is left out; a variable of the user's is not."""
+    env = {"TORCHELASTIC_RUN_ID": "x", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_LOGS": "y"}
+    a = write_run(tmp_path / "a")
+    b = write_run(tmp_path / "b", environment={"env": env})
+    found = causes.changes(compare.read(a), compare.read(b))
+
+    assert [change.key for change in found] == ["env.TORCH_LOGS"]
 
 
 def test_weights_that_were_equal_once_do_not_blame_the_initial_weights() -> None:

@@ -150,10 +150,11 @@ def side(name: str = "run A", compile: bool = False, **trainer: Any) -> explain.
     return explain.Side(name, settings, Path("nowhere"), LADDER, {})
 
 
-def beside(of: explain.Side, loss: str = "b", rung: str = "loss") -> str:
+def beside(of: explain.Side, loss: str = "b", rung: str = "loss", same_code: bool = True) -> str:
     """Return what is said of a replay whose second loss is `loss`."""
     replayed = trace.Trace(0, [LADDER[0], {"step": "2", "loss": loss}], [])
-    return "\n".join(explain._beside_record(of, replayed, Difference(2, rung, "", "")))
+    difference = Difference(2, rung, "", "")
+    return "\n".join(explain._beside_record(of, replayed, difference, same_code))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,9 @@ def test_a_replay_accuses_nobody_of_what_it_leaves_out(
     assert [each for each in omitted if f"the replay leaves out {each}" not in text] == []
     assert ("the configurations do not explain it" in text) == (not omitted)
     assert ("a bit flipped in memory" in beside(sides[1], loss="c")) == (not omitted)
+    other_code = beside(sides[1], loss="c", same_code=False)
+    assert "the code of the records differs" in other_code
+    assert "a bit flipped in memory" not in other_code
 
 
 def test_what_was_measured_in_a_step_is_no_evaluation() -> None:
@@ -266,6 +270,48 @@ class Frozen:
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.transform(torch.ones(2)), index
+
+
+class Biased(nn.Module):
+    """Changes a bias in its forward pass, if asked to, through a view of it."""
+
+    def __init__(self, write: Callable[[Tensor], object] | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.write = nn.Conv2d(1, 4, 3), write
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.write is not None:
+            with torch.no_grad():
+                self.write(self.conv.bias)  # type: ignore[arg-type]
+        return self.conv(x)
+
+
+def nudge(bias: Tensor) -> None:
+    bias[3] = torch.nextafter(bias[3], torch.tensor(9.0))
+
+
+@pytest.mark.parametrize(
+    ("write", "operation"),
+    [
+        (nudge, "aten.nextafter"),
+        (lambda bias: bias[1:].mul_(2), "aten.mul_"),
+        (lambda bias: bias.data.view(2, 2)[0].fill_(7), "aten.fill_"),
+        (lambda bias: bias.detach()[2:].add_(1), "aten.add_"),
+    ],
+)
+def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], operation: str) -> None:
+    """The operation that wrote is blamed, not the next one, which only read the weight."""
+    traces = []
+    for model in (Biased(None), Biased(write)):
+        with traced(model) as events:
+            model(torch.zeros(1, 1, 5, 5))  # gives the bias alone
+        traces.append(events)
+    found = first_difference(*traces)
+    assert found is not None
+    assert found.says == "runs in B only"
+    assert found.event.operation.startswith(operation)
+    assert "tests/test_explain.py:" in found.event.place.line
 
 
 def test_a_frozen_data_set_is_noted_and_left_as_it_was() -> None:

@@ -120,7 +120,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize(
-    ("every", "overrides"), [(1, ()), (3, EARLY_STOPPING), (5, ("trainer.precision=bfloat16",))]
+    ("every", "overrides"),
+    [
+        (1, ()),
+        (3, EARLY_STOPPING),
+        # No processor refuses an RNN in bfloat16.
+        pytest.param(
+            *(5, ("trainer.precision=bfloat16", "model=rnn")), marks=pytest.mark.processor
+        ),
+    ],
 )
 def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
     every: int, overrides: tuple[str, ...], whole: Callable[..., Path], tmp_path: Path

@@ -138,6 +138,8 @@ def build_learner(
     model = model.to(device)
     if level["on_nondeterministic"] == "error":
         refusals.check_recurrent_dropout(model, device.type)
+    autocast = trainer["precision"] == "bfloat16"
+    refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("model: expected a model with parameters to train, got none")
@@ -154,7 +156,7 @@ def build_learner(
         optimizer=optimizer,
         task=tasks.make(settings["data"]["task"], trusted),
         device=device,
-        autocast=trainer["precision"] == "bfloat16",
+        autocast=autocast,
         channels_last=level["channels_last"],
         gradient_clip_norm=trainer["gradient_clip_norm"],
         dropout_seed=settings["seeds"]["dropout"] if level["seeding"] else None,

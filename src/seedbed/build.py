@@ -93,10 +93,28 @@ def resolve(target: str, key: str, trusted: Sequence[str]) -> Any:
     return found
 
 
+def _unbuilt(spec: Mapping[str, Any], key: str, trusted: Sequence[str]) -> Any:
+    """Return what `spec._target_` names without calling it, with the other entries bound."""
+    target = resolve(str(spec["_target_"]), key, trusted)
+    arguments = {
+        name: _build_nested(value, f"{key}.{name}", trusted)
+        for name, value in spec.items()
+        if name not in ("_target_", "_partial_")
+    }
+    try:
+        inspect.signature(target).bind_partial(**arguments)
+    except TypeError as error:
+        raise InputError(
+            f"{key}: expected arguments of {target.__name__}, got others ({error}); see its "
+            "signature"
+        ) from None
+    return partial(target, **arguments) if arguments else target
+
+
 def _build_nested(value: Any, key: str, trusted: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
         if "_target_" in value:
-            return build(value, key, trusted)
+            return (_unbuilt if value.get("_partial_") else build)(value, key, trusted)
         return {name: _build_nested(item, f"{key}.{name}", trusted) for name, item in value.items()}
     if isinstance(value, list):
         return [_build_nested(item, f"{key}[{i}]", trusted) for i, item in enumerate(value)]

@@ -1,12 +1,14 @@
 """What can explain a difference: changes of configuration, environment and code, ranked."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Any
 
 from seedbed.compare import Difference, Record
+from seedbed.resume import NEUTRAL_ENVIRONMENT, TORCHRUN
 from seedbed.rungs import CAUSAL_ORDER, RUNGS
 
 _MOST_CHARACTERS = 44
@@ -20,6 +22,14 @@ _LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
 # Whatever these are called, they are arguments: model.time_steps, model.drop_path.
 _ARGUMENTS = ("model.", "optimizer.", "schedule.")
 _FILES = "files_sha256."  # by path; what differs is their content
+# Settings that follow another one, unless somebody gives them a value of their own.
+_FOLLOWERS = (
+    ("seeds.*", "seed"),
+    ("determinism.env.*_NUM_THREADS", "determinism.threads"),
+    ("cpu.threads", "determinism.threads"),
+    ("trainer.device", "determinism.device"),
+    ("model.outputs", "data.outputs"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,7 @@ class Change:
 
     Attributes:
         same_data: both records hold the same digest of the training data.
+        apart: a file of code outside the packages that the runs' classes come from.
     """
 
     kind: str  # configuration, environment or code
@@ -37,10 +48,14 @@ class Change:
     a: Any
     b: Any
     same_data: bool = False
+    apart: bool = False
 
 
 def changes(a: Record, b: Record) -> list[Change]:
-    """Return everything that differs in configuration, environment and code, by key."""
+    """Return everything that differs in configuration, environment and code, by key.
+
+    What torchrun tells its processes is left out: it differs each time.
+    """
     sides = (
         ("configuration", a.config, b.config),
         ("environment", a.environment, b.environment),
@@ -51,35 +66,65 @@ def changes(a: Record, b: Record) -> list[Change]:
         for r in (a, b)
     ]
     same_data = digests[0] == digests[1] and any(digests[0].values())
+    packages = _packages(a) | _packages(b)
     return [
-        Change(kind, key, before.get(key), after.get(key), same_data)
+        Change(kind, key, before.get(key), after.get(key), same_data, apart)
         for kind, before, after in sides
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
+        if before.get(key) != after.get(key) and not _matches(key, TORCHRUN)
+        for apart in [kind == "code" and not key.startswith("git.") and not packages & _parts(key)]
     ]
 
 
 def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     """Return the changes that can explain a difference, likeliest first.
 
-    Where the ladder does not say on which rung the difference arose, the rungs above and below
-    follow the one that was seen. Where data lies comes last: other folders can hold other data.
+    Settings and the environment come before code, and code that the runs' classes do not come from
+    comes after all other. A setting that follows another one is not named beside it. Where the
+    ladder does not say on which rung the difference arose, the rungs above and below follow the one
+    that was seen. Where data lies comes last: other folders can hold other data. If nothing is
+    known to act on the rung, whatever is an argument of a class can.
     """
     found = list(found)
-    settings = {change.key for change in found if change.kind == "configuration"}
+    return _known_causes(difference, found) or [
+        change
+        for change in found
+        if change.key.startswith((*_ARGUMENTS, "data."))
+        and not _is_no_cause(change)
+        and _leader(change, found) is change
+    ]
+
+
+def _known_causes(difference: Difference, found: Sequence[Change]) -> list[Change]:
+    """Return the changes that are known to act where a difference was seen."""
     keys = RUNGS[difference.rung].keys
     if not difference.located:
         keys += tuple(key for rung in CAUSAL_ORDER for key in RUNGS[rung].keys)
     if difference.equal_through is not None:  # weights that were equal once began equal
         keys = tuple(key for key in keys if key != "seeds.init")
-    ranked = [
-        (_is_place(change), place, change.key, change)
-        for change in found
-        if not _is_no_cause(change) and _asked_for(change) not in settings
-        for place in [next((n for n, key in enumerate(keys) if _fits(change, key)), None)]
-        if place is not None
-    ]
-    return [change for *_, change in sorted(ranked, key=lambda item: item[:3])]
+    ranked: dict[str, tuple[tuple[bool, int, int], Change]] = {}
+    for change in found:
+        place = next((n for n, key in enumerate(keys) if _fits(change, key)), None)
+        if place is None or _is_no_cause(change):
+            continue
+        cause = _leader(change, found)
+        of_code = (change.kind == "code") + change.apart
+        order = (_is_place(change), of_code, place)
+        ranked[cause.key] = (min(order, ranked.get(cause.key, (order,))[0]), cause)
+    return [ranked[key][1] for key in sorted(ranked, key=lambda key: (ranked[key][0], key))]
+
+
+def _leader(change: Change, found: Sequence[Change]) -> Change:
+    """Return the setting that a change only follows, or carries out; or the change itself."""
+    settings = {each.key: each for each in found if each.kind == "configuration"}
+    asked_for = settings.get(_asked_for(change) or "")
+    if asked_for is not None:
+        return _leader(asked_for, found)
+    for follower, leader in _FOLLOWERS:
+        above = settings.get(leader)
+        if above is not None and fnmatchcase(change.key, follower) and _same(above, change):
+            return above
+    return change
 
 
 def describe(difference: Difference) -> Iterator[str]:
@@ -105,9 +150,13 @@ def describe(difference: Difference) -> Iterator[str]:
 def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:
     """Say where two records part, what that means, and what can explain it, likeliest first."""
     yield from describe(difference)
+    found = list(found)
     likely = rank(difference, found)
     if likely:
-        yield "\nLikely causes, likeliest first"
+        if _known_causes(difference, found):
+            yield "\nLikely causes, likeliest first"
+        else:
+            yield "\nNo difference that is known to act there; what classes were given differs"
         yield from table(likely)
     else:
         yield (
@@ -140,7 +189,30 @@ def _asked_for(change: Change) -> str | None:
     return {"flags": f"determinism.{rest}", "env": f"determinism.env.{rest}"}.get(kind)
 
 
+def _packages(record: Record) -> set[str]:
+    """Return the names of the packages that a run's classes come from, and of the engine."""
+    named = (k.endswith("_target_") or k == "data.collate" for k in record.config)
+    values = [
+        str(v) for v, is_target in zip(record.config.values(), named, strict=True) if is_target
+    ]
+    return {"seedbed", *(value.partition(".")[0] for value in values)}
+
+
+def _parts(path: str) -> set[str]:
+    return set(PurePosixPath(path).with_suffix("").parts)
+
+
+def _same(one: Change, other: Change) -> bool:
+    return (str(one.a), str(one.b)) == (str(other.a), str(other.b))
+
+
+def _matches(key: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(key, pattern) for pattern in patterns)
+
+
 def _is_no_cause(change: Change) -> bool:
+    if change.kind == "environment" and _matches(change.key, NEUTRAL_ENVIRONMENT):
+        return True
     if change.kind == "code":  # what the training process never imports
         return change.key.startswith(("tests/", "scripts/", "docs/"))
     if change.key == "determinism.fingerprint_every_steps":

@@ -99,6 +99,11 @@ _TARGET = Rule("the dotted name of a class", _is_text, "see docs/extending.md")
 _SEED = _integer(0, MAX_SEED, "try seed=0")
 _DEVICE = Rule("auto, cpu, cuda, cuda:N or mps", _device, "try trainer.device=auto")
 
+
+def _is_hash_seed(value: Any) -> bool:
+    return value is None or value == "random" or (str(value).isdecimal() and int(value) < 2**32)
+
+
 _SHAPE = Rule("a list of integers >= 1", _is_shape, "try [1,28,28]")
 
 # Every key that belongs to Seedbed itself.
@@ -160,6 +165,9 @@ RULES: dict[str, Rule] = {
     "determinism.env": Rule(
         "environment variables with a text or null each", _are_variables, "see configs/determinism/"
     ),
+    "determinism.env.PYTHONHASHSEED": Rule(
+        "an integer from 0 to 4294967295, random or null", _is_hash_seed, "try 0"
+    ),
     "determinism.fingerprint_every_steps": _integer(0, None, "try 1"),
     "trainer.device": _DEVICE,
     "trainer.max_epochs": _integer(1, None, "try trainer.max_epochs=16"),
@@ -196,6 +204,7 @@ OPTIONAL_KEYS = (
     "model.hidden_size",
     "model.layers",
     "model.dropout",
+    "determinism.env.PYTHONHASHSEED",
     "determinism.avx",  # records from before it have none
     "files",  # likewise
 )
@@ -244,9 +253,20 @@ def _show(value: Any) -> str:
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """Return `; did you mean X?`-style advice: the known name most like an unknown one."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}" if close else "see `python train.py --cfg job`"
+    """Return `did you mean X`-style advice: the known name most like an unknown one.
+
+    Of dotted names, those in the same section come first, and are compared by their last parts.
+    """
+    section, _, last = name.rpartition(".")
+    beside = {
+        known.rpartition(".")[2]: known
+        for known in reversed(names)
+        if not section or known.rpartition(".")[0] == section
+    }
+    close = difflib.get_close_matches(last, beside, n=1, cutoff=0.6)
+    elsewhere = [known for known in names if known not in beside.values()]
+    found = [beside[part] for part in close] or difflib.get_close_matches(name, elsewhere, n=1)
+    return f"did you mean {found[0]}" if found else "see `python train.py --cfg job`"
 
 
 def _check_known(tree: Mapping[str, Any], prefix: str = "") -> None:

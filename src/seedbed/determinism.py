@@ -212,6 +212,17 @@ def _get_avx() -> bool | None:
     return capabilities.get("avx")
 
 
+def computes_bfloat16() -> bool:
+    """Return whether this processor has instructions for bfloat16, as oneDNN uses them.
+
+    `ONEDNN_MAX_CPU_ISA` counts. True where PyTorch does not say.
+    """
+    import torch
+
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return asked is None or bool(asked())
+
+
 def _set_interop_threads(value: int) -> None:
     import torch
 

@@ -12,6 +12,7 @@ import torch
 from seedbed import (
     assemble,
     config,
+    determinism,
     environment,
     fingerprint,
     inputs,
@@ -224,6 +225,11 @@ def introduce(
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
         + (f", going on after step {progress.step}" if progress.step else "")
     )
+    if learner.autocast and learner.device.type == "cpu" and not determinism.computes_bfloat16():
+        journal.say(
+            "warning: trainer.precision: this processor has no bfloat16 instructions, so bfloat16 "
+            "takes several times as long as float32"
+        )
 
 
 def summarize(

@@ -95,8 +95,9 @@ def of_runs(
         "" if omitted else ": the configurations do not explain it"
     )
     yield from _told(omitted)
+    same_code = records[0].code == records[1].code
     for side, replayed in zip(sides, traces, strict=True):
-        yield from _beside_record(side, replayed, difference)
+        yield from _beside_record(side, replayed, difference, same_code)
 
 
 def trace_both(sides: Sequence[Side], step: int) -> tuple[list[Trace], int]:
@@ -184,7 +185,9 @@ def _opening(traces: Sequence[Trace], step: int) -> str:
     return f"Step {step} replayed twice from {' and '.join(starts)}, {count:,} events noted"
 
 
-def _beside_record(side: Side, replayed: Trace, difference: Difference) -> Iterator[str]:
+def _beside_record(
+    side: Side, replayed: Trace, difference: Difference, same_code: bool = True
+) -> Iterator[str]:
     """Say whether a replay gives what a record holds, and what follows if it does not."""
     parted = compare.first_difference(side.rows, replayed.rows)
     if not side.rows:
@@ -195,6 +198,8 @@ def _beside_record(side: Side, replayed: Trace, difference: Difference) -> Itera
             yield "  what differs is no part of the step, but of an evaluation after it"
     else:
         yield f"  {side.name}: not as it was recorded, at step {parted.step}, rung {parted.rung}"
-        if not left_out([side]):
+        if not same_code:
+            yield "  the code of the records differs, and can have made the difference: compare it"
+        elif not left_out([side]):
             yield "  what made the difference then is not there any more: look at the causes above,"
             yield "  and for what no record holds: a bit flipped in memory, another process's load"

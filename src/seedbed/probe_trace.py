@@ -26,12 +26,14 @@ class Event:
     """One operation as it ran.
 
     Attributes:
-        inputs, outputs: hashes of the tensors; those changed in place count among the outputs.
+        inputs, outputs: hashes of the tensors; those changed in place count among the outputs, and
+            so do those that they are views of.
         refusal: what deterministic algorithms said when they refused it, or "".
         own_generator: whether it drew from a generator other than torch's global ones.
         numbers: the arguments that are no tensors, as text.
         taken, given: dtype and shape of each input and output, as text.
         names: of the inputs that the model or the optimizer holds, "" for the others.
+        is_view: whether it made nothing but another view of what it was given.
     """
 
     place: Place
@@ -44,6 +46,7 @@ class Event:
     taken: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    is_view: bool = False
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -80,7 +83,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Not every schema says what is changed in place: batch norm's running averages are not in
         # native_batch_norm's.
         after = hashes(taken)
-        given += [t for t, x, y in zip(taken, inputs, after, strict=True) if x != y]
+        changed = [t for t, x, y in zip(taken, inputs, after, strict=True) if x != y]
+        given += changed + [t._base for t in changed if t._base is not None]
         self.events.append(
             Event(
                 *(place, str(func), inputs),
@@ -93,6 +97,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 taken=tuple(map(_shape, taken)),
                 given=tuple(map(_shape, given)),
                 names=names,
+                is_view=_is_view(func),
             )
         )
         if refusal and self._stops:
@@ -217,6 +222,12 @@ def _plain(tensor: Tensor) -> Tensor:
         tensor = tensor.int_repr()
     tensor = tensor.resolve_conj().resolve_neg()
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def _is_view(operation: Any) -> bool:
+    """Return whether an operation gives views: what it returns is what it takes, not written."""
+    returned = [each.alias_info for each in operation._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in returned)
 
 
 def _address(tensor: Tensor) -> int | None:

@@ -80,6 +80,24 @@ def check_recurrent_dropout(model: nn.Module, device_type: str) -> None:
             )
 
 
+def check_precision(model: nn.Module, device_type: str, autocast: bool, supported: bool) -> None:
+    """Refuse an LSTM in bfloat16 on a processor for which oneDNN has none.
+
+    Args:
+        autocast: whether the model computes in bfloat16.
+        supported: what `determinism.computes_bfloat16` returns.
+    """
+    if not autocast or supported or device_type != "cpu" or not torch.backends.mkldnn.enabled:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, nn.LSTM):
+            raise InputError(
+                f"trainer.precision: expected float32 for {name or 'the model'}, an LSTM, on a "
+                "processor without bfloat16 instructions, got bfloat16; choose "
+                "trainer.precision=float32, or determinism.mkldnn.enabled=false, which is slower"
+            )
+
+
 @contextmanager
 def reported(model: nn.Module, say: Callable[[str], None]) -> Iterator[None]:
     """Say once for each operation and place what deterministic algorithms warn of meanwhile."""

@@ -29,7 +29,7 @@ NEUTRAL_KEYS = (
 )
 # What is recorded of the environment but cannot reach a training process's arithmetic: names of
 # places, sizes of the machine (threads are part of the level), what composes configurations.
-_NEUTRAL_ENVIRONMENT = (
+NEUTRAL_ENVIRONMENT = (
     "cpu.cores",
     "env.CUDA_CACHE_PATH",
     "env.CUDA_HOME",
@@ -49,7 +49,7 @@ _NEUTRAL_ENVIRONMENT = (
     "versions.omegaconf",
 )
 # What torchrun tells its processes: another text each time.
-_TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
+TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
 # Files of a checkout that a training process does not read: it has config.yaml.
 _NEUTRAL_FILES = (
     ".*", "*.md", "LICENSE", "Makefile", "configs/*", "docs/*", "requirements*", "scripts/*",
@@ -192,7 +192,7 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     """Return what differs in configuration, environment and code, in this order."""
     return [
         *_differing(record.flatten(before.settings), record.flatten(now.settings), NEUTRAL_KEYS),
-        *_differing(_environment(before), _environment(now), _NEUTRAL_ENVIRONMENT),
+        *_differing(_environment(before), _environment(now), NEUTRAL_ENVIRONMENT),
         *_code_changes(before, now),
     ]
 
@@ -240,7 +240,7 @@ def _environment(origin: Origin) -> dict[str, Any]:
     """Leave out what git and torchrun say, and of the platform all but the C library."""
     kept = {key: value for key, value in origin.environment.items() if key != "git"}
     kept["platform"] = str(kept.get("platform")).rpartition("-with-")[2]
-    return {k: v for k, v in record.flatten(kept).items() if not _matches(k, _TORCHRUN)}
+    return {k: v for k, v in record.flatten(kept).items() if not _matches(k, TORCHRUN)}
 
 
 def _code_changes(before: Origin, now: Origin) -> Iterator[Change]:

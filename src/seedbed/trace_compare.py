@@ -101,11 +101,15 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
 
 
 def _source(events: list[Event], taken: Sequence[int]) -> Event | None:
-    """Return the first of the events that led to what was taken, None if none of them did."""
+    """Return the first of the events that led to what was taken, None if none of them did.
+
+    One that gave a view only made nothing, and is passed over.
+    """
     found = None
     for event in reversed(events):
         if set(event.outputs) & set(taken):
-            found, taken = event, [*taken, *event.inputs]
+            found = found if event.is_view else event
+            taken = [*taken, *event.inputs]
     return found
 
 

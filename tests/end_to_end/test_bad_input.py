@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from seedbed import checkpoint, record
+import train as train_module
+from seedbed import checkpoint, launch, record, sweep_resume
+from seedbed.errors import exit_status
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
 
@@ -38,6 +41,89 @@ def test_bad_overrides_are_refused(override: str, expected: str, tmp_path: Path)
     message = refusal(train(tmp_path / "run", *override.split()))
     assert expected in message
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def train_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return a way to call train.py in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # train.py sets it; here it is unset again
+
+    def call(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["train.py", f"--config-path={ROOT / 'configs'}", *words])
+        return exit_status(train_module.main)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("model.classes=2", "model.classes: expected a known key, got a new one; did you mean"),
+        ("model.classes=2", "+model.classes=2 adds it"),
+        ("model.hidden_size=8", "got one that this configuration lacks; +model.hidden_size=8 adds"),
+        ("optimizer.foo=3", "or +optimizer.foo=3 adds it"),
+        ("trainer.accumulate_grad_batches=4", "got a new one; see `python train.py --cfg job`"),
+        ("trainer.max_epoch=3", "got a new one; did you mean trainer.max_epochs"),
+        ("lr=0.1", "lr: expected a known key, got a new one; did you mean optimizer.lr"),
+        ("model=resnet", "model: expected one of cnn, lstm, rnn, got resnet; see configs/model/"),
+        ("~seed", "seed: expected a value, since hydra.run.dir refers to it, got none; set it"),
+        ("~data", "data.name: expected a value, since "),
+        ("~seed=3", "seed: expected the value that it has, got another to delete (The value"),
+        ("~determinism determinism.threads=1", "got one that this configuration lacks; leave its"),
+        ("+seed=1", "seed: expected a new key after +, got one that is there; write seed=1"),
+        ("+model=cnn", "model: expected one option of the group, got two; write model=OPTION"),
+        ("model=cnn,lstm", "model: expected one value, got cnn,lstm; add --multirun"),
+        ("hydra.run.dir=null", "hydra.run.dir: expected a configuration that Hydra can compose,"),
+        ("hydra.job.chdir=abc", "chdir=abc (Value 'abc' is not a valid bool (type str))"),
+        ("hydra.verbose=5", "overrides: expected a configuration that Hydra can compose, got "),
+        ("--resolve", "The --resolve flag can only be used in conjunction with --cfg"),
+        ("--config-dir=/nonexistent", "--config-dir: expected a folder, got /nonexistent, where"),
+        ("=1", "overrides: expected Hydra's key=value syntax, got =1; write a key before the ="),
+        ("hydra=null", "hydra: expected an option of the group, got hydra=null; see `python"),
+        ("hydra/launcher=null", "expected an option of the group, got hydra/launcher=null; see `"),
+        ("seed 0", "expected Hydra's key=value syntax, got seed without =; write key=value"),
+        (
+            "determinism.env.PYTHONHASHSEED=abc",
+            "determinism.env.PYTHONHASHSEED: expected an ",
+        ),
+        ("seed=[", "got seed=[; quote values with special characters"),
+    ],
+)
+def test_what_hydra_cannot_compose_is_refused_in_one_truthful_line(
+    words: str,
+    expected: str,
+    train_here: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each mistake has its own advice; to quote values is the advice for one of them alone."""
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(train_here(*words.split()))
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert ": expected " in line
+    assert ", got " in line
+    assert expected in line
+    assert ("quote values" in line) == (words == "seed=[")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_configuration_that_is_right_is_started(
+    train_here: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: the same way of calling train.py gets to the training process."""
+    started: list[Path] = []
+
+    def start(_config: object, folder: Path, _going_on: object) -> int:
+        started.append(folder)
+        return 0
+
+    monkeypatch.setattr(sweep_resume, "run_job", start)
+    monkeypatch.setattr(launch, "objective", lambda folder: 0.0)
+    assert train_here(f"hydra.run.dir={tmp_path / 'run'}") == 0
+    assert started == [tmp_path / "run"]
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,7 @@ def test_other_levels_start_from_the_same_weights_and_order(
         assert before["batch"] == after["batch"]
 
 
+@pytest.mark.processor
 def test_bfloat16_repeats(tmp_path: Path) -> None:
     """The other precision keeps the promise too, and is another computation."""
     runs = [trained(tmp_path / name, "trainer.precision=bfloat16") for name in "ab"]
