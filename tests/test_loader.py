@@ -109,7 +109,7 @@ class Circumstances(Noisy):
 class OddTensors(Noisy):
     """A batch of tensors of many kinds, in mappings and tuples."""
 
-    def fetch(self, ids: Any, _key: int | None) -> tuple[Any, Tensor]:
+    def fetch(self, ids: Any, _draws: Any) -> tuple[Any, Tensor]:
         image = torch.rand(4, 1, 6, 5)
         kinds = {
             "one channel, last": image.as_strided(image.shape, (30, 1, 5, 1)),
@@ -308,17 +308,18 @@ def test_evaluation_draws_the_same_every_time() -> None:
 
 
 def test_evaluation_does_not_augment() -> None:
-    """A data set that loads whole batches gets a key in training only."""
-    keys: list[int | None] = []
+    """A data set that loads whole batches gets draws in training only, those of the epoch."""
+    drawn: list[Any] = []
 
     class Fetching(Noisy):
-        def fetch(self, ids: NDArray[np.int64], key: int | None) -> tuple[Tensor, Tensor]:
-            keys.append(key)
+        def fetch(self, ids: NDArray[np.int64], draws: Any) -> tuple[Tensor, Tensor]:
+            drawn.append(draws and draws.uniform(2).tolist())
             return torch.zeros(len(ids)), torch.zeros(len(ids))
 
     for split in loader.SPLITS:
         Source(Fetching(), split, seed=0)[Position(2, np.array([1]))]
-    assert keys == [rng.key(0, "augment", 2), None, None]
+    expected = rng.Draws(rng.key(0, "augment", 2), np.array([1])).uniform(2)
+    assert drawn == [expected.tolist(), None, None]
 
 
 @pytest.mark.parametrize("how", [IN_THIS_PROCESS, WAYS["2 workers"]])

@@ -64,7 +64,7 @@ class DrawsInFetch(Honest):
     def __init__(self) -> None:
         self.scale = np.random.random()  # and when it is built
 
-    def fetch(self, ids: np.ndarray, key: int | None) -> tuple[Tensor, Tensor]:
+    def fetch(self, ids: np.ndarray, draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
         return torch.ones(len(ids), 1, 4, 4) * np.random.random(), torch.from_numpy(ids % 3)
 
 

@@ -18,7 +18,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from seedbed import assemble, build, config, experiment, fingerprint, record, resume
+from seedbed import assemble, build, config, experiment, fingerprint, record, resume, rng
 from seedbed.data import loader
 from seedbed.data.loader import Loading, Source
 from seedbed.data.part import Part
@@ -254,7 +254,7 @@ class Draws(Dataset[Any]):
 class Global(Draws):
     """A data set whose `fetch` draws from a global generator, against the page's advice."""
 
-    def fetch(self, ids: Any, augment_key: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def fetch(self, ids: Any, draws: rng.Draws | None) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.rand(len(ids)), torch.zeros(len(ids))
 
 

@@ -60,7 +60,7 @@ class Source(Dataset[Batch]):
         """Wrap a data set.
 
         Args:
-            dataset: map-style; with a method `fetch(ids, augment_key)` it loads whole batches.
+            dataset: map-style; with a method `fetch(ids, draws)` it loads whole batches.
                 If it says `same_bits_with_any_threads` (itself or its class, not one that it
                 derives from), it gets as many as the process has.
             split: one of SPLITS; samples of different splits have different randomness.
@@ -98,9 +98,10 @@ class Source(Dataset[Batch]):
         # Evaluation draws the same numbers every time: what is measured stays the same.
         place = (self._split, epoch if training else 0)
         if hasattr(self.dataset, "fetch"):
-            key = rng.key(self._seed, "augment", epoch) if training else None
+            key = rng.key(self._seed, "augment", epoch)
+            draws = rng.Draws(key, ids) if training else None
             self._key_globals(*place, -1, int(ids[0]))
-            inputs, targets = self.dataset.fetch(ids, key)
+            inputs, targets = self.dataset.fetch(ids, draws)
         else:
             samples = [self._sample(place, int(i)) for i in ids]
             self._key_globals(*place, -1, int(ids[0]))
