@@ -23,6 +23,7 @@ from seedbed.data.adding import AddingProblem
 from seedbed.data.augment import ShiftAndRotate
 from seedbed.data.loader import Batch, Loading, Position, Source
 from seedbed.data.mnist5k import MNIST5k
+from seedbed.data.tensors import map_tensors, tensors_of
 from tests.running import command
 
 # Five workers are more than this machine may have cores.
@@ -151,7 +152,7 @@ def positions(first: int = 0, last: int = STEPS, seed: int = 0) -> Iterator[Posi
 
 def hashes(batches: Iterable[Batch]) -> list[int]:
     """Return the fingerprint of each batch: ids, inputs and targets."""
-    return [int(fingerprint.of_tensors(loader.tensors_of(batch))) for batch in batches]
+    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
 
 
 def loaded(source: Source, how: Loading = IN_THIS_PROCESS, first: int = 0) -> list[int]:
@@ -399,7 +400,7 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
 
     def told(how: Loading) -> list[Any]:
         source = Source(OddTensors(), "train", seed=0)
-        tensors = loader.tensors_of(next(loader.load(source, positions(last=1), how, LEVEL)))
+        tensors = tensors_of(next(loader.load(source, positions(last=1), how, LEVEL)))
         return [
             (t.dtype, t.shape, t.is_sparse or t.stride(), int(fingerprint.of_tensors([t])))
             for t in tensors
@@ -495,7 +496,7 @@ def test_nested_tensors_are_all_found() -> None:
     """Tuples, named tuples, lists and mappings are walked in order; the rest is left alone."""
     tensors = [torch.tensor(i) for i in range(5)]
     nested = {"a": (tensors[0], [tensors[1]]), "b": Pair(tensors[2], tensors[3]), "c": "text"}
-    assert [int(t) for t in loader.tensors_of((nested, tensors[4]))] == [0, 1, 2, 3, 4]
-    doubled = loader.map_tensors(lambda t: t * 2, nested)
+    assert [int(t) for t in tensors_of((nested, tensors[4]))] == [0, 1, 2, 3, 4]
+    doubled = map_tensors(lambda t: t * 2, nested)
     assert isinstance(doubled["b"], Pair)
     assert (int(doubled["b"].right), doubled["c"]) == (6, "text")

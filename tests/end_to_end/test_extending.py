@@ -22,6 +22,7 @@ from seedbed import assemble, build, config, experiment, fingerprint, record, re
 from seedbed.data import loader
 from seedbed.data.loader import Loading, Source
 from seedbed.data.part import Part
+from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
 from tests.running import ROOT, refusal
 
@@ -217,7 +218,7 @@ def hashes(dataset: Any, workers: int, collate: Any = None, keyed: bool = True) 
     source = Source(dataset, "train", 0, collate, keyed)
     positions = loader.training_positions(30, 5, 0, 0, 8)
     batches = loader.load(source, positions, Loading(workers), LEVEL)
-    return [int(fingerprint.of_tensors(loader.tensors_of(batch))) for batch in batches]
+    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
 
 
 @pytest.mark.usefixtures("user_code")
