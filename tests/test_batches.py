@@ -5,16 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 from torch.utils.data import Dataset
 
-from seedbed import fingerprint, tasks, training
+from seedbed import assemble, fingerprint, rng, tasks, trace_data, training
 from seedbed.data import loader
 from seedbed.data.loader import Batch, Loading, Source
+from seedbed.data.mnist5k import MNIST5k
 from seedbed.data.tensors import map_tensors, move, tensors_of
+from seedbed.errors import InputError
 from seedbed.shards import Shards
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -211,3 +214,97 @@ def test_a_step_is_the_same_from_any_number_of_workers(
         return found
 
     assert rungs(0) == rungs(2)
+
+
+class Squares(Dataset[Any]):
+    """Images of four classes."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.full((1, 4, 4), float(index)), index % 4
+
+
+def is_even(samples: Samples) -> tuple[Tensor, Tensor]:
+    images, classes = zip(*samples, strict=True)
+    return torch.stack(images), torch.tensor(classes) % 2
+
+
+def settings(**data: Any) -> dict[str, Any]:
+    spec = {"_target_": f"{__name__}.Squares"}
+    return {
+        "data": {"train": spec, "validation": spec, "test": None, "batch_size": 4, **data},
+        "seeds": {"augment": 0, "data": 0},
+        "determinism": {"seeding": True},
+        "trusted_packages": ["tests", "seedbed.data", "torchvision.transforms"],
+    }
+
+
+def mixing(transform: str, **arguments: Any) -> dict[str, Any]:
+    spec = {"_target_": f"torchvision.transforms.v2.{transform}", "num_classes": 4, **arguments}
+    return {"_target_": "seedbed.data.collate.Transformed", "transform": spec}
+
+
+def first_batch(source: Source, workers: int = 0) -> Batch:
+    positions = loader.training_positions(12, 4, 0, 0, 1)
+    return next(loader.load(source, positions, Loading(workers), LEVEL))
+
+
+@pytest.mark.parametrize("transform", ["MixUp", "CutMix"])
+def test_mixing_is_for_training_alone(transform: str) -> None:
+    """Training gets mixed images and soft targets, with any workers; evaluation gets neither."""
+    sources = assemble.build_sources(settings(training_collate=mixing(transform)))
+    mixed, there = first_batch(sources.train), first_batch(sources.train, workers=2)
+    assert hashes([there]) == hashes([mixed])
+    assert mixed.targets.shape == (4, 4)
+    plain = assemble.build_sources(settings())
+    assert first_batch(plain.train).targets.shape == (4,)
+    for split in ("validation", "test"):
+        evaluated = first_batch(getattr(sources, split))
+        assert hashes([evaluated]) == hashes([first_batch(getattr(plain, split))])
+
+
+def test_collate_takes_arguments_and_a_name() -> None:
+    """A class of a mapping is built, a function is named; training's own goes first."""
+    both = settings(collate=f"{__name__}.is_even", training_collate=mixing("MixUp", alpha=0.5))
+    sources = assemble.build_sources(both)
+    assert first_batch(sources.train).targets.is_floating_point()
+    assert first_batch(sources.validation).targets.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"collate": {"_target_": f"{__name__}.Squares"}}, r"data\.collate: expected what can be"),
+        ({"training_collate": "torch.load"}, r"data\.training_collate\._target_: expected a class"),
+        (
+            {
+                "train": {"_target_": "seedbed.data.mnist5k.MNIST5k", "split": "train", "seed": 0},
+                "training_collate": mixing("MixUp"),
+            },
+            r"data\.training_collate: expected a data set without fetch, got MNIST5k",
+        ),
+    ],
+)
+def test_what_cannot_collate_is_refused(data: dict[str, Any], message: str) -> None:
+    """Neither ignored nor left to fail in the first step."""
+    assert hasattr(MNIST5k, "fetch")
+    with pytest.raises(InputError, match=message):
+        assemble.build_sources(settings(**data))
+
+
+def test_the_metric_of_soft_targets_is_that_of_the_likeliest_class() -> None:
+    """As many classes as samples are not broadcast; hard targets give the same metric."""
+    task, outputs = tasks.Classification(), torch.eye(4)
+    soft = torch.tensor([[0.6, 0.4, 0, 0], [0.7, 0.3, 0, 0], [0, 0, 0.9, 0.1], [0, 0, 0.8, 0.2]])
+    assert task.metric(outputs, soft).tolist() == [1, 0, 1, 0]
+    assert task.metric(outputs, soft.argmax(1)).tolist() == [1, 0, 1, 0]
+    assert task.loss(outputs, soft).isfinite()
+
+
+def test_a_trace_tells_other_draws_apart() -> None:
+    """What an augmentation is given includes which draws, so that it is not blamed for them."""
+    ids = np.arange(3)
+    first, same, other = (trace_data.hashes_of(rng.Draws(key, ids)) for key in (1, 1, 2))
+    assert first == same != other

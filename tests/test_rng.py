@@ -185,6 +185,13 @@ class TestDraws:
             rows = [draws.uniform(count)[0] for draws in alone]
             assert together.uniform(count).tolist() == np.stack(rows).tolist()
 
+    def test_says_which_draws_come_next(self) -> None:
+        """Explanations tell two by what they print: key and position."""
+        first, second = rng.Draws(1, np.arange(9)), rng.Draws(1, np.arange(9))
+        assert repr(first) == repr(second) != repr(rng.Draws(2, np.arange(9)))
+        first.uniform(1)
+        assert repr(first) != repr(second)
+
 
 class TestPermutation:
     @property_test

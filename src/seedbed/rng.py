@@ -67,6 +67,9 @@ class Draws:
         self._key = key
         self._calls = 0
 
+    def __repr__(self) -> str:
+        return f"Draws(key={self._key}, calls={self._calls})"
+
     def uniform(self, draws: int) -> NDArray[np.float64]:
         """Draw numbers in [0, 1).
 

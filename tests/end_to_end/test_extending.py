@@ -37,6 +37,7 @@ ABOUT = [
     "fashion",
     "sign_sgd",
     "uneven",
+    "mixed",
     "focal",
     "unpool",
     "probe",
@@ -175,8 +176,9 @@ def test_the_logger_of_the_page_is_told_what_the_record_holds(
 
 
 @pytest.mark.usefixtures("user_code")
-def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path) -> None:
-    """FashionMNIST trains from its YAML; the raw files here hold few images, made up."""
+@pytest.mark.parametrize("about", ["fashion", "mixed"])
+def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path, about: str) -> None:
+    """FashionMNIST trains from its YAML, with MixUp and CutMix too; the raw files are made up."""
     raw = tmp_path / "data/FashionMNIST/raw"
     raw.mkdir(parents=True)
     images = np.random.default_rng(0)
@@ -191,7 +193,7 @@ def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path) 
     few += ["data.batch_size=20", f"data.root={tmp_path / 'data'}"]
     ways = {"two": [], "none": ["data.num_workers=0"], "seed": ["seed=1"]}
     ladder = {
-        name: carry_out(project, "fashion", tmp_path / name, *few, *way)["fingerprints"]["ladder"]
+        name: carry_out(project, about, tmp_path / name, *few, *way)["fingerprints"]["ladder"]
         for name, way in ways.items()
     }
     assert ladder["two"] == ladder["none"]
