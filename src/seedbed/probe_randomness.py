@@ -148,11 +148,8 @@ def _call_in_progress(frame: types.FrameType) -> ast.Call | None:
         source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
         for call in ast.walk(ast.parse(source)):
             if isinstance(call, ast.Call):
-                lines, columns = (
-                    (call.lineno, call.end_lineno),
-                    (call.col_offset, call.end_col_offset),
-                )
-                if place == (*lines, *columns):
+                columns = call.col_offset, call.end_col_offset
+                if place == (call.lineno, call.end_lineno, *columns):
                     return call
     return None
 

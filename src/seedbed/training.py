@@ -142,10 +142,12 @@ def fit(
 
 
 def explained(learner: Learner, work: Callable[[], T]) -> T:
-    """Do something; where PyTorch refuses an operation, say which one, and what to use instead."""
+    """Do something; where PyTorch refuses an operation or a `view`, raise what to use instead."""
     try:
         return work()
     except RuntimeError as error:
+        if learner.channels_last and refusals.is_view(error):
+            raise refusals.explain_view(error, learner.model) from None
         if not refusals.is_refusal(error):
             raise
         raise refusals.explain(error, learner.model, work) from None
