@@ -1,5 +1,7 @@
 """Augmentation: a function of image, sample and key alone, and of what it is told."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,9 @@ from seedbed import rng
 from seedbed.data.augment import ShiftAndRotate
 from seedbed.errors import InputError
 
-KEY = rng.key(0, "augment", 0)
+
+def draws(ids: Iterable[int], epoch: int = 0) -> rng.Draws:
+    return rng.Draws(rng.key(0, "augment", epoch), np.array(list(ids)))
 
 
 def images(count: int, seed: int = 0) -> Tensor:
@@ -23,23 +27,32 @@ def images(count: int, seed: int = 0) -> Tensor:
 def test_an_image_changes_in_the_same_way_in_any_batch(ids: list[int], data: st.DataObject) -> None:
     """A sample's bits do not depend on which other samples are in its batch, or on its place."""
     augment, batch = ShiftAndRotate(2, 10), images(len(ids))
-    together = augment(batch, np.array(ids), KEY)
+    together = augment(batch, draws(ids))
     order = data.draw(st.permutations(range(len(ids))))
-    shuffled = augment(batch[order], np.array(ids)[order], KEY)
+    shuffled = augment(batch[order], draws(np.array(ids)[order]))
     assert torch.equal(shuffled, together[order])
     one = data.draw(st.integers(0, len(ids) - 1))
-    assert torch.equal(
-        augment(batch[one : one + 1], np.array(ids[one : one + 1]), KEY)[0], together[one]
-    )
+    assert torch.equal(augment(batch[one : one + 1], draws([ids[one]]))[0], together[one])
 
 
 def test_samples_and_epochs_change_differently() -> None:
     """Equal images change differently for other ids and other keys (so the law above can fail)."""
     augment, batch = ShiftAndRotate(2, 10), images(1).expand(3, 1, 28, 28)
-    first = augment(batch, np.arange(3), KEY)
-    second = augment(batch, np.arange(3), rng.key(0, "augment", 1))
+    first = augment(batch, draws(range(3)))
+    second = augment(batch, draws(range(3), epoch=1))
     for other in (first[1], first[2], second[0]):
         assert not torch.equal(first[0], other)
+
+
+def test_two_in_a_row_draw_independently() -> None:
+    """A second change of the same kind moves images by other numbers than the first one."""
+    dots = torch.zeros(2000, 1, 29, 29)
+    dots[:, :, 13:16, 13:16] = 1
+    augment, shared = ShiftAndRotate(3, 0), draws(range(2000))
+    first, second = (centre_of_mass(augment(dots, shared)) for _ in range(2))
+    again = centre_of_mass(augment(dots, draws(range(2000))))
+    assert abs(np.corrcoef(first[:, 0], second[:, 0])[0, 1]) < 0.1
+    assert np.corrcoef(first[:, 0], again[:, 0])[0, 1] > 0.99  # negative control
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
@@ -49,7 +62,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            results.append(ShiftAndRotate(2, 10)(images(300), np.arange(300), KEY))
+            results.append(ShiftAndRotate(2, 10)(images(300), draws(range(300))))
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*results)
@@ -58,7 +71,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 def test_no_change_leaves_images_as_they_are() -> None:
     """A shift and an angle of zero at most give the image back, but for rounding."""
     batch = images(4)
-    assert (ShiftAndRotate(0, 0)(batch, np.arange(4), KEY) - batch).abs().max() < 1e-5
+    assert (ShiftAndRotate(0, 0)(batch, draws(range(4))) - batch).abs().max() < 1e-5
 
 
 def centre_of_mass(batch: Tensor) -> Tensor:
@@ -72,7 +85,7 @@ def test_shifts_fill_the_range_and_keep_to_it() -> None:
     """Dots move by up to the largest shift along each axis, evenly in all directions."""
     dots = torch.zeros(2000, 1, 29, 29)
     dots[:, :, 13:16, 13:16] = 1
-    moved = centre_of_mass(ShiftAndRotate(3, 0)(dots, np.arange(2000), KEY)) - 14
+    moved = centre_of_mass(ShiftAndRotate(3, 0)(dots, draws(range(2000)))) - 14
     assert moved.abs().max() < 3.001
     assert (moved.amax(0) > 2.9).all()
     assert (moved.amin(0) < -2.9).all()
@@ -83,7 +96,7 @@ def test_rotations_fill_the_range_and_keep_to_it() -> None:
     """A dot 10 pixels right of the centre moves along its circle, up to the largest angle."""
     dots = torch.zeros(2000, 1, 29, 29)
     dots[:, :, 13:16, 23:26] = 1
-    x, y = (centre_of_mass(ShiftAndRotate(0, 15)(dots, np.arange(2000), KEY)) - 14).unbind(1)
+    x, y = (centre_of_mass(ShiftAndRotate(0, 15)(dots, draws(range(2000)))) - 14).unbind(1)
     degrees = torch.rad2deg(torch.atan2(y, x))
     assert degrees.abs().max() < 15.1
     assert degrees.max() > 14
@@ -94,7 +107,7 @@ def test_rotations_fill_the_range_and_keep_to_it() -> None:
 def test_what_was_outside_is_black() -> None:
     """Shifting a white image brings black in at its border."""
     white = torch.ones(50, 1, 28, 28)
-    assert ShiftAndRotate(4, 0)(white, np.arange(50), KEY).amin() == 0
+    assert ShiftAndRotate(4, 0)(white, draws(range(50))).amin() == 0
 
 
 @pytest.mark.parametrize(

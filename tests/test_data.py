@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from seedbed import rng
 from seedbed.data import mnist5k
 from seedbed.data.adding import AddingProblem
 from seedbed.data.augment import ShiftAndRotate
@@ -68,14 +69,14 @@ def test_pixels_are_normalised() -> None:
 
 
 def test_only_training_augments() -> None:
-    """A key changes images; without one, fetching gives what indexing gives."""
+    """Draws change images; without them, fetching gives what indexing gives."""
     dataset, ids = MNIST5k("train", seed=0, augment=ShiftAndRotate(2, 10)), np.array([5, 3, 999])
     plain, targets = dataset.fetch(ids, None)
     for place, sample_id in enumerate(ids):
         image, target = dataset[int(sample_id)]
         assert torch.equal(image, plain[place])
         assert target == targets[place]
-    changed, same_targets = dataset.fetch(ids, 1)
+    changed, same_targets = dataset.fetch(ids, rng.Draws(1, ids))
     assert not torch.equal(changed, plain)
     assert torch.equal(targets, same_targets)
 
@@ -197,18 +198,18 @@ def test_sequences_that_cannot_be_are_refused(keyword: dict[str, int], message: 
 class Summing(MNIST5k):
     """Adds up all pixels of a batch, which threads share among themselves."""
 
-    def fetch(self, ids: NDArray[np.int64], augment_key: int | None) -> tuple[Tensor, Tensor]:
-        images, labels = super().fetch(ids, augment_key)
+    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
+        images, labels = super().fetch(ids, draws)
         return images * images.sum(), labels
 
 
 def is_same_with_any_threads(dataset: ImageDataset) -> bool:
-    before = torch.get_num_threads()
+    before, ids = torch.get_num_threads(), np.arange(2000)
     batches = []
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            batches.append(dataset.fetch(np.arange(2000), 5)[0])
+            batches.append(dataset.fetch(ids, rng.Draws(5, ids))[0])
     finally:
         torch.set_num_threads(before)
     return torch.equal(*batches)
@@ -234,7 +235,7 @@ def test_images_of_which_nothing_is_known_are_given_one_thread() -> None:
             return False
 
     for unknown in (
-        MNIST5k("train", seed=0, augment=lambda images, ids, key: images),
+        MNIST5k("train", seed=0, augment=lambda images, draws: images),
         MNIST5k("train", seed=0, augment=Derived(2, 10)),
         MNIST5k("train", seed=0, augment=Wondering(2, 10)),
         Summing("train", seed=0),

@@ -23,6 +23,7 @@ from seedbed.data.adding import AddingProblem
 from seedbed.data.augment import ShiftAndRotate
 from seedbed.data.loader import Batch, Loading, Position, Source
 from seedbed.data.mnist5k import MNIST5k
+from seedbed.data.tensors import map_tensors, tensors_of
 from tests.running import command
 
 # Five workers are more than this machine may have cores.
@@ -109,7 +110,7 @@ class Circumstances(Noisy):
 class OddTensors(Noisy):
     """A batch of tensors of many kinds, in mappings and tuples."""
 
-    def fetch(self, ids: Any, _key: int | None) -> tuple[Any, Tensor]:
+    def fetch(self, ids: Any, _draws: Any) -> tuple[Any, Tensor]:
         image = torch.rand(4, 1, 6, 5)
         kinds = {
             "one channel, last": image.as_strided(image.shape, (30, 1, 5, 1)),
@@ -151,7 +152,7 @@ def positions(first: int = 0, last: int = STEPS, seed: int = 0) -> Iterator[Posi
 
 def hashes(batches: Iterable[Batch]) -> list[int]:
     """Return the fingerprint of each batch: ids, inputs and targets."""
-    return [int(fingerprint.of_tensors(loader.tensors_of(batch))) for batch in batches]
+    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
 
 
 def loaded(source: Source, how: Loading = IN_THIS_PROCESS, first: int = 0) -> list[int]:
@@ -308,17 +309,18 @@ def test_evaluation_draws_the_same_every_time() -> None:
 
 
 def test_evaluation_does_not_augment() -> None:
-    """A data set that loads whole batches gets a key in training only."""
-    keys: list[int | None] = []
+    """A data set that loads whole batches gets draws in training only, those of the epoch."""
+    drawn: list[Any] = []
 
     class Fetching(Noisy):
-        def fetch(self, ids: NDArray[np.int64], key: int | None) -> tuple[Tensor, Tensor]:
-            keys.append(key)
+        def fetch(self, ids: NDArray[np.int64], draws: Any) -> tuple[Tensor, Tensor]:
+            drawn.append(draws and draws.uniform(2).tolist())
             return torch.zeros(len(ids)), torch.zeros(len(ids))
 
     for split in loader.SPLITS:
         Source(Fetching(), split, seed=0)[Position(2, np.array([1]))]
-    assert keys == [rng.key(0, "augment", 2), None, None]
+    expected = rng.Draws(rng.key(0, "augment", 2), np.array([1])).uniform(2)
+    assert drawn == [expected.tolist(), None, None]
 
 
 @pytest.mark.parametrize("how", [IN_THIS_PROCESS, WAYS["2 workers"]])
@@ -398,7 +400,7 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
 
     def told(how: Loading) -> list[Any]:
         source = Source(OddTensors(), "train", seed=0)
-        tensors = loader.tensors_of(next(loader.load(source, positions(last=1), how, LEVEL)))
+        tensors = tensors_of(next(loader.load(source, positions(last=1), how, LEVEL)))
         return [
             (t.dtype, t.shape, t.is_sparse or t.stride(), int(fingerprint.of_tensors([t])))
             for t in tensors
@@ -494,7 +496,7 @@ def test_nested_tensors_are_all_found() -> None:
     """Tuples, named tuples, lists and mappings are walked in order; the rest is left alone."""
     tensors = [torch.tensor(i) for i in range(5)]
     nested = {"a": (tensors[0], [tensors[1]]), "b": Pair(tensors[2], tensors[3]), "c": "text"}
-    assert [int(t) for t in loader.tensors_of((nested, tensors[4]))] == [0, 1, 2, 3, 4]
-    doubled = loader.map_tensors(lambda t: t * 2, nested)
+    assert [int(t) for t in tensors_of((nested, tensors[4]))] == [0, 1, 2, 3, 4]
+    doubled = map_tensors(lambda t: t * 2, nested)
     assert isinstance(doubled["b"], Pair)
     assert (int(doubled["b"].right), doubled["c"]) == (6, "text")

@@ -55,6 +55,25 @@ class Unseeded(Honest):
         return float(np.random.default_rng().random())
 
 
+class SeededByIndex(Honest):
+    """A generator of its own for each sample, which has the same numbers every time."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        own = np.random.RandomState(
+            index,
+        )
+        return torch.rand(1, 4, 4) + own.random_sample(), index % 3
+
+
+class Unfixed(Honest):
+    """A generator that somebody forgot to seed."""
+
+    seed = None
+
+    def noise(self) -> float:
+        return float(np.random.RandomState(self.seed).random_sample())
+
+
 class SharedGenerator(Honest):
     def noise(self) -> float:
         return float(SHARED.random())
@@ -64,7 +83,7 @@ class DrawsInFetch(Honest):
     def __init__(self) -> None:
         self.scale = np.random.random()  # and when it is built
 
-    def fetch(self, ids: np.ndarray, key: int | None) -> tuple[Tensor, Tensor]:
+    def fetch(self, ids: np.ndarray, draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
         return torch.ones(len(ids), 1, 4, 4) * np.random.random(), torch.from_numpy(ids % 3)
 
 
@@ -243,6 +262,7 @@ def test_weights_that_start_otherwise_are_found() -> None:
         (OwnGenerator, "data.train.dataset.transform[0]"),
         (SharedGenerator, f"{__name__}.SHARED"),
         (Unseeded, "the operating system's entropy"),
+        (Unfixed, "the operating system's entropy"),
     ],
 )
 def test_randomness_outside_the_streams_is_found_in_data(data: type, drawn: str) -> None:
@@ -250,6 +270,30 @@ def test_randomness_outside_the_streams_is_found_in_data(data: type, drawn: str)
     remarks = examine(settings(data=data))
 
     assert any(r.where == "data.train" and r.what.startswith(drawn) for r in remarks)
+
+
+def test_a_generator_seeded_by_the_sample_gets_no_remark() -> None:
+    """NumPy reads entropy for RandomState(index), too, and drops it."""
+    assert examine(settings(data=SeededByIndex)) == []
+
+
+@pytest.mark.parametrize(
+    ("draw", "noted"),
+    [
+        (lambda: np.random.RandomState(3), 0),
+        (lambda: np.random.RandomState(seed=int("3")), 0),
+        (lambda: np.random.RandomState(), 1),
+        (lambda: np.random.RandomState(None), 1),
+        (lambda: np.random.default_rng(), 1),
+        (lambda: np.random.default_rng(None), 1),
+        (lambda: secrets.token_bytes(4), 1),
+    ],
+)
+def test_only_entropy_that_is_used_is_noted(draw: Callable[[], object], noted: int) -> None:
+    """Whether a call got a seed decides, not whether it read entropy."""
+    with entropy_noted() as lines:
+        draw()
+    assert len(lines) == noted
 
 
 def test_draws_of_whole_batches_and_when_data_is_built_are_keyed() -> None:

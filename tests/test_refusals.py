@@ -151,3 +151,50 @@ def test_an_operation_that_is_refused_beside_the_steps_is_named_too() -> None:
         training.explained(learner, lambda: torch.zeros(3).put_(torch.arange(3), torch.ones(3)))
     with pytest.raises(RuntimeError, match=r"size mismatch|shapes cannot"):
         training.explained(learner, lambda: torch.ones(2, 3) @ torch.ones(2, 3))
+
+
+class Viewing(nn.Module):
+    """Flattens the output of a convolution as many tutorials do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), Flattening())
+        self.head = nn.Linear(2 * 26 * 26, 1)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.head(self.body(images))
+
+
+class Flattening(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.view(images.shape[0], -1)  # flattens
+
+
+def test_a_view_of_images_in_channels_last_is_explained() -> None:
+    """It names module, line and cures; with channels_last=false the model trains."""
+
+    def take_step(channels_last: bool) -> None:
+        device, model = torch.device("cpu"), Viewing()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        learner = training.Learner(
+            model, optimizer, tasks.Regression(), device, channels_last=channels_last
+        )
+        batch = Batch(torch.arange(2), torch.rand(2, 1, 28, 28), torch.rand(2, 1))
+
+        def work() -> None:
+            training.train_step(learner, [batch], 1, Shards(), False, None)
+
+        training.explained(learner, work)
+
+    line = 1 + next(
+        i for i, text in enumerate(open(__file__)) if text.strip().endswith("-1)  # flattens")
+    )
+    cures = r"use reshape or flatten\(1\) there, or set determinism.channels_last=false"
+    with pytest.raises(InputError, match=rf"module body\.1, {__file__}:{line}; {cures}"):
+        take_step(channels_last=True)
+    take_step(channels_last=False)
+
+
+def test_another_error_of_a_model_keeps_its_traceback() -> None:
+    """Negative control: what is no `view` is not explained as one."""
+    assert not refusals.is_view(RuntimeError("shape '[4, 3]' is invalid for input of size 10"))

@@ -1,7 +1,10 @@
 """Randomness is a pure function of (seed, stream, position)."""
 
 import hashlib
+import itertools
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,9 +108,14 @@ class TestUniform:
     @property_test
     @given(KEYS, IDS, st.integers(1, 5))
     def test_is_splitmix64_at_id_times_draws(self, key: int, ids: list[int], draws: int) -> None:
-        """A draw is the upper 53 bits at counter id * draws + j, over 2**53: never 1."""
+        """A draw is the upper 53 bits at counter id * draws + j, over 2**53: never 1.
+
+        SplitMix64's key is the first 64 bits of BLAKE2b of "key:draws".
+        """
+        digest = hashlib.blake2b(f"{key}:{draws}".encode(), digest_size=8).digest()
+        start = int.from_bytes(digest, "little")
         expected = [
-            [(splitmix64(key, i * draws + j) >> 11) * 2.0**-53 for j in range(draws)] for i in ids
+            [(splitmix64(start, i * draws + j) >> 11) * 2.0**-53 for j in range(draws)] for i in ids
         ]
         values = rng.uniform(key, array(ids), draws)
         assert values.tolist() == expected
@@ -143,6 +151,46 @@ class TestUniform:
         columns = np.stack([rng.uniform(key, np.arange(n), 1)[:, 0] for key in keys])
         correlations = np.corrcoef(columns) - np.eye(len(keys))
         assert abs(correlations).max() < 5 / n**0.5
+
+    def test_other_numbers_of_draws_share_none(self) -> None:
+        """One sample's draws are no other sample's draws of another number."""
+        drawn = [rng.uniform(1, np.arange(100), draws).ravel() for draws in range(1, 6)]
+        numbers = np.concatenate(drawn)
+        assert len(np.unique(numbers)) == len(numbers)
+
+
+class TestDraws:
+    def test_each_call_gives_numbers_of_its_own(self) -> None:
+        """Two that draw one after another share no number and have no correlation."""
+        n = 2**14
+        draws = rng.Draws(rng.key(0, "augment", 0), np.arange(n))
+        columns = [draws.uniform(count) for count in (3, 3, 1, 2, 3)]
+        table = np.column_stack(columns)
+        assert len(np.unique(table)) == table.size
+        correlations = np.corrcoef(table.T) - np.eye(table.shape[1])
+        assert abs(correlations).max() < 5 / n**0.5
+
+    def test_two_with_one_key_give_the_same(self) -> None:
+        """Negative control: numbers are equal where they are drawn from two objects."""
+        first, second = (rng.Draws(1, np.arange(9)) for _ in range(2))
+        assert np.array_equal(first.uniform(3), second.uniform(3))
+
+    @property_test
+    @given(KEYS, IDS)
+    def test_a_row_belongs_to_its_sample(self, key: int, ids: list[int]) -> None:
+        """Row i of each call depends on ids[i] alone: not on the batch, its order or its size."""
+        together = rng.Draws(key, array(ids))
+        alone = [rng.Draws(key, array([i])) for i in ids]
+        for count in (3, 1, 3):
+            rows = [draws.uniform(count)[0] for draws in alone]
+            assert together.uniform(count).tolist() == np.stack(rows).tolist()
+
+    def test_says_which_draws_come_next(self) -> None:
+        """Explanations tell two by what they print: key and position."""
+        first, second = rng.Draws(1, np.arange(9)), rng.Draws(1, np.arange(9))
+        assert repr(first) == repr(second) != repr(rng.Draws(2, np.arange(9)))
+        first.uniform(1)
+        assert repr(first) != repr(second)
 
 
 class TestPermutation:
@@ -192,11 +240,159 @@ class TestKeyGlobals:
         assert drawn() != first
 
     def test_a_pending_normal_is_forgotten(self) -> None:
-        """`random.gauss` and NumPy's `normal` keep a second number back; keying drops it."""
+        """Generators keep a second normal number back; keying drops it."""
+
+        def normals() -> list[float]:
+            wide = torch.randn(1, dtype=torch.float64)
+            return [random.gauss(0, 1), np.random.normal(), float(torch.randn(1)), float(wide)]
+
         rng.key_globals(7)
-        first = random.gauss(0, 1), np.random.normal()
+        first = normals()
         rng.key_globals(7)
-        assert (random.gauss(0, 1), np.random.normal()) == first
+        assert normals() == first
+
+    @pytest.mark.parametrize("bit", range(64))
+    def test_every_bit_of_the_key_reaches_every_generator(self, bit: int) -> None:
+        """Keys that differ in one bit, whichever it is, give all three generators other draws."""
+        key = rng.key(0, "augment", 0)
+        rng.key_globals(key)
+        first, seed = drawn(), torch.initial_seed()
+        rng.key_globals(key ^ (1 << bit))
+        assert all(a != b for a, b in zip(first, drawn(), strict=True))
+        assert torch.initial_seed() != seed
+
+    def test_keys_that_share_half_their_bits_share_no_state(self) -> None:
+        """Of the keys of 600,000 samples, those with 32 equal bits give no two equal states."""
+        keys = np.array(
+            [rng.key(0, "augment", 0, epoch, i) for epoch in range(10) for i in range(60_000)],
+            dtype=np.uint64,
+        )
+        suspects: set[int] = set()
+        for half in (keys & np.uint64(0xFFFFFFFF), keys >> np.uint64(32)):
+            _, group, sizes = np.unique(half, return_inverse=True, return_counts=True)
+            suspects |= set(keys[sizes[group] > 1].tolist())
+        assert len(suspects) > 100  # 32 bits would not do
+        states = [[state(key, generator) for key in suspects] for generator in GENERATORS]
+        assert [len(set(each)) for each in states] == [len(suspects)] * len(GENERATORS)
+
+    @property_test
+    @given(KEYS)
+    def test_torch_draws_from_the_whole_state_that_it_was_given(self, key: int) -> None:
+        """torch gives the numbers that NumPy's MT19937 gives from SHAKE-128 of the key."""
+        digest = hashlib.shake_128(key.to_bytes(8, "little")).digest(48 + 4 * 624)
+        independent = np.random.RandomState()
+        independent.set_state(("MT19937", np.frombuffer(digest, "<u4", offset=48), 624))
+        expected = independent.randint(0, 2**32, 2000, dtype=np.uint32) & 0x7FFFFFFF
+        rng.key_globals(key)
+        numbers = torch.empty(2000, dtype=torch.int32).random_()
+        assert numbers.tolist() == expected.tolist()
+
+
+GENERATORS = ("random", "numpy", "torch")
+
+
+def state(key: int, generator: str) -> object:
+    """Return all of a generator's state after keying."""
+    rng.key_globals(key)
+    if generator == "random":
+        return random.getstate()
+    return np.random.bytes(2496) if generator == "numpy" else bytes(torch.get_rng_state().numpy())
+
+
+def below(n: int) -> dict[str, Callable[[], Any]]:
+    return {
+        "random": lambda: random.randrange(n),
+        "numpy": lambda: np.random.randint(n),
+        "torch": lambda: torch.randint(n, ()),
+    }
+
+
+def permutation_of_4() -> list[int]:
+    order = list(range(4))
+    random.shuffle(order)
+    return order
+
+
+def rank(order: Any) -> int:
+    """Number the orders of four."""
+    return sum(int(place) * 4**i for i, place in enumerate(order))
+
+
+# How each generator makes its first draw of a kind, as an integer below 256.
+KINDS: dict[str, dict[str, Callable[[], Any]]] = {
+    **{f"below {n}": below(n) for n in (2, 3, 8, 256)},
+    "sixteenths": {
+        "random": lambda: random.random() * 16,
+        "numpy": lambda: np.random.random() * 16,
+        "torch": lambda: torch.rand(()) * 16,
+    },
+    "order of 4": {
+        "random": lambda: rank(permutation_of_4()),
+        "numpy": lambda: rank(np.random.permutation(4)),
+        "torch": lambda: rank(torch.randperm(4).tolist()),
+    },
+}
+
+
+def first_draws(
+    keying: Callable[[int], None], samples: int
+) -> dict[tuple[str, str], NDArray[np.int64]]:
+    """Return each generator's first draw of each kind in each sample."""
+    keys = [rng.key(0, "augment", 0, 0, i) for i in range(samples)]
+
+    def draw(key: int, kind: dict[str, Callable[[], Any]]) -> list[int]:
+        keying(key)
+        return [int(kind[generator]()) for generator in GENERATORS]
+
+    found = {}
+    for name, kind in KINDS.items():
+        table = np.array([draw(key, kind) for key in keys])
+        found |= {(g, name): table[:, i] for i, g in enumerate(GENERATORS)}
+    return found
+
+
+def information(a: NDArray[np.int64], b: NDArray[np.int64]) -> float:
+    """Return the mutual information of two columns of integers below 256, in bits."""
+
+    def entropy(values: NDArray[np.int64]) -> float:
+        counts = np.bincount(values)
+        shares = counts[counts > 0] / len(values)
+        return float(-(shares * np.log2(shares)).sum())
+
+    return entropy(a) + entropy(b) - entropy(256 * a + b)
+
+
+def dependent(draws: dict[tuple[str, str], NDArray[np.int64]]) -> set[tuple[str, str]]:
+    """Return the pairs of generators whose first draws tell something of each other.
+
+    That is more than 8 standard deviations above what they tell when one of them is shuffled.
+    """
+    shuffler = np.random.default_rng(0)
+    found = set()
+    for (one, a), (other, b) in itertools.combinations(draws.items(), 2):
+        if one[0] == other[0]:
+            continue
+        by_chance = [information(a, shuffler.permutation(b)) for _ in range(10)]
+        if information(a, b) > np.mean(by_chance) + 8 * np.std(by_chance):
+            found.add((min(one[0], other[0]), max(one[0], other[0])))
+    return found
+
+
+def seed_alike(key: int) -> None:
+    """Give every generator the same seed, as is the custom."""
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(key & 0xFFFFFFFF)
+
+
+class TestIndependence:
+    def test_no_generator_tells_anything_of_another(self) -> None:
+        """Over 20,000 samples the first draws of any two generators are independent."""
+        assert dependent(first_draws(rng.key_globals, 20_000)) == set()
+
+    def test_generators_that_are_seeded_alike_are_found(self) -> None:
+        """Negative control: NumPy and torch turn one seed into one stream of bits."""
+        assert dependent(first_draws(seed_alike, 2_000)) == {("numpy", "torch")}
 
 
 class TestGenerator:

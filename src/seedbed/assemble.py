@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +79,6 @@ def cut_batches(
 def build_sources(settings: Settings) -> Sources:
     """Build the data sets; without one to test on, the validation set is it."""
     data, trusted = settings["data"], settings["trusted_packages"]
-    collate = data.get("collate")
-    if collate is not None:
-        collate = build.resolve(str(collate), "data.collate", trusted)
 
     def source(split: str) -> loader.Source:
         spec = data.get(split) or data["validation"]
@@ -97,7 +94,9 @@ def build_sources(settings: Settings) -> Sources:
             )
         if len(dataset) == 0:
             raise InputError(f"data.{split}: expected at least one sample, got none")
-        return loader.Source(dataset, split, seed, collate, keyed)
+        return loader.Source(
+            dataset, split, seed, collate_for(data, split, dataset, trusted), keyed
+        )
 
     sources = Sources(source("train"), source("validation"), source("test"))
     if data["batch_size"] > len(sources.train):
@@ -106,6 +105,35 @@ def build_sources(settings: Settings) -> Sources:
             f"samples, got {data['batch_size']}; try data.batch_size={min(64, len(sources.train))}"
         )
     return sources
+
+
+def collate_for(
+    data: Settings, split: str, dataset: Any, trusted: Sequence[str]
+) -> Callable[[list[Any]], Any] | None:
+    """Return what makes batches of a data set's samples; None for torch's default.
+
+    `data.training_collate` is for training alone, and goes before `data.collate`. Each is the name
+    of a function, or a mapping with a `_target_` that is built.
+    """
+    own = split == "train" and data.get("training_collate") is not None
+    key = "training_collate" if own else "collate"
+    spec = data.get(key)
+    if spec is None:
+        return None
+    if hasattr(dataset, "fetch"):
+        raise InputError(
+            f"data.{key}: expected a data set without fetch, got {type(dataset).__name__}, which "
+            "makes its batches itself; let its fetch do it, or load sample by sample"
+        )
+    if isinstance(spec, str):
+        return build.resolve(spec, f"data.{key}", trusted)  # type: ignore[no-any-return]
+    collate = build.build(spec, f"data.{key}", trusted)
+    if not callable(collate):
+        raise InputError(
+            f"data.{key}: expected what can be called with a list of samples, got "
+            f"{type(collate).__name__}; give it __call__"
+        )
+    return collate  # type: ignore[no-any-return]
 
 
 def build_learner(

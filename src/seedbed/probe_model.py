@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from seedbed import assemble, config, determinism, record, refusals, training
-from seedbed.data import loader
+from seedbed.data import loader, tensors
 from seedbed.errors import InputError, exit_status
 from seedbed.probe_randomness import Lookout, entropy_noted
 from seedbed.probe_trace import Event, differing, hashes, run_even_if_refused, traced
@@ -154,7 +154,7 @@ def take_step(
 
     A refusal above the level of operations ends the step; it is added to the remarks.
     """
-    batch = loader.map_tensors(torch.clone, batch)
+    batch = tensors.map_tensors(torch.clone, batch)
     with traced(learner.model) as events:
         try:
             training.train_step(learner, [batch], step, Shards(), True, None)
@@ -208,7 +208,7 @@ def compare(first: Passage, again: Passage) -> list[Remark]:
         if hashes([tensor]) != hashes([first.weights[name]])
     ]
     for a, b in zip(first.batches, again.batches, strict=True):
-        if hashes(loader.tensors_of(a)) != hashes(loader.tensors_of(b)):
+        if hashes(tensors.tensors_of(a)) != hashes(tensors.tensors_of(b)):
             says = "has other contents for the same sample ids"
             remarks.append(Remark("data.train", "loading", "batch", says))
     for events, repeated in zip(first.events, again.events, strict=True):

@@ -1,6 +1,9 @@
 """Randomness that no stream keys: generators that users hold, and entropy from the system."""
 
+import ast
 import functools
+import itertools
+import linecache
 import os
 import pickle
 import random
@@ -103,8 +106,11 @@ def entropy_noted() -> Iterator[list[str]]:
 
     def noting(size: int) -> bytes:
         caller = _caller_outside_the_standard_library()
-        if not caller.startswith(_TORCH):  # its compiler names files at random
-            lines.append(caller)
+        if caller is None:
+            lines.append("")
+        # PyTorch's compiler names files at random.
+        elif not caller.f_code.co_filename.startswith(_TORCH) and not _drops_entropy(caller):
+            lines.append(f"{caller.f_code.co_filename}:{caller.f_lineno}")
         return original(size)
 
     os.urandom = random._urandom = noting  # type: ignore[attr-defined]
@@ -114,13 +120,46 @@ def entropy_noted() -> Iterator[list[str]]:
         os.urandom = random._urandom = original  # type: ignore[attr-defined]
 
 
-def _caller_outside_the_standard_library() -> str:
-    for frame, line in traceback.walk_stack(sys._getframe(2)):
+def _caller_outside_the_standard_library() -> types.FrameType | None:
+    for frame, _ in traceback.walk_stack(sys._getframe(2)):
         file = frame.f_code.co_filename
         standard = file.startswith((_STANDARD_LIBRARY, "<")) and "site-packages" not in file
         if not standard:
-            return f"{file}:{line}"
-    return ""
+            return frame
+    return None
+
+
+def _drops_entropy(frame: types.FrameType) -> bool:
+    """Return whether a frame is calling `RandomState(seed)`, which asks for entropy all the same.
+
+    NumPy seeds the generator twice then: by entropy, and by what it was given.
+    """
+    call = _call_in_progress(frame)
+    if call is None or ast.unparse(call.func).rpartition(".")[2] != "RandomState":
+        return False
+    seeds = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(_is_something(seed, frame) for seed in seeds)
+
+
+def _call_in_progress(frame: types.FrameType) -> ast.Call | None:
+    """Return the call that a frame waits for; None where its source cannot be read."""
+    place = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    with suppress(SyntaxError):
+        source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+        for call in ast.walk(ast.parse(source)):
+            if isinstance(call, ast.Call):
+                columns = call.col_offset, call.end_col_offset
+                if place == (call.lineno, call.end_lineno, *columns):
+                    return call
+    return None
+
+
+def _is_something(value: ast.expr, frame: types.FrameType) -> bool:
+    """Return whether an expression is not None, without calling anything for it."""
+    if any(isinstance(part, ast.Call | ast.Await | ast.NamedExpr) for part in ast.walk(value)):
+        return True
+    code = compile(ast.Expression(value), "<seed>", "eval")
+    return eval(code, frame.f_globals, frame.f_locals) is not None
 
 
 def _state(generator: Any) -> bytes:

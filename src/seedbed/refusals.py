@@ -20,6 +20,7 @@ from seedbed.errors import InputError
 from seedbed.substitutes import substitute_for
 
 _REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
+_WRONG_STRIDES = "view size is not compatible with input tensor's size and stride"
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 
@@ -61,6 +62,21 @@ def explain(error: RuntimeError, model: nn.Module, repeat: Callable[[], object])
     return InputError(
         f"{operation}: expected an operation with a deterministic implementation, got none, in "
         f"the {place}; {instead}, or say determinism.on_nondeterministic=warn"
+    )
+
+
+def is_view(error: BaseException) -> bool:
+    """Return whether an error is that of `view` on a tensor in another memory order."""
+    return isinstance(error, RuntimeError) and _WRONG_STRIDES in str(error)
+
+
+def explain_view(error: RuntimeError, model: nn.Module) -> InputError:
+    """Return what to tell the user about `view` where images are in channels_last."""
+    place = locate(traceback.walk_tb(error.__traceback__), model)
+    return InputError(
+        f"model: expected an operation for any memory order, got view, in the {place}; use "
+        "reshape or flatten(1) there, or set determinism.channels_last=false, which leaves images "
+        "in the order that they come in"
     )
 
 

@@ -11,12 +11,19 @@ on every machine and with every version of NumPy and PyTorch.
 
 import hashlib
 import random
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.record import STREAMS
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MT_WORDS = 624  # of the state of MT19937
+_UINT32 = np.dtype("<u4")
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
@@ -32,8 +39,7 @@ def key(seed: int, stream: str, *position: int) -> int:
     """
     if stream not in STREAMS:
         raise ValueError(f"stream: expected one of {', '.join(STREAMS)}, got {stream!r}")
-    name = ":".join((str(seed), stream, *map(str, position)))
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return _hash(seed, stream, *position)
 
 
 def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -45,15 +51,48 @@ def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
+class Draws:
+    """Random numbers for the samples of a batch: every call of `uniform` gives new ones.
+
+    What draws for a batch, such as one augmentation after another, shares one `Draws`; their
+    numbers are then independent without anybody naming them.
+
+    Attributes:
+        ids: int64 (B,), the samples.
+    """
+
+    def __init__(self, key: int, ids: NDArray[np.int64]) -> None:
+        """Begin with the first draws that belong to a key; two with one key give the same."""
+        self.ids = ids
+        self._key = key
+        self._calls = 0
+
+    def __repr__(self) -> str:
+        return f"Draws(key={self._key}, calls={self._calls})"
+
+    def uniform(self, draws: int) -> NDArray[np.float64]:
+        """Draw numbers in [0, 1).
+
+        Returns:
+            float64 (B, draws): row i is a function of the key, ids[i], draws and how often this
+            was called before. So call it equally often for every batch, whatever is in it.
+        """
+        self._calls += 1
+        return uniform(_hash(self._key, self._calls), self.ids, draws)
+
+
 def uniform(key: int, ids: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
     """Draw numbers in [0, 1) that belong to samples.
 
+    Equal arguments give equal numbers: what draws more than once needs a key for each time, or
+    `Draws`.
+
     Returns:
         float64 (len(ids), draws): row i is a function of (key, ids[i], draws) alone, whatever
-        batch the sample is in.
+        batch the sample is in. Another number of draws gives other numbers.
     """
     counters = ids[:, None] * draws + np.arange(draws)
-    mantissas: NDArray[np.float64] = (bits(key, counters) >> np.uint64(11)).astype(np.float64)
+    mantissas = (bits(_hash(key, draws), counters) >> np.uint64(11)).astype(np.float64)
     return mantissas * 2.0**-53
 
 
@@ -63,21 +102,52 @@ def permutation(key: int, n: int) -> NDArray[np.int64]:
 
 
 def key_globals(key: int, device_type: str = "cpu") -> None:
-    """Key every global generator: `random`, NumPy's legacy one, torch's on CPU and accelerators.
+    """Seed every global generator: `random`, NumPy's legacy one, torch's on CPU and accelerators.
 
     Called before each sample is loaded (on the CPU, in every loader process) and before each
     training step (`device_type` "cuda": every GPU; "mps": the Apple one), so that user code which
-    draws from them gets randomness that depends on the sample or the step alone.
+    draws from them gets randomness that depends on the sample or the step alone. Each generator
+    has bits of its own, 64 or more of them, so that their draws are independent of each other.
     """
     import torch
 
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
+    # NumPy's and torch's CPU generators are both MT19937: equal seeds would give equal draws.
+    material = hashlib.shake_128(key.to_bytes(8, "little")).digest(48 + 4 * _MT_WORDS)
+    random.seed(int.from_bytes(material[:16], "little"))
+    np.random.seed(np.frombuffer(material, _UINT32, 4, 16))
+    # `manual_seed` would take 32 bits on the CPU, so all of the state is set.
+    state, seed, words = _torch_state()
+    seed[0] = int.from_bytes(material[32:40], "little")
+    words[:] = np.frombuffer(material, _UINT32, _MT_WORDS, 48)
+    torch.default_generator.set_state(state)
     if device_type == "cuda":
-        torch.cuda.manual_seed_all(key & 0x7FFFFFFFFFFFFFFF)
+        torch.cuda.manual_seed_all(int.from_bytes(material[40:48], "little"))
     elif device_type == "mps":
-        torch.mps.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
+        torch.mps.manual_seed(int.from_bytes(material[40:48], "little"))
+
+
+@lru_cache(maxsize=1)
+def _torch_state() -> tuple["Tensor", NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return a state of torch's CPU generator that was just seeded, to be filled.
+
+    Returns:
+        uint8 (bytes,) for `set_state`; views of it: the seed, (1,), and MT19937's words, (624,).
+
+    Raises:
+        RuntimeError: PyTorch keeps its state in an order that is not known here.
+    """
+    import torch
+
+    seed = 0x5EEDBED
+    state = torch.Generator("cpu").manual_seed(seed).get_state()
+    numbers = state.numpy().view(np.uint64)
+    twin = np.random.RandomState(np.random.MT19937(0))  # without the system's entropy
+    twin.seed(seed)
+    words = twin.get_state(legacy=False)["state"]["key"]
+    starts = [i for i in range(len(numbers)) if np.array_equal(numbers[i:][:_MT_WORDS], words)]
+    if len(starts) != 1 or numbers[0] != seed:
+        raise RuntimeError(f"torch {torch.__version__}: its generator's state has another order")
+    return state, numbers[:1], numbers[starts[0] :][:_MT_WORDS]
 
 
 def generator() -> np.random.Generator:
@@ -87,3 +157,8 @@ def generator() -> np.random.Generator:
     its seed from the legacy generator, which `key_globals` has keyed.
     """
     return np.random.default_rng(np.random.randint(0, 2**32, size=4, dtype=np.uint32))
+
+
+def _hash(*parts: object) -> int:
+    name = ":".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

@@ -43,7 +43,7 @@ def interquartile_mean(values: Floats) -> float:
 def mean_interval(values: Floats, level: float = 0.95) -> Interval:
     """Return the bootstrap interval of the mean of at least two values."""
     quantile = float(stdtrit(len(values) - 1, 0.5 + level / 2))
-    return _interval(float(np.mean(values)), _deviations(values, 0), quantile, level)
+    return _interval(float(np.mean(np.sort(values))), _deviations(values, 0), quantile, level)
 
 
 def difference_interval(first: Floats, second: Floats, level: float = 0.95) -> Interval:
@@ -53,7 +53,7 @@ def difference_interval(first: Floats, second: Floats, level: float = 0.95) -> I
     """
     deviations = _deviations(second, 1) - _deviations(first, 0)
     quantile = float(stdtrit(_welch_freedom(first, second), 0.5 + level / 2))
-    difference = float(np.mean(second) - np.mean(first))
+    difference = float(np.mean(np.sort(second)) - np.mean(np.sort(first)))
     return _interval(difference, deviations, quantile, level)
 
 

@@ -49,7 +49,11 @@ class Classification:
     higher_is_better = True
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of logits (B, C) against int64 classes (B,), as a scalar."""
+        """Return the mean loss of logits (B, C), as a scalar.
+
+        Args:
+            targets: int64 classes (B,), or their probabilities (B, C).
+        """
         return self._cross_entropy(outputs, targets, "mean")
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,7 +61,12 @@ class Classification:
         return self._cross_entropy(outputs, targets, "none")
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return for each sample whether it was right, as float32 (B,)."""
+        """Return for each sample whether it was right, as float32 (B,).
+
+        Of targets that are probabilities, (B, C), as MixUp gives them, the largest is the class.
+        """
+        if targets.is_floating_point():
+            targets = self.predictions(targets)
         return (self.predictions(outputs) == targets).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:

@@ -11,13 +11,14 @@ import numpy as np
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from seedbed import rng
 from seedbed.data.loader import Source
 from seedbed.probe_trace import Event, hashes
 from seedbed.refusals import Place
 
 ORDER, LOADING, AUGMENTATION, COLLATE = "order", "loading", "augmentation", "collate"
 DATA_STAGES = (ORDER, LOADING, AUGMENTATION, COLLATE)
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), rng.Draws)
 _CONTAINERS = (str, bytes, list, tuple, dict, Tensor, np.ndarray)
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import capture, deferred, fingerprint, held, refusals, rng, tasks
-from seedbed.data.loader import Batch, map_tensors, tensors_of
+from seedbed.data.loader import Batch
+from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError, Interrupted
 from seedbed.shards import Shards
 
@@ -146,10 +147,12 @@ def fit(
 
 
 def explained(learner: Learner, work: Callable[[], T]) -> T:
-    """Do something; where PyTorch refuses an operation, say which one, and what to use instead."""
+    """Do something; where PyTorch refuses an operation or a `view`, raise what to use instead."""
     try:
         return work()
     except RuntimeError as error:
+        if learner.channels_last and refusals.is_view(error):
+            raise refusals.explain_view(error, learner.model) from None
         if not refusals.is_refusal(error):
             raise
         raise refusals.explain(error, learner.model, work) from None
@@ -297,11 +300,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 def to_device(batch: Batch, learner: Learner) -> Batch:
     """Move a batch to the device, images in the memory order that was asked for."""
 
-    def move(tensor: Tensor) -> Tensor:
-        moved = _aligned(tensor.to(learner.device, non_blocking=True))
-        return _channels_last(moved) if learner.channels_last and moved.dim() == 4 else moved
+    def arrange(tensor: Tensor) -> Tensor:
+        is_images = tensor.dim() == 4 and not tensor.is_nested
+        aligned = _aligned(tensor)
+        return _channels_last(aligned) if learner.channels_last and is_images else aligned
 
-    return Batch(batch.ids, map_tensors(move, batch.inputs), map_tensors(move, batch.targets))
+    moved = move((batch.inputs, batch.targets), learner.device)
+    return Batch(batch.ids, *map_tensors(arrange, moved))
 
 
 def _aligned(tensor: Tensor) -> Tensor:

@@ -18,10 +18,11 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from seedbed import assemble, build, config, experiment, fingerprint, record, resume
+from seedbed import assemble, build, config, experiment, fingerprint, record, resume, rng
 from seedbed.data import loader
 from seedbed.data.loader import Loading, Source
 from seedbed.data.part import Part
+from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
 from tests.running import ROOT, refusal
 
@@ -36,6 +37,7 @@ ABOUT = [
     "fashion",
     "sign_sgd",
     "uneven",
+    "mixed",
     "focal",
     "unpool",
     "probe",
@@ -174,8 +176,9 @@ def test_the_logger_of_the_page_is_told_what_the_record_holds(
 
 
 @pytest.mark.usefixtures("user_code")
-def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path) -> None:
-    """FashionMNIST trains from its YAML; the raw files here hold few images, made up."""
+@pytest.mark.parametrize("about", ["fashion", "mixed"])
+def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path, about: str) -> None:
+    """FashionMNIST trains from its YAML, with MixUp and CutMix too; the raw files are made up."""
     raw = tmp_path / "data/FashionMNIST/raw"
     raw.mkdir(parents=True)
     images = np.random.default_rng(0)
@@ -190,7 +193,7 @@ def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path) 
     few += ["data.batch_size=20", f"data.root={tmp_path / 'data'}"]
     ways = {"two": [], "none": ["data.num_workers=0"], "seed": ["seed=1"]}
     ladder = {
-        name: carry_out(project, "fashion", tmp_path / name, *few, *way)["fingerprints"]["ladder"]
+        name: carry_out(project, about, tmp_path / name, *few, *way)["fingerprints"]["ladder"]
         for name, way in ways.items()
     }
     assert ladder["two"] == ladder["none"]
@@ -217,7 +220,7 @@ def hashes(dataset: Any, workers: int, collate: Any = None, keyed: bool = True) 
     source = Source(dataset, "train", 0, collate, keyed)
     positions = loader.training_positions(30, 5, 0, 0, 8)
     batches = loader.load(source, positions, Loading(workers), LEVEL)
-    return [int(fingerprint.of_tensors(loader.tensors_of(batch))) for batch in batches]
+    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
 
 
 @pytest.mark.usefixtures("user_code")
@@ -254,7 +257,7 @@ class Draws(Dataset[Any]):
 class Global(Draws):
     """A data set whose `fetch` draws from a global generator, against the page's advice."""
 
-    def fetch(self, ids: Any, augment_key: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def fetch(self, ids: Any, draws: rng.Draws | None) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.rand(len(ids)), torch.zeros(len(ids))
 
 

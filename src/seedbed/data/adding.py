@@ -50,15 +50,15 @@ class AddingProblem(Dataset[tuple[Tensor, Tensor]]):
         inputs, targets = self.fetch(np.array([index]), None)
         return inputs[0], targets[0]
 
-    def fetch(self, ids: NDArray[np.int64], augment_key: int | None) -> tuple[Tensor, Tensor]:
+    def fetch(self, ids: NDArray[np.int64], _: rng.Draws | None) -> tuple[Tensor, Tensor]:
         """Compute sequences, float32 (B, T, 2), and targets, float32 (B, 1); nothing to augment."""
         length, half = self._length, self._length // 2
-        draws = rng.uniform(self._key, ids, length + 2)
+        numbers = rng.uniform(self._key, ids, length + 2)
         rows = np.arange(len(ids))
-        first = (draws[:, length] * half).astype(np.int64)
-        second = half + (draws[:, length + 1] * (length - half)).astype(np.int64)
+        first = (numbers[:, length] * half).astype(np.int64)
+        second = half + (numbers[:, length + 1] * (length - half)).astype(np.int64)
         inputs = np.zeros((len(ids), length, 2), dtype=np.float32)
-        inputs[:, :, 0] = draws[:, :length]
+        inputs[:, :, 0] = numbers[:, :length]
         inputs[rows, first, 1] = inputs[rows, second, 1] = 1
         targets = inputs[rows, first, 0] + inputs[rows, second, 0]
         return torch.from_numpy(inputs), torch.from_numpy(targets[:, None])

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from seedbed import rng
@@ -31,32 +30,31 @@ class ShiftAndRotate:
         _check("max_shift_pixels", self.max_shift_pixels, math.inf)
         _check("max_rotation_degrees", self.max_rotation_degrees, 45)
 
-    def __call__(self, images: Tensor, ids: NDArray[np.int64], key: int) -> Tensor:
+    def __call__(self, images: Tensor, draws: rng.Draws) -> Tensor:
         """Return changed copies of images; what was outside an image is 0.
 
         Args:
             images: float32 (B, C, H, W).
-            ids: int64 (B,), the samples that the images are.
-            key: of this epoch, from the augment stream.
+            draws: of the samples that the images are, in this epoch.
 
         Returns:
-            float32 (B, C, H, W): image i is a function of (images[i], ids[i], key) alone.
+            float32 (B, C, H, W): image i is a function of images[i] and its draws alone.
         """
         height, width = images.shape[-2:]
-        grid = _sampling_grid(*self._draw(ids, key), height, width)
+        grid = _sampling_grid(*self._draw(draws), height, width)
         return F.grid_sample(images, grid, align_corners=False)
 
-    def _draw(self, ids: NDArray[np.int64], key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _draw(self, draws: rng.Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Draw cosine and sine of each sample's angle and its shifts in pixels, (B, 1, 1) each.
 
         Uniform is not the angle but the tangent of its half, which for small angles is all but the
         same: cosine and sine then take only +, * and /, which every processor rounds alike.
         """
-        draws = 2 * rng.uniform(key, ids, 3) - 1
-        tangent = draws[:, 0] * (math.pi / 360 * self.max_rotation_degrees)
+        numbers = 2 * draws.uniform(3) - 1
+        tangent = numbers[:, 0] * (math.pi / 360 * self.max_rotation_degrees)
         square = tangent * tangent
         cosine, sine = (1 - square) / (1 + square), 2 * tangent / (1 + square)
-        shifts = draws[:, 1:] * self.max_shift_pixels
+        shifts = numbers[:, 1:] * self.max_shift_pixels
         table = np.column_stack((cosine, sine, shifts)).astype(np.float32)
         cosine_, sine_, shift_x, shift_y = torch.from_numpy(table)[:, :, None, None].unbind(1)
         return cosine_, sine_, shift_x, shift_y

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from seedbed import rng
 from seedbed.errors import InputError
 
 # Mean and standard deviation of the pixels of MNIST's training set, where black is 0 and white 1.
@@ -18,8 +19,8 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 class Augment(Protocol):
     """A random change to images, such as `augment.ShiftAndRotate`."""
 
-    def __call__(self, images: Tensor, ids: NDArray[np.int64], key: int) -> Tensor:
-        """Return changed images, (B, C, H, W): each a function of (image, its id, key) alone."""
+    def __call__(self, images: Tensor, draws: rng.Draws) -> Tensor:
+        """Return changed images, (B, C, H, W): each a function of the image and its draws alone."""
 
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -69,20 +70,20 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         """Return an image, float32 (1, H, W), and its class, int64 (), without augmentation."""
         return _normalise(self._images[index].float()), self._labels[index]
 
-    def fetch(self, ids: NDArray[np.int64], augment_key: int | None) -> tuple[Tensor, Tensor]:
+    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
         """Load a batch.
 
         Args:
             ids: int64 (B,).
-            augment_key: of the epoch; None: no augmentation.
+            draws: for the augmentation; None: no augmentation.
 
         Returns:
             float32 (B, 1, H, W) with mean 0 and variance 1 over the data set; int64 (B,).
         """
         index = torch.from_numpy(ids)
         images = self._images.index_select(0, index).float()
-        if self._augment is not None and augment_key is not None:
-            images = self._augment(images, ids, augment_key)
+        if self._augment is not None and draws is not None:
+            images = self._augment(images, draws)
         return _normalise(images), self._labels.index_select(0, index)
 
 

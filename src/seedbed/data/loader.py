@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing import resource_tracker
@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from seedbed import determinism, rng, signals
+from seedbed.data import pipe
+from seedbed.data.tensors import map_tensors
 
 SPLITS = ("train", "validation", "test")
-_PIPED_BYTES = 1 << 20
-_NUMPY_KNOWS = {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 
 
 class Position(NamedTuple):
@@ -60,7 +60,7 @@ class Source(Dataset[Batch]):
         """Wrap a data set.
 
         Args:
-            dataset: map-style; with a method `fetch(ids, augment_key)` it loads whole batches.
+            dataset: map-style; with a method `fetch(ids, draws)` it loads whole batches.
                 If it says `same_bits_with_any_threads` (itself or its class, not one that it
                 derives from), it gets as many as the process has.
             split: one of SPLITS; samples of different splits have different randomness.
@@ -98,9 +98,10 @@ class Source(Dataset[Batch]):
         # Evaluation draws the same numbers every time: what is measured stays the same.
         place = (self._split, epoch if training else 0)
         if hasattr(self.dataset, "fetch"):
-            key = rng.key(self._seed, "augment", epoch) if training else None
+            key = rng.key(self._seed, "augment", epoch)
+            draws = rng.Draws(key, ids) if training else None
             self._key_globals(*place, -1, int(ids[0]))
-            inputs, targets = self.dataset.fetch(ids, key)
+            inputs, targets = self.dataset.fetch(ids, draws)
         else:
             samples = [self._sample(place, int(i)) for i in ids]
             self._key_globals(*place, -1, int(ids[0]))
@@ -182,7 +183,7 @@ def _workers(
         sampler=positions,
         batch_size=None,
         num_workers=how.num_workers,
-        collate_fn=_for_the_pipe,
+        collate_fn=_as_it_is,
         worker_init_fn=partial(_start_worker, level, no_more),
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
@@ -218,39 +219,9 @@ def _stop_loading() -> None:
         say_no_more.send(None)
 
 
-class _InPipe:
-    """A tensor that a worker sends as its bytes, and that arrives as a tensor."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        flat = self._tensor.view(-1).numpy()
-        return _out_of_pipe, (flat, tuple(self._tensor.shape), self._tensor.stride())
-
-
-def _out_of_pipe(
-    flat: NDArray[Any], shape: tuple[int, ...], stride: tuple[int, ...]
-) -> torch.Tensor:
-    # A copy, because kernels may choose by alignment, and PyTorch's own memory has its own. A
-    # stride may say something even of a dimension of size 1: which memory order is meant.
-    return torch.from_numpy(flat).clone().as_strided(shape, stride)
-
-
-def _for_the_pipe(batch: Any) -> Any:
-    """Choose how each tensor of a batch reaches the training process.
-
-    PyTorch hands over shared memory, whatever the size. To receive that costs the training
-    process a file handle a tensor; to read a small one out of the pipe takes less.
-    """
-
-    def choose(tensor: torch.Tensor) -> Any:
-        plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.dtype in _NUMPY_KNOWS
-        dense = plain and tensor.layout is torch.strided and not tensor.is_nested
-        small = dense and not tensor.requires_grad and tensor.nbytes <= _PIPED_BYTES
-        return _InPipe(tensor) if small and tensor.is_contiguous() else tensor
-
-    return map_tensors(choose, batch)
+def _as_it_is(batch: Any) -> Any:
+    """Keep a DataLoader from making tensors of what else is in a batch."""
+    return batch
 
 
 def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int) -> None:
@@ -262,6 +233,7 @@ def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int
     signals.ignore()
     threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
     determinism.apply(level, threads=1)
+    pipe.send_small_tensors_as_bytes()
 
 
 def _end_in_time(no_more: Connection) -> None:
@@ -282,23 +254,3 @@ def _end_in_time(no_more: Connection) -> None:
 @lru_cache(maxsize=2)
 def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
     return rng.permutation(rng.key(seed, "order", epoch), n)
-
-
-def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """Apply a function to every tensor in nested tuples, lists and mappings."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, Mapping):
-        return {name: map_tensors(function, item) for name, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(function, item) for item in value))
-    if isinstance(value, list | tuple):
-        return type(value)(map_tensors(function, item) for item in value)
-    return value
-
-
-def tensors_of(value: Any) -> Sequence[torch.Tensor]:
-    """Return every tensor in nested tuples, lists and mappings, in order."""
-    found: list[torch.Tensor] = []
-    map_tensors(lambda tensor: found.append(tensor) or tensor, value)  # type: ignore[func-returns-value]
-    return found
