@@ -30,8 +30,8 @@ def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_few_resamples")
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 30])
 def test_interval_contains_the_true_mean_95_times_in_100(n: int) -> None:
-    """Also of three seeds; of two, 92 times."""
-    assert (0.92 if n > 2 else 0.9) <= coverage(n) <= 0.98
+    """Also of two or three seeds, where 400 draws say too little of a rate this near its bound."""
+    assert 0.92 <= coverage(n, experiments=2000) <= 0.98
 
 
 @pytest.mark.usefixtures("_few_resamples")
