@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed import record
+from seedbed import record, untrusted
 from seedbed.errors import InputError
 from seedbed.record import Row, flatten
 
@@ -190,7 +190,7 @@ def read(folder: Path) -> Record:
     code = {"git.commit": str(environment.pop("git.commit", None))}
     patch = folder / "source.patch"
     if patch.is_file():
-        code |= patched_files(patch.read_bytes())
+        code |= patched_files(untrusted.read_bytes(patch, untrusted.MAX_PATCH_BYTES))
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
     off = not config.get("fingerprint.every_steps")
     missing = off and not (folder / "fingerprints.csv").exists()
@@ -206,7 +206,7 @@ def patched_files(patch: bytes) -> dict[str, str]:
     """Return a short hash of what a `git diff` does to each file, by the file's path."""
     sections = (b"\n" + patch).split(b"\ndiff --git ")[1:]
     return {
-        section.splitlines()[0].decode(errors="replace").rpartition(" b/")[2]: hashlib.sha256(
+        section.partition(b"\n")[0].decode(errors="replace").rpartition(" b/")[2]: hashlib.sha256(
             section.strip()
         ).hexdigest()[:12]
         for section in sections

@@ -92,6 +92,16 @@ def _are_variables(value: Any) -> bool:
     )
 
 
+def _is_hash_seed(value: Any) -> bool:
+    """Return whether Python starts with a value as PYTHONHASHSEED."""
+    text = str(value)
+    return (
+        value is None
+        or text == "random"
+        or (bool(re.fullmatch("[0-9]{1,10}", text)) and int(text) < 1 << 32)
+    )
+
+
 _FLAG = _choice(True, False)
 _OPTIONAL_FLAG = _choice(True, False, None)
 _TEXT = Rule("text", _is_text, "name it")
@@ -160,6 +170,9 @@ RULES: dict[str, Rule] = {
     "determinism.env": Rule(
         "environment variables with a text or null each", _are_variables, "see configs/determinism/"
     ),
+    "determinism.env.PYTHONHASHSEED": Rule(
+        "an integer from 0 to 4294967295, random or null", _is_hash_seed, "try '\"0\"'"
+    ),
     "determinism.fingerprint_every_steps": _integer(0, None, "try 1"),
     "trainer.device": _DEVICE,
     "trainer.max_epochs": _integer(1, None, "try trainer.max_epochs=16"),
@@ -192,6 +205,7 @@ OPTIONAL_KEYS = (
     "model.hidden_size",
     "model.layers",
     "model.dropout",
+    "determinism.env.PYTHONHASHSEED",
     "determinism.avx",  # records from before it have none
 )
 TASKS = ("classification", "regression")  # others come with a `_target_`
@@ -276,8 +290,8 @@ def _check_targets(config: DictConfig) -> None:
 
 
 def is_trusted(target: str, trusted: Sequence[str]) -> bool:
-    """Say whether a dotted name lies in one of the packages that classes may come from."""
-    return any(target.startswith(f"{package}.") for package in trusted)
+    """Return whether a dotted name is one of those trusted, or lies in a trusted package."""
+    return target in trusted or any(target.startswith(f"{package}.") for package in trusted)
 
 
 def _check_combination(config: DictConfig) -> None:

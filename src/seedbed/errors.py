@@ -26,7 +26,7 @@ def exit_status(main: Callable[[], int]) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -34,3 +34,11 @@ def exit_status(main: Callable[[], int]) -> int:
         # Python flushes stdout once more at exit; give it somewhere to write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal would act on, or that cannot be encoded: escaped.
+
+    Names and values of a record may come from a stranger. Line breaks stay.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -52,7 +52,7 @@ def patched_files(patch: bytes) -> dict[str, str]:
     """Return the blob id of each file that a patch of `snapshot` makes; empty if it deletes it."""
     blobs = {}
     for section in (b"\n" + patch).split(b"\ndiff --git ")[1:]:
-        path = os.fsdecode(section.splitlines()[0].rpartition(b" b/")[2])
+        path = os.fsdecode(section.partition(b"\n")[0].rpartition(b" b/")[2])
         found = re.search(rb"^index [0-9a-f]+\.\.([0-9a-f]+)", section, re.MULTILINE)
         if found:  # or only its permissions changed
             blobs[path] = found[1].decode().strip("0") and found[1].decode()

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from seedbed import determinism, rng
+from seedbed import determinism, offline, rng
 
 SPLITS = ("train", "validation", "test")
 _PIPED_BYTES = 1 << 20
@@ -250,6 +250,7 @@ def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
+    offline.enforce()
     determinism.apply(level, threads=1)
 
 
