@@ -196,6 +196,9 @@ def _read_run(folder: Path, sweep: Path) -> Run:
         problem = ": ".join(filter(None, (str(summary.get("status")), reason)))
     elif not isinstance(summary.get("metrics"), dict):
         problem = "unreadable: summary.json has no metrics"
+    hashes = summary.get("fingerprints")
+    hashes = hashes.items() if isinstance(hashes, dict) else ()
+    summary["fingerprints"] = {key: value for key, value in hashes if isinstance(value, str)}
     return Run(name, folder, settings, seed, seeds, summary, problem)
 
 

@@ -31,11 +31,13 @@ def planned(folder: Path) -> list[list[str]]:
         )
         sweeper, task = plan["hydra"]["sweeper"], plan["hydra"]["overrides"]["task"]
         numbered = str(plan["hydra"]["sweep"]["subdir"]).startswith(_JOB_NUMBER)
-    except (InputError, KeyError, TypeError):
+        words = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
+        words += map(str, task)
+    except (AttributeError, InputError, KeyError, TypeError):
         return []
     if not numbered or not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
         return []
-    return _product([*(f"{k}={v}" for k, v in (sweeper.get("params") or {}).items()), *task])
+    return _product(words)
 
 
 def missing(folder: Path) -> list[tuple[int, list[str]]]:

@@ -34,8 +34,8 @@ _SETTINGS = re.compile(r"hydra\.(launcher|sweeper)(\.\w+)+")
 _CODE = ("_target_", "custom_search_space", "setup", "runtime_env", "address", "args", "folder",
          "parameters", "python", "storage")  # fmt: skip
 _NAME_OR_NUMBER = re.compile(r"[\w.:+-]*")
-_SUBFOLDER = re.compile(r"(?!.*\.\.)([\w=,.-]|\$\{hydra\.job\.(num|id|name|override_dirname)\})+")
-# Keys and choices of runs: names, numbers and lists of them, and no path that leads elsewhere.
+_SUBFOLDER = re.compile(r"(?!.*\.\.)([\w=,.-]|\$\{hydra\.job\.(num|override_dirname)\})+")
+# Of runs: names, numbers and lists of them, and no path that leads elsewhere.
 _KEY = re.compile(r"[\w-]+([./][\w-]+)*")
 _CHOICE = re.compile(r"(?!.*\.\.)([\w ,.+*()\[\]'\"=-]|(?<=\w)/(?=\w))*")
 # What `train.py` and going on say themselves.
