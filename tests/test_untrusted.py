@@ -1,6 +1,7 @@
 """Nothing of a stranger's record acts; each attack has a control that leaves a trace."""
 
 import contextlib
+import io
 import json
 import os
 import pickle
@@ -486,6 +487,21 @@ def test_words_for_runs_that_lead_elsewhere_have_to_be_said_again(word: str) -> 
     assert sweep_resume._words({"task": harmless, "hydra": []}, []) == harmless
     with pytest.raises(InputError, match="because it can name code"):
         sweep_resume._words({"task": [*harmless, word], "hydra": []}, [])
+
+
+def test_names_of_a_record_are_no_mathematics(tmp_path: Path) -> None:
+    r"""`$\frac$` is drawn as it stands; control: matplotlib cannot draw it as mathematics."""
+    from matplotlib.figure import Figure
+
+    from seedbed import sweep
+
+    name = r"$\frac$" + "x" * 10_000
+    with pytest.raises(ValueError, match="frac"):
+        Figure(figsize=(1, 1)).text(0, 0, name).figure.savefig(io.BytesIO())
+    for number, model in enumerate((name, "cnn")):
+        write_run(tmp_path / "sweep" / str(number), model=f"'{model}'")
+    sweep.write(sweep_groups.read(tmp_path / "sweep"))
+    assert (tmp_path / "sweep" / "sweep.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("junk", [None, [], {}, "x", 1e999, -1, [{}], {"a": None}])
