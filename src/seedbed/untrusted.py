@@ -153,9 +153,8 @@ def _parsed(path: Path, what: str, parse: Any) -> Any:
         value = parse()
         _check_tree(value if not isinstance(value, DictConfig) else OmegaConf.to_container(value))
     except FileNotFoundError:
-        raise InputError(
-            f"{path}: expected a file of a record, got no file; name a run or a sweep"
-        ) from None
+        kind = "run's configuration" if what == "YAML" else "record's file"
+        raise InputError(f"{path}: expected a {kind}, got no file; name a run or a sweep") from None
     except _MALFORMED as error:
         raise InputError(f"{path}: expected {what}, got {_first_line(error)}; mend it") from None
     return value
