@@ -1,6 +1,7 @@
 """Say what differs between two runs: first step and rung, configuration, environment, code.
 
 usage: python scripts/compare.py RUN_A RUN_B [--explain] [--out comparison.png] [--trust PACKAGE]
+                                 [--online]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from seedbed import causes, compare, plots
 from seedbed.compare import Comparison, Record
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError, exit_status, printable
 from seedbed.rungs import RUNGS
 
 SHOWN_STEPS = 6
@@ -32,12 +33,13 @@ def main() -> int:
     result = compare.compare(a, b)
     plots.comparison(a, b, result, out)
     for line in report(a, b, result):
-        print(line)
+        print(printable(line))
     if arguments.explain and result.difference is not None:
         from seedbed import explain  # imports torch, which nothing else here does
 
         runs = (arguments.run_a, arguments.run_b)
-        print(*explain.of_runs(runs, (a, b), result.difference, arguments.trust), sep="\n")
+        how = (result.difference, arguments.trust, arguments.online)
+        print(*map(printable, explain.of_runs(runs, (a, b), *how)), sep="\n")
     print(f"\npicture: {out}")
     return 0 if result.difference is None else 1
 
@@ -70,6 +72,11 @@ def parse() -> argparse.Namespace:
         default=[],
         help="for --explain: a package that classes may come from, beside trusted_packages of "
         "configs/config.yaml",
+    )
+    parser.add_argument(
+        "--online",
+        action="store_true",
+        help="for --explain: open addresses that the records names: mirrors and downloads of data",
     )
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
 """Go on with a run or a sweep that was stopped; it ends with the bits it would have had.
 
-usage: python scripts/resume.py RUN [--allow-changed] [--trust PACKAGE] [key=value ...]
-       python scripts/resume.py SWEEP [--allow-changed] [hydra.key=value ...]
+usage: python scripts/resume.py RUN [--allow-changed] [--trust PACKAGE] [--online] [key=value ...]
+       python scripts/resume.py SWEEP [--allow-changed] [--online] [hydra.key=value ...]
 
 example:
     python scripts/resume.py runs/a                      from its newest checkpoint
@@ -39,9 +39,12 @@ def main() -> int:
                 f"--trust: expected the folder of a run, got a sweep, {arguments.run}; repeat its "
                 "own word instead, such as 'trusted_packages=[seedbed.models,mine]'"
             )
-        sweep_resume.go_on(arguments.run, arguments.overrides, arguments.allow_changed)
+        sweep_resume.go_on(
+            arguments.run, arguments.overrides, arguments.allow_changed, arguments.online
+        )
     return resume.go_on(
-        arguments.run, arguments.overrides, arguments.allow_changed, arguments.trust
+        *(arguments.run, arguments.overrides, arguments.allow_changed),
+        *(arguments.trust, arguments.online),
     )
 
 
@@ -66,6 +69,11 @@ def parse() -> argparse.Namespace:
         default=[],
         help="of a run: a package that classes may come from, beside trusted_packages of "
         "configs/config.yaml",
+    )
+    parser.add_argument(
+        "--online",
+        action="store_true",
+        help="open addresses that the record names: mirrors and downloads of data, loggers",
     )
     return parser.parse_intermixed_args()
 

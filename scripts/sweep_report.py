@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from seedbed import sweep, sweep_compare, sweep_groups, sweep_promises
-from seedbed.errors import exit_status
+from seedbed.errors import exit_status, printable
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
         print(f"\nwritten to {arguments.sweep}: report.md, sweep.csv, groups.csv{picture}")
     else:
         sweeps.append(sweep_groups.read(arguments.other))
-        print(sweep_compare.compare(*sweeps))
+        print(printable(sweep_compare.compare(*sweeps)))
     found = [group for each in sweeps for group in each.groups]
     return 1 if sweep_promises.broken_promises(found) else 0
 

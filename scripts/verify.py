@@ -1,7 +1,7 @@
 """Replay a run from its record: REPRODUCED, or the first step and rung that differ, and why.
 
 usage: python scripts/verify.py RUN [--steps N] [--explain] [--keep DIR] [--restore-code]
-                                [--trust PACKAGE]
+                                [--trust PACKAGE] [--online]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seedbed import causes, verify
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError, exit_status, printable
 from seedbed.rungs import RUNGS
 from seedbed.verify import Outcome
 
@@ -68,6 +68,11 @@ def parse() -> argparse.Namespace:
         default=[],
         help="a package that classes may come from, beside trusted_packages of configs/config.yaml",
     )
+    parser.add_argument(
+        "--online",
+        action="store_true",
+        help="open addresses that the record names: mirrors and downloads of data",
+    )
     arguments = parser.parse_args()
     if arguments.steps is not None and arguments.steps < 1:
         raise InputError(f"--steps: expected an integer >= 1, got {arguments.steps}; try --steps 1")
@@ -76,16 +81,15 @@ def parse() -> argparse.Namespace:
 
 def judge(arguments: argparse.Namespace, folder: Path) -> int:
     """Replay into a folder, print the verdict, and return the exit status."""
-    outcome = verify.replay(
-        arguments.run, folder, arguments.steps, arguments.trust, arguments.restore_code
-    )
+    how = (arguments.trust, arguments.restore_code, arguments.online)
+    outcome = verify.replay(arguments.run, folder, arguments.steps, *how)
     for line in report(outcome):
-        print(line)
+        print(printable(line))
     if arguments.explain and not outcome.reproduced:
         from seedbed import explain  # imports torch, which nothing else here does
 
-        again = explain.of_replay(arguments.run, outcome, arguments.trust, arguments.restore_code)
-        print(*again, sep="\n")
+        again = explain.of_replay(arguments.run, outcome, *how)
+        print(*map(printable, again), sep="\n")
     if arguments.keep is not None:
         print(f"\nreplay: {folder}")
     elif not outcome.reproduced:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seedbed import record
+from seedbed import record, untrusted
 from seedbed.errors import InputError
 
 FIELDS = ("step", "loss")
@@ -32,13 +32,13 @@ def written(path: Path, steps: int) -> int:
 def test_a_table_reads_as_it_was_written(tmp_path: Path) -> None:
     """Floats at full precision; missing fields are empty."""
     written(tmp_path / "t.csv", 3)
-    found = list(record.read_rows(tmp_path / "t.csv", FIELDS))
+    found = list(untrusted.read_rows(tmp_path / "t.csv", FIELDS))
     assert [int(row["step"]) for row in found] == [1, 2, 3]
     assert [float(row["loss"]) for row in found] == [1.0, 1 / 2, 1 / 3]
     table = record.Table(tmp_path / "u.csv", FIELDS)
     table.append([{"step": 1}])
     table.close()
-    assert list(record.read_rows(tmp_path / "u.csv", FIELDS)) == [{"step": "1", "loss": ""}]
+    assert list(untrusted.read_rows(tmp_path / "u.csv", FIELDS)) == [{"step": "1", "loss": ""}]
 
 
 def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_damaged_table_is_refused(content: str, tmp_path: Path) -> None:
     """A line that is cut off, a column too few or too many, other columns."""
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(InputError, match="expected"):
-        list(record.read_rows(tmp_path / "t.csv", FIELDS))
+        list(untrusted.read_rows(tmp_path / "t.csv", FIELDS))
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from seedbed import offline
 from seedbed.config import is_trusted
 from seedbed.errors import InputError
 
@@ -13,6 +14,10 @@ from seedbed.errors import InputError
 _DESCRIPTIONS = ("_target_", "name", "accepts", "requires")
 # Where all arguments come from the configuration, so that whatever is wrong is wrong there.
 _LIBRARIES = ("torch.", "torchvision.")
+# Whose functions are not for configurations: some download, write or execute.
+_CLASSES_ONLY = ("seedbed.", "torch.", "torchvision.datasets.")
+_UNPICKLES = ("torchvision.datasets.lsun.",)
+_LOGGERS = "seedbed.loggers."  # which send what they are told to addresses
 
 
 def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any) -> Any:
@@ -41,6 +46,8 @@ def prepare(
         for name, value in spec.items()
         if name not in _DESCRIPTIONS
     }
+    if offline.is_asked_for() and arguments.get("download"):
+        arguments["download"] = False  # and what is not there is missing
     try:
         inspect.signature(target).bind(*args, **arguments)
     except TypeError as error:
@@ -70,8 +77,10 @@ def resolve(target: str, key: str, trusted: Sequence[str]) -> Any:
     """Import the class or function of a dotted name.
 
     A trusted package imports others (`torch.nn` reaches `torch.hub`), so what is found must be
-    *defined* in a trusted package, not just reachable through one.
+    *defined* in a trusted package, not just reachable through one, unless its own name is trusted.
     """
+    if not is_trusted(target, trusted):  # importing it could execute anything
+        raise _untrusted(target, key, "not in them")
     module_name, _, name = target.rpartition(".")
     try:
         found = getattr(importlib.import_module(module_name), name)
@@ -81,15 +90,13 @@ def resolve(target: str, key: str, trusted: Sequence[str]) -> Any:
             "check its spelling, and that its package is installed"
         ) from None
     home = f"{getattr(found, '__module__', '')}.{getattr(found, '__name__', '')}"
-    # torch and torchvision have functions among their classes that download, write or execute.
-    is_function = not isinstance(found, type)
-    forbidden = is_function and home.startswith(("torch.", "torchvision.datasets."))
-    known = is_trusted(target, trusted) and is_trusted(home, trusted)
-    if not callable(found) or forbidden or not known:
-        raise InputError(
-            f"{key}._target_: expected a class defined in trusted_packages, got {target}, "
-            f"which is {home}; add its package to trusted_packages"
-        )
+    forbidden = home.startswith(_UNPICKLES) or (
+        home.startswith(_CLASSES_ONLY) and not isinstance(found, type)
+    )
+    misplaced = home.startswith(_LOGGERS) and not key.startswith("logger.")
+    known = target in trusted or is_trusted(home, trusted)
+    if not callable(found) or forbidden or misplaced or not known:
+        raise _untrusted(target, key, f"which is {home}")
     return found
 
 
@@ -109,6 +116,13 @@ def _unbuilt(spec: Mapping[str, Any], key: str, trusted: Sequence[str]) -> Any:
             "signature"
         ) from None
     return partial(target, **arguments) if arguments else target
+
+
+def _untrusted(target: str, key: str, what: str) -> InputError:
+    return InputError(
+        f"{key}._target_: expected a class defined in trusted_packages, got {target}, {what}; add "
+        "its package to trusted_packages"
+    )
 
 
 def _build_nested(value: Any, key: str, trusted: Sequence[str]) -> Any:

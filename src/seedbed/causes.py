@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from seedbed.compare import Difference, Record
+from seedbed.errors import printable
 from seedbed.resume import NEUTRAL_ENVIRONMENT, TORCHRUN
 from seedbed.rungs import CAUSAL_ORDER, RUNGS
 
@@ -167,15 +168,16 @@ def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:
 
 def table(found: Iterable[Change]) -> Iterator[str]:
     """Yield changes side by side, aligned."""
-    cells = [("", "A", "B"), *((c.key, _short(c.a), _short(c.b)) for c in found)]
+    cells = [("", "A", "B"), *((_short(c.key, 160), _short(c.a), _short(c.b)) for c in found)]
     widths = [max(len(row[column]) for row in cells) for column in (0, 1)]
     for key, a, b in cells:
         yield f"  {key:{widths[0]}}  {a:{widths[1]}}  {b}"
 
 
-def _short(value: object) -> str:
+def _short(value: object, most: int = _MOST_CHARACTERS) -> str:
     text = "-" if value is None else " ".join(str(value).split())
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+    text = printable(text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _fits(change: Change, pattern: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed import git, record
+from seedbed import git, record, untrusted
 from seedbed.errors import InputError
 from seedbed.record import Row, flatten
 
@@ -192,7 +192,7 @@ def read(folder: Path) -> Record:
     code |= {key: str(environment.pop(key)) for key in lacks}
     patch = folder / "source.patch"
     if patch.is_file():
-        code |= patched_files(patch.read_bytes())
+        code |= patched_files(untrusted.read_bytes(patch, untrusted.MAX_PATCH_BYTES))
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
     off = not config.get("fingerprint.every_steps")
     missing = off and not (folder / "fingerprints.csv").exists()

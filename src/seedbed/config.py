@@ -92,16 +92,22 @@ def _are_variables(value: Any) -> bool:
     )
 
 
+def _is_hash_seed(value: Any) -> bool:
+    """Return whether Python starts with a value as PYTHONHASHSEED."""
+    text = str(value)
+    return (
+        value is None
+        or text == "random"
+        or (bool(re.fullmatch("[0-9]{1,10}", text)) and int(text) < 1 << 32)
+    )
+
+
 _FLAG = _choice(True, False)
 _OPTIONAL_FLAG = _choice(True, False, None)
 _TEXT = Rule("text", _is_text, "name it")
 _TARGET = Rule("the dotted name of a class", _is_text, "see docs/extending.md")
 _SEED = _integer(0, MAX_SEED, "try seed=0")
 _DEVICE = Rule("auto, cpu, cuda, cuda:N or mps", _device, "try trainer.device=auto")
-
-
-def _is_hash_seed(value: Any) -> bool:
-    return value is None or value == "random" or (str(value).isdecimal() and int(value) < 2**32)
 
 
 _SHAPE = Rule("a list of integers >= 1", _is_shape, "try [1,28,28]")
@@ -301,8 +307,8 @@ def _check_targets(config: DictConfig) -> None:
 
 
 def is_trusted(target: str, trusted: Sequence[str]) -> bool:
-    """Say whether a dotted name lies in one of the packages that classes may come from."""
-    return any(target.startswith(f"{package}.") for package in trusted)
+    """Return whether a dotted name is one of those trusted, or lies in a trusted package."""
+    return target in trusted or any(target.startswith(f"{package}.") for package in trusted)
 
 
 def _check_combination(config: DictConfig) -> None:

@@ -28,7 +28,7 @@ def exit_status(main: Callable[[], int]) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -58,3 +58,11 @@ def open_closed_streams() -> None:
             if nowhere == descriptor:  # the lowest that is free; else a library took ours
                 os.set_inheritable(nowhere, True)
             setattr(sys, name, open(nowhere, "r" if name == "stdin" else "w", closefd=False))
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal would act on, or that cannot be encoded: escaped.
+
+    Names and values of a record may come from a stranger. Line breaks stay.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

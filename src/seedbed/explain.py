@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from seedbed import compare, launch, restore, trace, verify
+from seedbed import compare, launch, offline, restore, trace, verify
 from seedbed.compare import Difference, Record
 from seedbed.errors import InputError
 from seedbed.probe_trace import Event
@@ -47,7 +47,7 @@ class Side:
 
 
 def of_replay(
-    run: Path, outcome: Outcome, trust: Sequence[str], restore_code: bool
+    run: Path, outcome: Outcome, trust: Sequence[str], restore_code: bool, online: bool = False
 ) -> Iterator[str]:
     """Say why a run was not reproduced, from two more replays of the step at which it differs."""
     difference = outcome.comparison.difference
@@ -56,6 +56,7 @@ def of_replay(
         return
     settings = verify.trusted_config(run, trust)
     with restore.environment(run, outcome.record.code, restore_code) as variables:
+        variables = variables | offline.variables(online)
         side = Side(
             "the record", settings, run / "checkpoints", outcome.record.fingerprints, variables
         )
@@ -72,11 +73,18 @@ def of_replay(
 
 
 def of_runs(
-    runs: Sequence[Path], records: Sequence[Record], difference: Difference, trust: Sequence[str]
+    runs: Sequence[Path],
+    records: Sequence[Record],
+    difference: Difference,
+    trust: Sequence[str],
+    online: bool = False,
 ) -> Iterator[str]:
     """Say why two runs differ, from a replay of each at the step at which they part."""
     sides = [
-        Side(name, verify.trusted_config(run, trust), run / "checkpoints", held.fingerprints, {})
+        Side(
+            *(name, verify.trusted_config(run, trust), run / "checkpoints", held.fingerprints),
+            offline.variables(online),
+        )
         for name, run, held in zip(("run A", "run B"), runs, records, strict=True)
     ]
     traces, step = trace_both(sides, difference.step)

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import determinism, record, signals, source
+from seedbed import determinism, record, signals, source, untrusted
 from seedbed.config import is_trusted
 from seedbed.errors import InputError
 
@@ -31,9 +31,17 @@ def start(config: DictConfig, folder: Path) -> int:
 
 
 def training_environment(config: DictConfig) -> dict[str, str]:
-    """Return the environment variables that the training process starts with."""
+    """Return the environment variables that the training process starts with.
+
+    It imports from this checkout wherever it is started, and not from the current folder, which
+    may be somebody else's record.
+    """
     level: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
     environment = determinism.environment_variables(level, os.environ)
+    places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
+    root = str(source.project_root())
+    places += [] if root in places else [root]
+    environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
     busy = config.trainer.processes * (level["threads"] or 1)
     if busy > (os.cpu_count() or 1):
         # Threads that wait for each other, spinning, hold the cores that the others need: a step
@@ -42,32 +50,44 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     return environment
 
 
-def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
+def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> list[str]:
     """Refuse a record that could run code which this checkout does not trust.
 
     Args:
         trust: packages that classes may come from, beside those of configs/config.yaml.
 
+    Returns:
+        What may be trusted for it: what the record says, unless that is more than this checkout
+        does.
+
     Raises:
-        InputError: it trusts other packages, or sets a variable that no level here names
+        InputError: it names classes of other packages, or sets a variable that no level here names
         (LD_PRELOAD runs code).
     """
     configs = source.project_root() / "configs"
-    local = [*record.read_config(configs / "config.yaml").trusted_packages, *trust]
-    for package in settings.get("trusted_packages") or ():
-        if package not in local and not is_trusted(str(package), local):
+    ours = untrusted.read_config(configs / "config.yaml", resolved=False).trusted_packages
+    local = [*ours, *trust]
+    for key, target in record.flatten(OmegaConf.to_container(settings)).items():
+        if key.endswith("_target_") and not is_trusted(str(target), local):
             raise InputError(
-                f"{run}: expected trusted_packages of this checkout ({', '.join(local)}), got "
-                f"{package} in the record; if you trust its code: --trust {package}"
+                f"{run}: expected classes from trusted_packages of this checkout "
+                f"({', '.join(local)}), got {target} ({key}) in the record; if you trust its code: "
+                f"--trust {str(target).rpartition('.')[0]}"
             )
     levels = (configs / "determinism").glob("*.yaml")
-    known = {name for path in levels for name in record.read_config(path).get("env") or ()}
+    known = {name for path in levels for name in _variables(path)}
     for name in OmegaConf.select(settings, "determinism.env") or ():
         if name not in known:
             raise InputError(
                 f"{run}: expected environment variables that configs/determinism names, got {name} "
                 "in the record; if it is harmless, name it in a level there"
             )
+    recorded = [str(package) for package in settings.get("trusted_packages") or ()]
+    return recorded if all(is_trusted(package, local) for package in recorded) else local
+
+
+def _variables(preset: Path) -> Sequence[str]:
+    return list(untrusted.read_config(preset, resolved=False).get("env") or ())
 
 
 def require_name(key: str, folder: str) -> None:

@@ -1,6 +1,5 @@
 """Reading and writing run folders: the record of a run."""
 
-import csv
 import fcntl
 import json
 import os
@@ -10,10 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf import DictConfig
 
+from seedbed import untrusted
 from seedbed.errors import InputError
 
 FORMAT_VERSION = 1
@@ -48,39 +46,12 @@ def require_run(folder: Path) -> Path:
 
 def read_config(path: Path) -> DictConfig:
     """Read a resolved configuration, from a run folder or a YAML file."""
-    path = path / "config.yaml" if path.is_dir() else path
-    try:
-        config = OmegaConf.load(path)
-    except FileNotFoundError:
-        raise InputError(
-            f"{path}: expected a run's configuration, got no file; name a run or a sweep"
-        ) from None
-    except (
-        OSError,
-        YAMLError,
-        OmegaConfBaseException,
-        UnicodeDecodeError,
-        RecursionError,
-    ) as error:
-        raise InputError(
-            f"{path}: expected YAML, got {_first_line(error)}; mend the file"
-        ) from None
-    if not isinstance(config, DictConfig):
-        raise InputError(f"{path}: expected a mapping, got a list; name a run's config.yaml")
-    return config
+    return untrusted.read_config(path / "config.yaml" if path.is_dir() else path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a record."""
-    try:
-        value = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path}: expected a record's file, got no file; name a run") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: expected JSON, got {_first_line(error)}; mend it") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}; mend it")
-    return value
+    return untrusted.read_json(path)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -111,33 +82,12 @@ def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
 
 def read_metrics(folder: Path) -> list[Row]:
     """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`)."""
-    return list(read_rows(folder / "metrics.csv", METRIC_FIELDS))
+    return list(untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS))
 
 
 def read_fingerprints(folder: Path) -> list[Row]:
     """Read fingerprints.csv as a list of rows of strings (`FINGERPRINT_FIELDS`)."""
-    return list(read_rows(folder / "fingerprints.csv", FINGERPRINT_FIELDS))
-
-
-def read_rows(path: Path, fields: tuple[str, ...]) -> Iterator[Row]:
-    """Yield a CSV file's rows; a row that is cut off or has other columns is an InputError."""
-    try:
-        lines = path.read_text().splitlines(keepends=True)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a CSV file, got {_first_line(error)}") from None
-    for number, line in enumerate(lines, start=1):
-        values = next(csv.reader([line]), [])
-        if not line.endswith("\n") or len(values) != len(fields):
-            raise InputError(
-                f"{path}: expected {len(fields)} columns in line {number}, got a line that is cut "
-                "off or has others; delete the damaged line, or replay the run with "
-                "scripts/verify.py"
-            )
-        if number == 1:
-            if tuple(values) != fields:
-                raise InputError(f"{path}: expected the columns {','.join(fields)}, got {line!r}")
-        else:
-            yield dict(zip(fields, values, strict=True))
+    return list(untrusted.read_rows(folder / "fingerprints.csv", FINGERPRINT_FIELDS))
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, record, source
+from seedbed import config, launch, offline, record, source, untrusted
 from seedbed.errors import InputError
 
 # How the work is done, which changes no bit of what comes of it.
@@ -25,6 +25,7 @@ NEUTRAL_KEYS = (
     "data.start_method",
     "trainer.processes",
     "trainer.distributed_timeout_seconds",
+    "trusted_packages",
     "logger.*",
 )
 # What is recorded of the environment but cannot reach a training process's arithmetic: names of
@@ -108,23 +109,34 @@ class Origin:
 
 
 def go_on(
-    folder: Path, overrides: Sequence[str], allow_changed: bool, trust: Sequence[str] = ()
+    folder: Path,
+    overrides: Sequence[str],
+    allow_changed: bool,
+    trust: Sequence[str] = (),
+    online: bool = False,
 ) -> int:
     """Start a training process that goes on with a run; return its exit status.
 
     Args:
         trust: packages that classes may come from, beside those of configs/config.yaml.
+        online: open addresses that the record names, such as those of loggers.
 
     Raises:
         InputError: the folder is no run, or what is asked for cannot be.
     """
     recorded = record.read_config(folder)
+    untrusted.require_no_way_out(folder)
     request = Request(parse(overrides, recorded), allow_changed)
     settings = with_request(recorded, request)
-    launch.require_trusted(settings, folder, trust)
+    trusted = launch.require_trusted(settings, folder, trust)
+    if trusted != settings.get("trusted_packages"):
+        request.settings["trusted_packages"] = trusted
+        settings = with_request(recorded, request)
+    if settings.get("logger") and not online:
+        require_our_loggers(settings, folder, request)
     config.check(settings)
     require_unfinished(folder)
-    environment = launch.training_environment(settings)
+    environment = launch.training_environment(settings) | offline.variables(online)
     return launch.run_worker(settings, folder, environment, request.text())
 
 
@@ -159,6 +171,26 @@ def parse(overrides: Sequence[str], recorded: DictConfig) -> dict[str, Any]:
 
 
 _MISSING: Any = object()
+
+
+def require_our_loggers(settings: DictConfig, folder: Path, request: Request) -> None:
+    """Raise InputError for loggers that are not as configs/logger or the request says.
+
+    They would write, and send what the run logs, where the record likes.
+    """
+    from seedbed import loggers  # a part that can be deleted
+
+    try:
+        ours = record.flatten({"logger": loggers.choose(list(settings.logger), settings)})
+    except (InputError, TypeError):  # none of ours, or no loggers at all
+        ours = {}
+    plain: Any = OmegaConf.to_container(settings)
+    for key, value in record.flatten({"logger": plain["logger"]}).items():
+        if value != ours.get(key, _MISSING) and key not in request.settings:
+            raise InputError(
+                f"{folder}: expected loggers as configs/logger has them, got {key}={value} in the "
+                f"record; name it on the command line, or {offline.ADVICE}"
+            )
 
 
 def with_request(recorded: DictConfig, request: Request) -> DictConfig:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import record
-from seedbed.errors import InputError
+from seedbed.errors import InputError, printable
 from seedbed.record import STREAMS
 from seedbed.sweep_groups import Group, Run, Sweep, differing_keys, read
 from seedbed.sweep_promises import broken_promises, other_origins
@@ -37,7 +37,7 @@ def report(folder: Path) -> str:
 def write(sweep: Sweep) -> str:
     """Write the files of a sweep's report into its folder and return what the terminal shows."""
     summaries = [summarise(group) for group in sweep.groups]
-    text = describe(sweep, summaries)
+    text = printable(describe(sweep, summaries))
     names = [field.name for field in fields(Summary)]
     files = {
         "report.md": f"# Sweep {sweep.folder.name}\n\n{text}\n",
@@ -208,4 +208,4 @@ def _csv(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     writer = csv.DictWriter(text, header, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
+    return printable(text.getvalue())

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from seedbed import record, resume, source
+from seedbed import record, resume, source, untrusted
 from seedbed.errors import InputError
 from seedbed.sweep_groups import Run
 
@@ -13,7 +13,7 @@ def read(run: Run) -> str:
     """Return a run's environment and code, also that of its resumes, as JSON; "" if unknown."""
     try:
         environment = record.read_json(run.folder / "environment.json")
-        patch = (run.folder / "source.patch").read_bytes()
+        patch = untrusted.read_bytes(run.folder / "source.patch", untrusted.MAX_PATCH_BYTES)
     except (InputError, OSError):
         return ""
     altered = record.altered(run.summary)

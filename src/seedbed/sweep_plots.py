@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed import plots, record, rng
-from seedbed.errors import InputError
+from seedbed.errors import InputError, printable
 from seedbed.sweep_groups import Group, Run, Sweep
 from seedbed.sweep_summary import Scale, Summary
 
@@ -24,6 +24,8 @@ _ERROR_NAMES = {"accuracy": "validation error (%)", "mse": "validation mean squa
 _LOG_FROM_RATIO = 5.0
 _MANY = 50  # points lie on each other
 _MOST_GROUPS_NAMED = 8
+_MOST_METRICS = 20
+_MOST_LETTERS = 60  # of a name
 _MOST_LETTERS_IN_A_ROW = 36
 
 
@@ -31,7 +33,7 @@ def draw(sweep: Sweep, summaries: Sequence[Summary], path: Path) -> None:
     """Draw `sweep.png`: a row for each metric, curves on the left, final values on the right."""
     from matplotlib.figure import Figure
 
-    metrics = list(dict.fromkeys(group.metric for group in sweep.groups))
+    metrics = list(dict.fromkeys(group.metric for group in sweep.groups))[:_MOST_METRICS]
     with plots.style():
         figure = Figure(figsize=(7.2, 0.4 + 2.7 * len(metrics)), layout="constrained")
         rows = figure.subplots(len(metrics), 2, squeeze=False, width_ratios=(3, 2))
@@ -47,7 +49,9 @@ def draw(sweep: Sweep, summaries: Sequence[Summary], path: Path) -> None:
                 shown.append(_draw_curves(left, group, color))
                 _draw_values(right, position, group, summary, color)
             _finish_curves(left, metric, np.concatenate(shown))
-            _finish_values(right, metric, [group.label or "this sweep" for group, _ in chosen])
+            _finish_values(
+                right, metric, [_text(group.label) or "this sweep" for group, _ in chosen]
+            )
         plots.save(figure, path)
 
 
@@ -111,7 +115,7 @@ def _draw_values(axes: "Axes", position: int, group: Group, summary: Summary, co
 
 
 def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
-    axes.set(xlabel="epoch", ylabel=_ERROR_NAMES.get(metric.split("_")[-1], metric))
+    axes.set(xlabel="epoch", ylabel=_ERROR_NAMES.get(metric.split("_")[-1], _text(metric)))
     axes.set_title("median, middle half and range over seeds")
     if not shown.size:
         axes.text(0.5, 0.5, "fewer than two validations", ha="center", transform=axes.transAxes)
@@ -124,7 +128,7 @@ def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
 
 
 def _finish_values(axes: "Axes", metric: str, labels: Sequence[str]) -> None:
-    axes.set(ylabel=Scale(metric).title, xlim=(-0.6, len(labels) - 0.4))
+    axes.set(ylabel=_text(Scale(metric).title), xlim=(-0.6, len(labels) - 0.4))
     axes.set_title("seeds, mean, 95 % interval")
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(labels)), labels)
@@ -145,7 +149,13 @@ def _plain_log_axis(axes: "Axes") -> None:
 
 
 def _name(group: Group) -> str:
-    return f"{group.label} (n = {len(group.values)})" if group.label else f"n = {len(group.values)}"
+    count = f"n = {len(group.values)}"
+    return f"{_text(group.label)} ({count})" if group.label else count
+
+
+def _text(name: str) -> str:
+    """Return a name of a record as the letters it has, not as mathematics."""
+    return printable(name[:_MOST_LETTERS]).replace("$", r"\$")
 
 
 def _errors(metric: str, values: Floats) -> Floats:

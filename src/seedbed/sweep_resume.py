@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import launch, loaded, record, resume, source
+from seedbed import launch, loaded, offline, record, resume, source, sweep_plan, untrusted
 from seedbed.errors import InputError
 
 PLAN = "sweep.json"
@@ -27,9 +27,16 @@ _UNCHANGED, _CHANGED = "unchanged", "changed"
 
 # What of a sweep's folder is handed to Hydra: it may choose among what is installed, and set its
 # numbers and names. What could name code to run has to be said again by whoever goes on.
-_TAKEN_OVER = ("hydra/launcher", "hydra/sweeper", "hydra.launcher.", "hydra.sweeper.",
-               "hydra.sweep.subdir")  # fmt: skip
-_CODE = ("_target_", "custom_search_space", "setup", "runtime_env", "\n")
+_GROUPS = ("hydra/launcher", "hydra/sweeper")
+_SEARCHED = "hydra.sweeper.params."  # and a key of the runs, with what is tried for it
+_SETTINGS = re.compile(r"hydra\.(launcher|sweeper)(\.\w+)+")
+_CODE = ("_target_", "custom_search_space", "setup", "runtime_env", "address", "args", "folder",
+         "parameters", "python", "storage")  # fmt: skip
+_NAME_OR_NUMBER = re.compile(r"[\w.:+-]*")
+_SUBFOLDER = re.compile(r"(?!.*\.\.)([\w=,.-]|\$\{hydra\.job\.(num|override_dirname)\})+")
+# Of runs: names, numbers and lists of them, and no path that leads elsewhere.
+_KEY = re.compile(r"[\w-]+([./][\w-]+)*")
+_CHOICE = re.compile(r"(?!.*\.\.)([\w ,.+*()\[\]'\"=-]|(?<=\w)/(?=\w))*")
 # What `train.py` and going on say themselves.
 _OURS = ("hydra.sweep.dir", "hydra.run.dir", "hydra.mode", "hydra.job.env_set.SEEDBED_",
          "hydra.job.config.override_dirname.exclude_keys")  # fmt: skip
@@ -67,7 +74,7 @@ def run_job(settings: DictConfig, folder: Path, going_on: str | None) -> int:
         return 0
     # Composed here: a word that sets it has been typed by whoever leads the sweep (`_words`).
     trust = tuple(settings.trusted_packages)
-    return resume.go_on(folder, (), going_on == _CHANGED, trust)
+    return resume.go_on(folder, (), going_on == _CHANGED, trust, not offline.is_asked_for())
 
 
 def is_sweep(folder: Path) -> bool:
@@ -75,33 +82,40 @@ def is_sweep(folder: Path) -> bool:
     return (folder / PLAN).is_file()
 
 
-def go_on(folder: Path, overrides: Sequence[str], allow_changed: bool) -> NoReturn:
+def go_on(
+    folder: Path, overrides: Sequence[str], allow_changed: bool, online: bool = False
+) -> NoReturn:
     """Become the process that leads a sweep to its end, and reports on it.
 
     Args:
         overrides: words for launcher and sweeper, instead of those it was started with; and those
             of its words that can name code, once more.
         allow_changed: go on although something changed that can alter bits.
+        online: let its runs open addresses that the folder names.
 
     Raises:
         InputError: it cannot go on, or not like this.
     """
     plan = record.read_json(folder / PLAN)
     try:
-        words = [*_options(folder, plan), *_words(plan["overrides"], overrides)]
+        options, words = _options(folder, plan), _words(plan["overrides"], overrides)
         changes = resume.changes(_origin(plan), _origin(_code()))
     except (AttributeError, KeyError, TypeError):
         raise InputError(
             f"{folder / PLAN}: expected a sweep's overrides and code, got something else; start "
             "the sweep again"
         ) from None
+    sweep_plan.require_countable(folder, words)
     _require_unchanged(changes, allow_changed)
+    untrusted.require_no_way_out(folder)
     _require_idle(folder)
-    command = [sys.executable, str(source.project_root() / "train.py"), "--multirun", *words]
+    command = [sys.executable, str(source.project_root() / "train.py"), "--multirun", *options]
     command += [
+        *words,
         f"hydra.sweep.dir={_quoted(folder)}",
         f"+hydra.job.env_set.{GO_ON}={_CHANGED if allow_changed else _UNCHANGED}",
     ]
+    command += [f"+hydra.job.env_set.{k}='{v}'" for k, v in offline.variables(online).items()]
     sys.stdout.flush()
     os.execv(sys.executable, command)
 
@@ -122,7 +136,7 @@ def _words(recorded: dict[str, list[str]], given: Sequence[str]) -> list[str]:
         kept = [word for word in kept if not _key(word).startswith("hydra.launcher.")]
     kept = [word for word in kept if _key(word) not in replaced]
     unsafe = [word for word in unsafe if word not in given]
-    unsafe += [w for w in kept if not w.startswith(_TAKEN_OVER) or any(c in w for c in _CODE)]
+    unsafe += [word for word in kept if not _is_taken_over(word)]
     if unsafe:
         raise InputError(
             f"{_key(unsafe[0])}: expected it on the command line, because it can name code, got it "
@@ -131,20 +145,33 @@ def _words(recorded: dict[str, list[str]], given: Sequence[str]) -> list[str]:
     return [*(word for word in task if word not in given), *kept, *given]
 
 
+def _is_taken_over(word: str) -> bool:
+    """Return whether a word for Hydra chooses what is installed, or is a number."""
+    key, value = _key(word), word.partition("=")[2]
+    if key in _GROUPS:
+        return bool(re.fullmatch(r"[\w-]+", value))
+    if key == "hydra.sweep.subdir":
+        return bool(_SUBFOLDER.fullmatch(value))
+    if key.startswith(_SEARCHED):
+        return not _can_bring_code(f"{key.removeprefix(_SEARCHED)}={value}")
+    harmless = _SETTINGS.fullmatch(key) and not any(code in key for code in _CODE)
+    return bool(harmless and _NAME_OR_NUMBER.fullmatch(value))
+
+
 def _can_bring_code(word: str) -> bool:
-    """Say whether a word for runs could have code run that this checkout does not trust.
+    """Return whether a word for runs could have code run that this checkout does not trust.
 
     By Hydra, by a package that classes may come from, by an environment variable (LD_PRELOAD), by
-    a file that lies elsewhere, or by a group that is put where those are.
+    a file that lies elsewhere, or by a group that is put where those are. Or could send what is
+    here elsewhere: by a logger, by an interpolation (`${oc.env:HOME}`).
     """
-    key = _key(word)
-    group_from_elsewhere = "." not in key and ".." in word
-    whole_level = key == "determinism" and "{" in word
+    key, value = _key(word), word.partition("=")[2]
+    chosen = "." not in key or "/" in key  # an option of a group, or a value at the top
     return (
-        key.startswith(("hydra", "trusted_packages", "determinism.env"))
-        or "@" in key
-        or group_from_elsewhere
-        or whole_level
+        key.startswith(("hydra", "trusted_packages", "determinism.env", "logger."))
+        or not _KEY.fullmatch(key)
+        or "${" in value
+        or (chosen and not _CHOICE.fullmatch(value))
     )
 
 

@@ -1,17 +1,20 @@
 """A group of runs in numbers: what they reached, how far they lie apart, and where that is from."""
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed import statistics
+from seedbed import statistics, untrusted
+from seedbed.errors import InputError
 from seedbed.record import STREAMS
 from seedbed.statistics import Floats, Interval
 from seedbed.sweep_groups import Group, Seeds
 
 NONE = "-"
+_MAX_PREDICTIONS_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,9 @@ def right_counts(group: Group) -> NDArray[np.int64] | None:
 def _read_predictions(path: Path) -> NDArray[np.int64] | None:
     """Return int64 (samples, 3): sample id, class, predicted class; None if there is none."""
     try:
-        table = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.int64, ndmin=2)
-    except (OSError, ValueError):
+        text = untrusted.read_bytes(path, _MAX_PREDICTIONS_BYTES)
+        table = np.loadtxt(io.BytesIO(text), delimiter=",", skiprows=1, dtype=np.int64, ndmin=2)
+    except (OSError, ValueError, InputError):
         return None
     return table if table.ndim == 2 and table.shape[1] == 3 and len(table) else None
 

@@ -16,7 +16,16 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import assemble, capture, checkpoint, config, fingerprint, record, training
+from seedbed import (
+    assemble,
+    capture,
+    checkpoint,
+    config,
+    fingerprint,
+    offline,
+    record,
+    training,
+)
 from seedbed.data import loader
 from seedbed.errors import InputError, exit_status
 from seedbed.probe_trace import Event, hashes, state, traced
@@ -149,6 +158,7 @@ def main() -> int:
     resolved = record.read_config(Path(folder))
     config.check(resolved)
     settings: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
+    offline.enforce()
     settings["trainer"]["compile"] = False  # a compiled model's operations cannot be seen
     assemble.prepare_backends(settings["determinism"])
     write(replay(settings, int(step), Path(checkpoints[0]) if checkpoints else None), Path(out))

@@ -1,9 +1,9 @@
 """Replay a run from its record, comparing ladders as they grow.
 
 A record may come from a stranger. Its configuration is data: classes are built through the
-packages that *this* checkout trusts, and the training process gets no environment variable that
-this checkout's levels do not name (LD_PRELOAD runs code, too). Only `restore`, which a user must
-ask for, runs code of the record.
+packages that *this* checkout trusts, the training process gets no environment variable that this
+checkout's levels do not name (LD_PRELOAD runs code, too), and opens no address unless it is told
+to. Only `restore`, which a user must ask for, runs code of the record.
 """
 
 import signal
@@ -19,7 +19,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from seedbed import compare, config, launch, record, restore
+from seedbed import compare, config, launch, offline, record, restore
 from seedbed.compare import Comparison, Difference, Record
 from seedbed.errors import InputError
 from seedbed.record import Row
@@ -57,6 +57,7 @@ def replay(
     steps: int | None = None,
     trust: Sequence[str] = (),
     restore_code: bool = False,
+    online: bool = False,
 ) -> Outcome:
     """Replay a run in a new folder until its bits differ, or to its end.
 
@@ -66,6 +67,7 @@ def replay(
         steps: how many steps to replay; None: all that are recorded.
         trust: packages that classes may come from, beside those of configs/config.yaml.
         restore_code: replay with the commit and the patch of the record, not with this checkout.
+        online: open addresses that the record names, such as those of data sets.
 
     Raises:
         InputError: the record cannot be read or is not trusted, or the replay fails to run.
@@ -75,7 +77,7 @@ def replay(
     whole = steps is None and before.summary.get("status") == "finished"
     last = last_step(before, steps)
     before = before if whole else prefix(before, last)
-    environment = launch.training_environment(settings)
+    environment = launch.training_environment(settings) | offline.variables(online)
     launch.claim(folder, settings)
     with restore.environment(run, before.code, restore_code) as variables:
         difference = _run(settings, folder, environment | variables, before, whole)
@@ -93,7 +95,7 @@ def read(run: Path) -> Record:
         InputError: the folder is no run, its record is damaged or too new, or it is still alive.
     """
     found = compare.read(run)
-    if found.summary.get("status") == "running" and (run / ".lock").exists():
+    if found.summary.get("status") == "running" and (run / ".lock").is_file():
         with suppress(OSError), record.lock(run):  # nobody works where nobody can write
             pass
     return found
@@ -106,9 +108,9 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
         InputError: it names packages or environment variables that this checkout does not, or is
         no configuration for this version.
     """
-    settings = config.resolve(record.read_config(run))
+    settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
-    launch.require_trusted(settings, run, trust)
+    settings.trusted_packages = launch.require_trusted(settings, run, trust)
     config.check(settings)
     return settings
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, ending, launch, record, resume, signals, terminal
+from seedbed import config, ending, launch, offline, record, resume, signals, terminal
 from seedbed.errors import InputError, Interrupted, exit_status
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     request = resume.Request.parse(sys.argv[2]) if len(sys.argv) == 3 else resume.Request()
     stop = Stop()
+    offline.enforce()
     settings = resume.with_request(record.read_config(folder), request)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return work_with_others(folder, settings, request, stop)

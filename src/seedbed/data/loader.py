@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from seedbed import determinism, rng, signals
+from seedbed import determinism, offline, rng, signals
 from seedbed.data import pipe
 from seedbed.data.tensors import map_tensors
 
@@ -232,6 +232,7 @@ def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int
     """
     signals.ignore()
     threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
+    offline.enforce()
     determinism.apply(level, threads=1)
     pipe.send_small_tensors_as_bytes()
 

@@ -17,7 +17,7 @@ from urllib.request import url2pathname
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed import rng
+from seedbed import offline, rng
 from seedbed.data.images import Augment, ImageDataset
 from seedbed.errors import InputError
 
@@ -100,6 +100,11 @@ def load(root: Path, mirrors: tuple[str, ...] | None) -> Arrays:
     raw = root / "MNIST" / "raw"
     try:
         missing = [name for name in SHA256 if not (raw / name).exists()]
+        if missing and offline.is_asked_for():
+            raise InputError(
+                f"data.root: expected {missing[0]} in {raw}, got none; copy MNIST there, or "
+                f"{offline.ADVICE}"
+            )
         if missing:
             raw.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".download-", dir=raw) as folder:
