@@ -11,12 +11,14 @@ ON_CPU := CUDA_VISIBLE_DEVICES=
 CLUSTER := .venv-cluster
 # Peers to be measured beside, likewise.
 BENCH := .venv-bench
+# Models that other libraries bring, likewise.
+ZOO := .venv-zoo
 
 # Pinned too, so that the lock changes when the packages do and not with the tool that writes it.
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-avx2 test-kills test-cluster test-loggers test-emulated test-gpu guarantees benchmark lint format lock
+.PHONY: help install train test test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-gpu guarantees benchmark lint format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +46,9 @@ test-loggers: $(VENV)/installed-loggers  ## Run the tests of the loggers (instal
 test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
 	$(ON_CPU) $(RUN) -m pytest -m emulated
 
+test-zoo: $(ZOO)/installed  ## Run models and transforms of torch, torchvision, timm, transformers
+	$(ON_CPU) $(ZOO)/bin/python -m pytest -m zoo tests/zoo
+
 test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 	@$(RUN) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "error: test-gpu: expected a GPU that torch can use, got none; see nvidia-smi")'
 	$(RUN) -m pytest -m gpu
@@ -68,7 +73,8 @@ install: $(INSTALLED)  ## Bring .venv up to date with requirements.txt
 $(INSTALLED): requirements.txt
 $(CLUSTER)/installed: requirements-cluster.txt
 $(BENCH)/installed: requirements-bench.txt
-$(INSTALLED) $(CLUSTER)/installed $(BENCH)/installed:
+$(ZOO)/installed: requirements-zoo.txt
+$(INSTALLED) $(CLUSTER)/installed $(BENCH)/installed $(ZOO)/installed:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; \
 		exit 2; }
@@ -97,6 +103,9 @@ lock:  ## Pin what the requirements*.in files ask for in their .txt files
 	sed '/^-e/d' requirements.txt | \
 	"$$tools/bin/uv" pip compile requirements-bench.in --constraints - \
 		--output-file requirements-bench.txt $(LOCK) && \
+	sed '/^-e/d' requirements.txt | \
+	"$$tools/bin/uv" pip compile requirements-zoo.in --constraints - \
+		--output-file requirements-zoo.txt $(LOCK) && \
 	sed '/^-e/d' requirements.txt | \
 	"$$tools/bin/uv" pip compile requirements-loggers.in --constraints - \
 		--output-file requirements-loggers.txt $(LOCK)

@@ -1,5 +1,6 @@
 """Building from `_target_`: only what trusted packages define."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -106,3 +107,26 @@ class Broken:
 
     def __init__(self) -> None:
         _ = 1 / 0
+
+
+def takes_more(function: Any) -> Any:
+    """Let a constructor take a keyword more, as decorators of libraries do."""
+
+    @functools.wraps(function)
+    def constructor(self: Any, *args: Any, more: int = 0, **arguments: Any) -> None:
+        function(self, *args, **arguments)
+        self.more = more
+
+    return constructor
+
+
+class Decorated:
+    @takes_more
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def test_what_a_decorated_constructor_takes_is_given_to_it() -> None:
+    """Its own signature counts, not that of the function inside."""
+    spec = {"_target_": f"{__name__}.Decorated", "size": 1, "more": 2}
+    assert vars(build.build(spec, "model", [__name__])) == {"size": 1, "more": 2}

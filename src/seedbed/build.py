@@ -49,7 +49,8 @@ def prepare(
     if offline.is_asked_for() and arguments.get("download"):
         arguments["download"] = False  # and what is not there is missing
     try:
-        inspect.signature(target).bind(*args, **arguments)
+        # Its own, not that of what it wraps: a wrapper may take more, and that is what is called.
+        inspect.signature(target, follow_wrapped=False).bind(*args, **arguments)
     except TypeError as error:
         raise InputError(
             f"{key}: expected the arguments of {target.__name__}, got others ({error}); see its "

@@ -1,0 +1,162 @@
+"""Models, layers and transforms that others wrote keep their bits: make test-zoo."""
+
+import csv
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from seedbed import build, record
+from tests import running
+from tests.zoo import catalogue, runs
+from tests.zoo.catalogue import Case
+
+pytestmark = pytest.mark.zoo
+
+CASES = catalogue.cases()
+TRAINED = [case for case in CASES if not case.refused]
+REFUSED = [case for case in CASES if case.refused]
+VARIANTS = (runs.FIRST, runs.AGAIN, runs.WORKERS, runs.RESUMED)
+# Trained with another seed as well, and by the real command.
+SAMPLE = (
+    "torchvision/resnet18",
+    "timm/convnext_atto",
+    "transformers/BertForSequenceClassification",
+    "torch.nn/LSTM",
+    "transforms.v1/RandAugment",
+    "transforms.v2/RandomIoUCrop",
+)
+
+
+def each(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])
+
+
+@pytest.fixture(scope="module")
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train the cases of the tests that were chosen, in every variant."""
+    found = [item.callspec.params.get("case") for item in request.session.items
+             if isinstance(item, pytest.Function) and hasattr(item, "callspec")]  # fmt: skip
+    chosen = {case.name: case for case in found if isinstance(case, Case)}
+    folder = tmp_path_factory.mktemp("zoo")
+    runs.train(list(chosen.values()), VARIANTS, folder)
+    return folder
+
+
+def same(place: Path, case: Case, variant: runs.Variant) -> list[str]:
+    name = runs.folder_name(case)
+    return runs.differences(place / runs.FIRST.name / name, place / variant.name / name)
+
+
+@each(TRAINED)
+def test_it_trains(place: Path, case: Case) -> None:
+    """The loss is a number, and every step changes the weights: the others compare something."""
+    folder = place / runs.FIRST.name / runs.folder_name(case)
+    summary = runs.read(folder)
+    assert summary["status"] == "finished", summary["error"]
+    assert all(math.isfinite(value) for value in summary["metrics"].values())
+    with open(folder / "fingerprints.csv") as table:
+        weights = [row["weights"] for row in csv.DictReader(table)]
+    assert len(weights) == len(set(weights)) == runs.STEPS
+
+
+@each(TRAINED)
+def test_two_processes_have_the_same_bits(place: Path, case: Case) -> None:
+    """They train the cases in opposite orders, so that none depends on what came before it."""
+    assert same(place, case, runs.AGAIN) == []
+
+
+@each(TRAINED)
+def test_three_loader_workers_have_the_same_bits(place: Path, case: Case) -> None:
+    assert same(place, case, runs.WORKERS) == []
+
+
+@each(TRAINED)
+def test_a_resumed_run_has_the_same_bits(place: Path, case: Case) -> None:
+    summary = runs.read(place / runs.RESUMED.name / runs.folder_name(case))
+    assert [resume["step"] for resume in summary["resumes"]] == [runs.STOPPED_AFTER], summary
+    assert same(place, case, runs.RESUMED) == []
+
+
+@each(REFUSED)
+def test_what_pytorch_cannot_repeat_is_refused_by_its_name(place: Path, case: Case) -> None:
+    """A documented limit of PyTorch: torch.use_deterministic_algorithms."""
+    summary = runs.read(place / runs.FIRST.name / runs.folder_name(case))
+    assert summary["status"] == "failed"
+    assert summary["error"].startswith(f"{case.refused}: expected an operation with a determin")
+    assert "\n" not in summary["error"]
+
+
+def test_another_seed_has_other_bits(tmp_path: Path) -> None:
+    """Negative control."""
+    sample = [case for case in CASES if case.name in SAMPLE]
+    runs.train(sample, (runs.FIRST, runs.OTHER_SEED), tmp_path)
+    for case in sample:
+        assert "fingerprints.csv" in same(tmp_path, case, runs.OTHER_SEED)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_process_of_its_own_has_the_same_bits(name: str, tmp_path: Path) -> None:
+    """Hosting many runs in a process neither hides a difference nor makes one."""
+    case = next(case for case in CASES if case.name == name)
+    runs.train([case], (runs.FIRST,), tmp_path)
+    hosted = tmp_path / runs.FIRST.name / runs.folder_name(case)
+    settings = record.read_config(hosted)
+    groups = tmp_path / "configs"
+    for group in ("data", "model"):
+        (groups / group).mkdir(parents=True)
+        (groups / group / "zoo.yaml").write_text(OmegaConf.to_yaml(settings[group]))
+    trusted = ",".join(settings.trusted_packages)
+    done = running.train(
+        tmp_path / "own",
+        *("data=zoo", "model=zoo", f"--config-dir={groups}", f"trusted_packages=[{trusted}]"),
+        *runs.SHORT,
+        environment=runs.ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert runs.differences(hosted, tmp_path / "own") == []
+
+
+def test_every_module_of_torch_nn_is_in_the_zoo() -> None:
+    listed = catalogue.read("layers")
+    known = {name for part in listed.values() for name in part}
+    found = {name for name, value in vars(nn).items()
+             if isinstance(value, type) and issubclass(value, nn.Module)}  # fmt: skip
+    assert found == known
+
+
+@pytest.mark.parametrize(("version", "package"), [("v1", v1), ("v2", v2)])
+def test_every_transform_of_torchvision_is_in_the_zoo(version: str, package: Any) -> None:
+    listed = catalogue.read("transforms")
+    found = {name for name, value in vars(package).items() if isinstance(value, type)}
+    assert found == {*listed[version], *listed["not_random"][version]}
+    assert not {*listed[version]} & {*listed["not_random"][version]}
+
+
+def generators() -> Any:
+    """Return the state of the global generators."""
+    state = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().tolist()
+
+
+TRANSFORMS = [case for case in CASES if case.group.startswith("transforms")]
+
+
+@each(TRANSFORMS)
+def test_a_transform_draws(case: Case) -> None:
+    """What is listed as random takes numbers from a global generator."""
+    spec = {"_target_": "tests.zoo.parts.Samples", "samples": 4, **case.samples}
+    data = build.build(spec, "data", ["tests.zoo", "torchvision.transforms"])
+    before = generators()
+    samples = [data[i] for i in range(4)]
+    if case.collate:
+        build.resolve(case.collate, "data.collate", ["tests.zoo"])(samples)
+    assert generators() != before

@@ -1,0 +1,52 @@
+"""Train in each run folder of standard input, one after another, in this process.
+
+usage: python -m tests.zoo.train_in_turn [--stop-after STEP] < FOLDERS
+
+The way of a run from its config.yaml on is the training process's own; only PyTorch is imported
+once for all. A folder whose run was stopped goes on.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from seedbed import record, resume, worker
+
+
+class StopAfter(worker.Stop):
+    """Asked to stop as soon as a run has noted a step."""
+
+    def __init__(self, step: int | None) -> None:
+        super().__init__()
+        self.step = step
+        self.folder = Path()
+
+    def requested(self) -> bool:
+        """Return whether the step is in the run's table."""
+        table = self.folder / "fingerprints.csv"
+        if self.step is None or not table.exists():
+            return super().requested()
+        return table.read_text().count("\n") > self.step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stop-after", type=int, default=None)
+    stop = StopAfter(parser.parse_args().stop_after)
+    for line in sys.stdin:
+        stop.folder = folder = Path(line.strip())
+        settings = record.read_config(folder)
+        before = resume.require_unfinished(folder)
+        summary = worker.opening(folder, settings, before)
+        worker.run(folder, settings, resume.Request(), stop, summary)
+        record.write_json(folder / "summary.json", summary)
+        if summary["status"] == "finished":
+            shutil.rmtree(folder / "checkpoints")  # hundreds of them
+        print(f"{summary['status']} {folder.name}", flush=True)
+        if stop.signal is not None:  # a person's, not ours
+            sys.exit(128 + stop.signal)
+
+
+if __name__ == "__main__":
+    main()
