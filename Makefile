@@ -38,10 +38,10 @@ test-kills: $(INSTALLED)  ## Kill runs and sweeps at random moments and compare 
 	$(ON_CPU) $(RUN) -m tests.end_to_end.kill_sweep --kills 10
 
 test-cluster: $(CLUSTER)/installed  ## Run the tests of launchers and search (installs them)
-	$(ON_CPU) $(CLUSTER)/bin/python -m pytest tests/test_launchers.py
+	$(ON_CPU) $(CLUSTER)/bin/python -m pytest tests/engine/config/test_launchers.py
 
 test-loggers: $(VENV)/installed-loggers  ## Run the tests of the loggers (installs them into .venv)
-	$(ON_CPU) $(RUN) -m pytest tests/test_loggers.py
+	$(ON_CPU) $(RUN) -m pytest tests/engine/loggers/test_loggers.py
 
 test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
 	$(ON_CPU) $(RUN) -m pytest -m emulated
@@ -54,10 +54,10 @@ test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 	$(RUN) -m pytest -m gpu
 
 guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
-	$(ON_CPU) $(RUN) scripts/invariance.py
+	$(ON_CPU) $(RUN) scripts/measure/invariance.py
 
 benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside peers, about 35 minutes
-	$(BENCH)/bin/python scripts/benchmark.py
+	$(BENCH)/bin/python scripts/measure/benchmark.py
 
 lint: $(INSTALLED)  ## Check style, format and types
 	$(RUN) -m ruff check

@@ -27,9 +27,11 @@ from hydra.errors import OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import compose, config, launch, launchers, signals, sweep_resume
-from seedbed.callbacks import SweepFolder
+from seedbed import config, launch, signals
+from seedbed.config import hydra_errors, launchers
 from seedbed.errors import InputError, exit_status
+from seedbed.sweeps import resume_sweep
+from seedbed.sweeps.callbacks import SweepFolder
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="config")
@@ -42,8 +44,8 @@ def train(composed: DictConfig) -> float | None:
         launch.require_name("hydra.run.dir", HydraConfig.get().run.dir)
         resolved = config.resolve(composed)
         config.check(resolved)
-        going_on = HydraConfig.get().job.env_set.get(sweep_resume.GO_ON)
-        status = sweep_resume.run_job(resolved, folder, going_on)
+        going_on = HydraConfig.get().job.env_set.get(resume_sweep.GO_ON)
+        status = resume_sweep.run_job(resolved, folder, going_on)
     except InputError as error:
         discard_if_empty(folder)
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -93,7 +95,7 @@ def name_by_what_varies(overrides: list[str]) -> list[str]:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException:
         return []  # Hydra will say what is wrong with it
-    compose.refuse(parsed)
+    hydra_errors.refuse(parsed)
     fixed = sorted({each.key_or_group for each in parsed if not each.is_sweep_override()})
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"] if fixed else []
 
@@ -120,15 +122,15 @@ def main() -> int:
 
 def explain(error: Exception) -> InputError | None:
     """Say in one line what Hydra or a launcher could not do; None if it was neither."""
-    if isinstance(error, compose.COMPOSITION_ERRORS):
-        return compose.explain(error)
+    if isinstance(error, hydra_errors.COMPOSITION_ERRORS):
+        return hydra_errors.explain(error)
     explained = launchers.explain(error)
     if (
         explained is None
-        and compose.is_of_hydra(error)
+        and hydra_errors.is_of_hydra(error)
         and isinstance(error, ValueError | AssertionError)
     ):
-        return compose.explain(error)
+        return hydra_errors.explain(error)
     if explained is None and isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         return InputError(  # from Hydra, which makes the folders
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
@@ -141,11 +143,11 @@ def report_sweep(folder: Path | None, ended_early: bool) -> bool:
     """Report on a sweep, if this was one; say whether jobs of it failed."""
     if folder is None or not folder.is_dir():
         return False
-    from seedbed import sweep, sweep_groups  # statistics, half a second: for sweeps alone
+    from seedbed.sweeps import groups, report  # statistics, half a second: for sweeps alone
 
     try:
-        found = sweep_groups.read(folder)
-        text = sweep.write(found)
+        found = groups.read(folder)
+        text = report.write(found)
     except InputError:
         if ended_early:  # what ended it is said; there may be no run yet
             return False

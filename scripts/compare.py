@@ -17,10 +17,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from seedbed import causes, compare, plots
-from seedbed.compare import Comparison, Record
+from seedbed import compare
+from seedbed.compare import Comparison, Record, causes
+from seedbed.compare.stages import RUNGS
 from seedbed.errors import InputError, exit_status, printable
-from seedbed.rungs import RUNGS
+from seedbed.record import plots
 
 SHOWN_STEPS = 6
 

@@ -33,11 +33,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from seedbed import config, launch
-from seedbed.compose import COMPOSITION_ERRORS, explain
+from seedbed.config.hydra_errors import COMPOSITION_ERRORS, explain
 from seedbed.errors import InputError, exit_status
 
 if TYPE_CHECKING:
-    from seedbed.probe import Finding
+    from seedbed.probe.probe import Finding
 
 LEVELS = Path(__file__).resolve().parents[1] / "configs" / "determinism"
 WIDTHS = (33, 6, 29, 29, 19)
@@ -52,23 +52,23 @@ def main() -> int:
         return examine(arguments.overrides)
     # Older versions of PyTorch refuse matrix products on a GPU under strict without this.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    from seedbed import probe_report  # brings torch, which reads the variable
+    from seedbed.probe import report  # brings torch, which reads the variable
 
     files = {name: create(getattr(arguments, name)) for name in ("csv", "markdown")}
-    print(aligned(probe_report.COLUMNS[:-1]))
+    print(aligned(report.COLUMNS[:-1]))
     findings = []
     for finding in probe_all(arguments.only, arguments.repeats):
         findings.append(finding)
-        *cells, instead = probe_report.cells(finding)
+        *cells, instead = report.cells(finding)
         print(aligned(cells) + (f"\n    instead: {instead}" if instead else ""), flush=True)
-    print("", *probe_report.summary(findings), probe_report.measured_on(), sep="\n")
+    print("", *report.summary(findings), report.measured_on(), sep="\n")
     if files["csv"]:
         with files["csv"] as file:
-            probe_report.write_csv(file, findings)
+            report.write_csv(file, findings)
     if files["markdown"]:
         with files["markdown"] as file:
             command = shlex.join(["python", "scripts/probe_ops.py", *sys.argv[1:]])
-            probe_report.write_markdown(file, findings, command)
+            report.write_markdown(file, findings, command)
     return 0
 
 
@@ -111,7 +111,7 @@ def examine(overrides: list[str]) -> int:
     config.check(settings)
     with tempfile.TemporaryDirectory() as folder:
         OmegaConf.save(settings, Path(folder) / "config.yaml")
-        command = [sys.executable, "-m", "seedbed.probe_model", folder]
+        command = [sys.executable, "-m", "seedbed.probe.examine", folder]
         return launch.run_passing_signals(command, launch.training_environment(settings))
 
 
@@ -127,8 +127,8 @@ def create(path: Path | None) -> IO[str] | None:
 
 def probe_all(only: str | None, repeats: int) -> Iterator["Finding"]:
     """Probe the chosen operations on every device, one after the other."""
-    from seedbed.probe import devices, probe
-    from seedbed.probe_catalog import catalogue
+    from seedbed.probe.catalog import catalogue
+    from seedbed.probe.probe import devices, probe
 
     chosen = [op for op in catalogue() if only is None or fnmatch.fnmatchcase(op.name, only)]
     if not chosen:

@@ -26,20 +26,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from seedbed import resume, sweep_resume
 from seedbed.errors import InputError, exit_status
+from seedbed.launch import resume
+from seedbed.sweeps import resume_sweep
 
 
 def main() -> int:
     """Go on with a run folder or a sweep's."""
     arguments = parse()
-    if sweep_resume.is_sweep(arguments.run):
+    if resume_sweep.is_sweep(arguments.run):
         if arguments.trust:
             raise InputError(
                 f"--trust: expected the folder of a run, got a sweep, {arguments.run}; repeat its "
-                "own word instead, such as 'trusted_packages=[seedbed.models,mine]'"
+                "own word instead, such as 'trusted_packages=[project,mine]'"
             )
-        sweep_resume.go_on(
+        resume_sweep.go_on(
             arguments.run, arguments.overrides, arguments.allow_changed, arguments.online
         )
     return resume.go_on(

@@ -18,23 +18,23 @@ import argparse
 import sys
 from pathlib import Path
 
-from seedbed import sweep, sweep_compare, sweep_groups, sweep_promises
 from seedbed.errors import exit_status, printable
+from seedbed.sweeps import comparison, groups, promises, report
 
 
 def main() -> int:
     """Print the report of one sweep or the comparison of two."""
     arguments = parse()
-    sweeps = [sweep_groups.read(arguments.sweep)]
+    sweeps = [groups.read(arguments.sweep)]
     if arguments.other is None:
-        print(sweep.write(sweeps[0]))
+        print(report.write(sweeps[0]))
         picture = ", sweep.png" if sweeps[0].groups else ""
         print(f"\nwritten to {arguments.sweep}: report.md, sweep.csv, groups.csv{picture}")
     else:
-        sweeps.append(sweep_groups.read(arguments.other))
-        print(printable(sweep_compare.compare(*sweeps)))
+        sweeps.append(groups.read(arguments.other))
+        print(printable(comparison.compare(*sweeps)))
     found = [group for each in sweeps for group in each.groups]
-    return 1 if sweep_promises.broken_promises(found) else 0
+    return 1 if promises.broken_promises(found) else 0
 
 
 def parse() -> argparse.Namespace:

@@ -19,10 +19,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from seedbed import causes, verify
+from seedbed.compare import causes, verify
+from seedbed.compare.stages import RUNGS
+from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError, exit_status, printable
-from seedbed.rungs import RUNGS
-from seedbed.verify import Outcome
 
 
 def main() -> int:

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import compare, determinism, record, trace
+from seedbed import compare, determinism, record
 from seedbed.data import loader
-from seedbed.trace import Trace, replay
-from seedbed.trace_compare import Finding, first_difference
+from seedbed.explain import replay as trace
+from seedbed.explain.replay import Trace, replay
+from seedbed.explain.trace_compare import Finding, first_difference
 from tests import faults
 from tests.faults import FAULTS, Fault
 

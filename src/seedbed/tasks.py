@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seedbed import build
+from seedbed.config import build
 from seedbed.errors import InputError
 
 

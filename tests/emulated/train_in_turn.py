@@ -6,7 +6,9 @@ An emulated CPU takes longer to import PyTorch than to train a few steps.
 import sys
 from pathlib import Path
 
-from seedbed import record, resume, worker
+from seedbed import record
+from seedbed.launch import resume
+from seedbed.worker import worker
 
 
 def main() -> int:

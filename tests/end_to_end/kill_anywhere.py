@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 
-from seedbed import checkpoint, record
+from seedbed import record
+from seedbed.training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")

@@ -15,8 +15,10 @@ import pytest
 import torch
 
 import train as train_module
-from seedbed import checkpoint, launch, record, sweep_resume
+from seedbed import launch, record
 from seedbed.errors import exit_status
+from seedbed.sweeps import resume_sweep
+from seedbed.training import checkpoint
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
 
@@ -120,7 +122,7 @@ def test_a_configuration_that_is_right_is_started(
         started.append(folder)
         return 0
 
-    monkeypatch.setattr(sweep_resume, "run_job", start)
+    monkeypatch.setattr(resume_sweep, "run_job", start)
     monkeypatch.setattr(launch, "objective", lambda folder: 0.0)
     assert train_here(f"hydra.run.dir={tmp_path / 'run'}") == 0
     assert started == [tmp_path / "run"]

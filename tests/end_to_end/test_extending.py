@@ -18,12 +18,15 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from seedbed import assemble, build, config, experiment, fingerprint, record, resume, rng
+from seedbed import config, fingerprint, record, rng
+from seedbed.config import build
 from seedbed.data import loader
 from seedbed.data.loader import Loading, Source
 from seedbed.data.part import Part
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
+from seedbed.launch import resume
+from seedbed.worker import assemble, experiment
 from tests.running import ROOT, refusal
 
 PAGE = ROOT / "docs" / "extending.md"

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.engine.compare.test_verify import edit_rung
 from tests.running import command, train
-from tests.test_verify import edit_rung
 
 STEPS = 6
 OPTIONS = (
     *("determinism.threads=1", f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_steps=4"),
     *("data=faulty", "model=faulty", "data.batch_size=8"),
-    "trusted_packages=[seedbed.data,seedbed.models,torch.optim,tests.faults]",
+    "trusted_packages=[project,seedbed.data,torch.optim,tests.faults]",
 )
 TRUST = ("--trust", "tests.faults")
 

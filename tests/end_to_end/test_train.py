@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from seedbed import checkpoint, record
+from seedbed import record
+from seedbed.training import checkpoint
 from tests.running import QUICK, ROOT, train, trained
 
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")

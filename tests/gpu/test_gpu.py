@@ -7,12 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import golden_runs
 import pytest
 import torch
+from golden_runs import Ladder
 from omegaconf import OmegaConf
 
-from seedbed import assemble, capture, checkpoint, experiment, fingerprint, launch, portable, record
-from seedbed.portable import Ladder
+from seedbed import fingerprint, launch, record
+from seedbed.training import capture, checkpoint
+from seedbed.worker import assemble, experiment
 from tests.running import ROOT
 
 DEVICE = "cuda"
@@ -27,13 +30,13 @@ pytestmark = [
 STEPS = 60
 PROCESSES = 20
 AT_A_TIME = 4  # processes that share the GPU; none may disturb another
-MODELS = list(portable.EXPERIMENTS)
+MODELS = list(golden_runs.EXPERIMENTS)
 
 
 def settings(model: str, *overrides: str) -> Any:
     """Return the resolved configuration of a short run on the GPU, with dropout."""
     words = ("determinism=strict", f"trainer.device={DEVICE}", f"trainer.max_steps={STEPS}")
-    return portable.configuration(model, *words, "model.dropout=0.2", *overrides)
+    return golden_runs.configuration(model, *words, "model.dropout=0.2", *overrides)
 
 
 def prepared(folder: Path, model: str, *overrides: str) -> tuple[list[str], dict[str, str]]:
@@ -48,7 +51,7 @@ def ladder(folder: Path, model: str, *overrides: str) -> Ladder:
     command, environment = prepared(folder, model, *overrides)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows = portable.ladder(folder)
+    rows = golden_runs.ladder(folder)
     assert len(rows) == STEPS
     return rows
 
@@ -68,7 +71,7 @@ def test_fresh_processes_climb_one_ladder(
     folders = [tmp_path / str(number) for number in range(PROCESSES)]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         ladders = list(pool.map(lambda folder: ladder(folder, model), folders))
-    differing = [portable.first_difference(each, undisturbed[model]) for each in ladders]
+    differing = [golden_runs.first_difference(each, undisturbed[model]) for each in ladders]
     assert differing == [""] * PROCESSES
 
 
@@ -78,7 +81,7 @@ def test_another_dropout_seed_is_another_ladder(
 ) -> None:
     """Twin: what the model draws on the GPU shows in the first loss."""
     other = ladder(tmp_path, model, "seeds.dropout=1")
-    assert portable.first_difference(other, undisturbed[model]) == "step 1, loss"
+    assert golden_runs.first_difference(other, undisturbed[model]) == "step 1, loss"
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -87,7 +90,7 @@ def test_loader_workers_change_no_bit(
 ) -> None:
     """Two workers load what the training process would have loaded."""
     rows = ladder(tmp_path, model, "data.num_workers=2")
-    assert portable.first_difference(rows, undisturbed[model]) == ""
+    assert golden_runs.first_difference(rows, undisturbed[model]) == ""
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -103,10 +106,12 @@ def test_an_interrupted_and_resumed_run_changes_no_bit(model: str, tmp_path: Pat
         time.sleep(0.005)
     process.terminate()
     assert process.wait() == 143
-    assert 0 < len(portable.ladder(folder)) < 400
+    assert 0 < len(golden_runs.ladder(folder)) < 400
     resume = [sys.executable, "scripts/resume.py", str(folder)]
     subprocess.run(resume, cwd=ROOT, capture_output=True, check=True)
-    assert portable.first_difference(*map(portable.ladder, (folder, tmp_path / "whole"))) == ""
+    assert (
+        golden_runs.first_difference(*map(golden_runs.ladder, (folder, tmp_path / "whole"))) == ""
+    )
     ends = [record.read_summary(run)["fingerprints"] for run in (folder, tmp_path / "whole")]
     assert ends[0] == ends[1]
 
@@ -144,7 +149,7 @@ def test_fast_repeats_too(model: str, tmp_path: Path) -> None:
     """Not promised: whether two runs under fast come to the same bits is seen, not required."""
     every_step = ("determinism=fast", "fingerprint.every_steps=1")
     first, second = (ladder(tmp_path / name, model, *every_step) for name in "ab")
-    if difference := portable.first_difference(first, second):
+    if difference := golden_runs.first_difference(first, second):
         pytest.xfail(f"fast promises nothing: {difference}")
 
 

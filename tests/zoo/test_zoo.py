@@ -14,7 +14,8 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from seedbed import build, record
+from seedbed import record
+from seedbed.config import build
 from tests import running
 from tests.zoo import catalogue, runs
 from tests.zoo.catalogue import Case

@@ -11,7 +11,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from seedbed import record, resume, worker
+from seedbed import record
+from seedbed.launch import resume
+from seedbed.worker import worker
 
 
 class StopAfter(worker.Stop):

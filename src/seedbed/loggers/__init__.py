@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import build, record, source
+from seedbed import record
+from seedbed.config import build
 from seedbed.errors import InputError
+from seedbed.record import source
 
 INSTALL = "pip install -r requirements-loggers.txt"
 

@@ -1,0 +1,97 @@
+"""The same training with Lightning and the callbacks that people use with it.
+
+Data, transforms and loaders are those of the plain loop. `benchmark.py` starts it with its settings
+as JSON.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import lightning
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from plain import loaders
+from torch import Tensor
+
+from project.models.cnn import CNN
+
+
+class Digits(lightning.LightningModule):
+    """Seedbed's CNN as a LightningModule."""
+
+    def __init__(self, model: dict, optimizer: dict) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.model = CNN(**model)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the loss of a batch."""
+        x, y = batch
+        outputs = self.model(x)
+        loss = F.cross_entropy(outputs, y, label_smoothing=0.1)
+        self.log("train_loss", loss, prog_bar=True)
+        return loss
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Log the accuracy of a batch."""
+        x, y = batch
+        self.log("test_accuracy", (self.model(x).argmax(dim=1) == y).float().mean())
+
+    def configure_optimizers(self) -> dict:
+        """Return the optimizer and its schedule."""
+        optimizer = torch.optim.AdamW(self.parameters(), **self.hparams.optimizer)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            self.hparams.optimizer["lr"],
+            total_steps=int(self.trainer.estimated_stepping_batches),
+            pct_start=0.25,
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+
+class Clock(lightning.Callback):
+    """Note when each step ends."""
+
+    def __init__(self, out: Path) -> None:
+        self._ends = open(out / "steps.txt", "w", buffering=1)  # a line at once
+
+    def on_train_batch_end(self, *_: object) -> None:
+        """Note the time."""
+        print(time.monotonic(), file=self._ends)
+
+
+def main() -> None:
+    """Train, and write down when each step ended and how good the model is."""
+    settings = json.loads(sys.argv[1])
+    torch.set_num_threads(settings["threads"])
+    lightning.seed_everything(settings["seed"], workers=True)
+    out = Path(settings["out"])
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=settings["epochs"] or -1,
+        max_steps=settings["steps"] or -1,
+        gradient_clip_val=1.0,
+        logger=CSVLogger(out),
+        callbacks=[
+            Clock(out),
+            ModelCheckpoint(monitor="train_loss", save_last=True),
+            LearningRateMonitor(),
+        ],
+        enable_progress_bar=settings["progress_bar"],
+    )
+    module = Digits(settings["model"], settings["optimizer"])
+    train, test = loaders(settings)
+    trainer.fit(module, train)
+    [result] = trainer.test(module, test)
+    (out / "found.json").write_text(json.dumps({"test_accuracy": result["test_accuracy"]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The training process with a stopwatch: notes when each step ended.
+
+python -m measure.benchmark_worker STEPS_FILE RUN_FOLDER
+"""
+
+import sys
+import time
+from typing import Any
+
+from seedbed.errors import exit_status
+from seedbed.worker import worker
+
+
+def main() -> int:
+    """Train as `seedbed.worker` does; write down the end of each step."""
+    from seedbed.worker.run_logger import Journal
+
+    with open(sys.argv.pop(1), "w", buffering=1) as steps:  # a line is written when it ends
+        note_step = Journal.note_step
+
+        def timed(*arguments: Any) -> None:
+            note_step(*arguments)
+            print(time.monotonic(), file=steps)
+
+        Journal.note_step = timed  # type: ignore[method-assign,assignment]
+        return worker.main()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,93 @@
+"""Golden fingerprints: what the first steps of each model come to on every x86-64 CPU with AVX.
+
+`determinism=portable` pins what the libraries would choose by the processor. The proof is a file of
+ladders in the repository that any CPU must climb rung for rung. A library's next release may add
+in another order, so the file holds one set of ladders for each version of PyTorch.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from seedbed import config, launch, record
+from seedbed.errors import InputError
+from seedbed.record import source
+
+GOLDEN = source.project_root() / "tests" / "golden" / "portable.json"
+RENEW = "python scripts/measure/renew_golden.py"
+
+# The experiments as they come, cut short after a few steps; little is evaluated then, because the
+# ladder is of the steps.
+_LITTLE = ("data.validation.samples=64", "data.test.samples=64")
+EXPERIMENTS: dict[str, tuple[str, ...]] = {
+    "cnn": (),
+    "rnn": ("experiment=adding_rnn", *_LITTLE),
+    "lstm": ("experiment=adding_lstm", *_LITTLE),
+}
+SHORT = ("determinism=portable", "seed=0", "trainer.max_steps=4")
+
+Ladder = list[dict[str, str]]
+
+
+def configuration(model: str, *overrides: str) -> DictConfig:
+    """Return the resolved configuration of a short run; later overrides win."""
+    words = [*EXPERIMENTS[model], *SHORT, *overrides]
+    with initialize_config_dir(str(source.project_root() / "configs"), version_base="1.3"):
+        resolved = config.resolve(compose("config", overrides=words))
+    config.check(resolved)
+    return resolved
+
+
+def train(model: str, folder: Path, *overrides: str) -> Ladder:
+    """Train a model for a few steps in a folder of its own; return its ladder."""
+    if launch.start(configuration(model, *overrides), folder):
+        summary = record.read_summary(folder)
+        raise InputError(f"{model}: expected a run that finishes, got {summary['error']}; mend it")
+    return ladder(folder)
+
+
+def ladder(folder: Path) -> Ladder:
+    """Return a run's ladder without the rungs that the model does not have."""
+    rows = record.read_fingerprints(folder)
+    return [{rung: value for rung, value in row.items() if value} for row in rows]
+
+
+def golden(torch_version: str, path: Path = GOLDEN) -> dict[str, Ladder]:
+    """Return the ladder of each model for a version of PyTorch.
+
+    Raises:
+        InputError: the file has none for this version, and how to get one.
+    """
+    versions = record.read_json(path)
+    found: dict[str, Ladder] | None = versions.get(release(torch_version))
+    if found is None:
+        raise InputError(
+            f"{path.name}: expected golden fingerprints of torch {release(torch_version)}, got "
+            f"those of {', '.join(versions)}; if this version is to be supported, run {RENEW}, "
+            "and `make test-emulated` before you commit them"
+        )
+    return found
+
+
+def write_golden(torch_version: str, ladders: dict[str, Ladder], path: Path = GOLDEN) -> None:
+    """Put the ladders of a version of PyTorch into the file; other versions' stay."""
+    versions: dict[str, Any] = record.read_json(path) if path.exists() else {}
+    versions[release(torch_version)] = ladders
+    record.write_atomically(path, json.dumps(dict(sorted(versions.items())), indent=1) + "\n")
+
+
+def release(torch_version: str) -> str:
+    """Return a version without its build: wheels for CPU and CUDA have the same CPU kernels."""
+    return torch_version.partition("+")[0]
+
+
+def first_difference(ours: Ladder, theirs: Ladder) -> str:
+    """Name the first step and rung at which two ladders differ; nothing if they do not."""
+    for mine, other in zip(ours, theirs, strict=False):
+        for rung in record.FINGERPRINT_FIELDS:
+            if mine.get(rung) != other.get(rung):
+                return f"step {mine['step']}, {rung}"
+    return "" if len(ours) == len(theirs) else f"{len(ours)} and {len(theirs)} steps"

@@ -1,0 +1,113 @@
+"""Measure what determinism=portable costs beside strict, and which pin costs it.
+
+usage: python scripts/measure/portable_cost.py [--rounds N] [--steps N]
+
+example:
+    python scripts/measure/portable_cost.py --rounds 5
+
+A round trains every model under every setting for some steps, each in a process of its own, one
+after another. A cell is the median over the rounds of the median step: milliseconds of processor
+time (of both threads), and in brackets the ratio to strict in the same round.
+
+exit status: 0 measured, 2 it cannot be measured
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import benchmark_turns
+import golden_runs
+
+from seedbed.errors import InputError, exit_status
+
+_ENV = "determinism.env."
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "strict": ("determinism=strict",),
+    "strict, PyTorch's pin alone": ("determinism=strict", f"{_ENV}ATEN_CPU_CAPABILITY=default"),
+    "strict, oneDNN's pin alone": ("determinism=strict", f"{_ENV}ONEDNN_MAX_CPU_ISA=AVX"),
+    "strict, MKL's pin alone": ("determinism=strict", f"{_ENV}MKL_CBWR=COMPATIBLE"),
+    "portable": ("determinism=portable",),
+    "portable, oneDNN at SSE4.1": (
+        "determinism=portable",
+        "determinism.avx=null",
+        f"{_ENV}ONEDNN_MAX_CPU_ISA=SSE41",
+    ),
+}
+WARM_UP_STEPS = 5
+
+
+def main() -> int:
+    """Measure in processes of their own and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("--rounds", metavar="N", type=int, default=3)
+    parser.add_argument("--steps", metavar="N", type=int, default=15)
+    parser.add_argument("--here", metavar="CONFIG", help=argparse.SUPPRESS)  # in our own processes
+    arguments = parser.parse_args()
+    if arguments.here:
+        print(median(step_milliseconds(json.loads(arguments.here), arguments.steps)))
+        return 0
+    if min(arguments.rounds, arguments.steps) < 1:
+        raise InputError("--rounds, --steps: expected an integer >= 1, got less; try --rounds 3")
+    rounds = [measure(arguments.steps) for _ in range(arguments.rounds)]
+    print("\n".join(table(rounds)))
+    return 0
+
+
+def measure(steps: int) -> dict[tuple[str, str], float]:
+    """Return milliseconds of processor time a step, by setting and model."""
+    found = {}
+    for model in golden_runs.EXPERIMENTS:
+        for setting, overrides in SETTINGS.items():
+            config = golden_runs.configuration(model, *overrides, "trainer.device=cpu")
+            found[setting, model] = benchmark_turns.in_a_process(
+                # Threads that wait do so asleep, so that waiting does not count.
+                *(__file__, f"{setting}, {model}", config, steps),
+                OMP_WAIT_POLICY="PASSIVE",
+            )
+            print(f"{setting}, {model}: {found[setting, model]:.1f} ms", file=sys.stderr)
+    return found
+
+
+def step_milliseconds(settings: dict[str, Any], steps: int) -> list[float]:
+    """Train in this process; return the processor time of each step after the first few."""
+    import torch
+
+    from seedbed.worker import assemble
+
+    assemble.prepare_backends(settings["determinism"])
+    learner = assemble.build_learner(settings, torch.device("cpu"))
+    times = [time.process_time()]
+    for take in benchmark_turns.steps(settings, learner, WARM_UP_STEPS + steps):
+        take(True)
+        times.append(time.process_time())
+    return [1000 * (after - before) for before, after in pairwise(times)][WARM_UP_STEPS:]
+
+
+def table(rounds: Sequence[dict[tuple[str, str], float]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [
+        f"| | {' | '.join(golden_runs.EXPERIMENTS)} |",
+        "|---" * (len(golden_runs.EXPERIMENTS) + 1) + "|",
+    ]
+    for setting in SETTINGS:
+        cells = [
+            f"{median(r[setting, m] for r in rounds):.1f} ms "
+            f"({median(r[setting, m] / r['strict', m] for r in rounds):.2f})"
+            for m in golden_runs.EXPERIMENTS
+        ]
+        lines.append(f"| {setting} | {' | '.join(cells)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

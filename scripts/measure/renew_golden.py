@@ -1,0 +1,51 @@
+"""Renew the golden fingerprints of determinism=portable for the PyTorch that is installed.
+
+usage: python scripts/measure/renew_golden.py
+
+example:
+    python scripts/measure/renew_golden.py && make test-emulated
+
+Every model trains for a few steps under determinism=portable; their ladders go to
+tests/golden/portable.json. Do this when PyTorch's version changes, or when a change was meant to
+change results; `make test-emulated` then shows whether other processors agree.
+
+exit status: 0 the file holds what these runs came to, 2 a run failed
+"""
+
+import argparse
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+import golden_runs
+
+from seedbed.errors import InputError, exit_status
+
+
+def main() -> int:
+    """Train, compare with what the file says, and write it."""
+    argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    ).parse_args()
+    version = metadata.version("torch")
+    try:
+        before = golden_runs.golden(version)
+    except InputError:
+        before = {}
+    with tempfile.TemporaryDirectory(prefix="seedbed-golden-") as folder:
+        after = {
+            name: golden_runs.train(name, Path(folder) / name) for name in golden_runs.EXPERIMENTS
+        }
+    for name, ladder in after.items():
+        difference = golden_runs.first_difference(ladder, before.get(name, []))
+        print(f"{name}: {f'new from {difference}' if difference else 'as it was'}")
+    golden_runs.write_golden(version, after)
+    print(f"{golden_runs.GOLDEN}: torch {golden_runs.release(version)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

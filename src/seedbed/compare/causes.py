@@ -1,0 +1,232 @@
+"""What can explain a difference: changes of configuration, environment and code, ranked."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Any
+
+from seedbed.compare import Difference, Record
+from seedbed.compare.stages import CAUSAL_ORDER, RUNGS
+from seedbed.errors import printable
+from seedbed.launch.resume import NEUTRAL_ENVIRONMENT, TORCHRUN
+
+_MOST_CHARACTERS = 44
+
+# Where a run lies and when it ran changes no bit; what lies there is known by its digest.
+_PLACES = {
+    "date", "dir", "directory", "file", "finished", "folder", "home", "host", "hostname", "mirrors",
+    "path", "paths", "pid", "pwd", "root", "seconds", "started", "time", "tmpdir", "user",
+}  # fmt: skip
+_LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
+# Whatever these are called, they are arguments: model.time_steps, model.drop_path.
+_ARGUMENTS = ("model.", "optimizer.", "schedule.")
+_FILES = "files_sha256."  # by path; what differs is their content
+# Settings that follow another one, unless somebody gives them a value of their own.
+_FOLLOWERS = (
+    ("seeds.*", "seed"),
+    ("determinism.env.*_NUM_THREADS", "determinism.threads"),
+    ("cpu.threads", "determinism.threads"),
+    ("trainer.device", "determinism.device"),
+    ("model.outputs", "data.outputs"),
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting, an environment entry or a source file that is not the same in two records.
+
+    A key that a record lacks is None there.
+
+    Attributes:
+        same_data: both records hold the same digest of the training data.
+        apart: a file of code outside the packages that the runs' classes come from.
+    """
+
+    kind: str  # configuration, environment or code
+    key: str
+    a: Any
+    b: Any
+    same_data: bool = False
+    apart: bool = False
+
+
+def changes(a: Record, b: Record) -> list[Change]:
+    """Return everything that differs in configuration, environment and code, by key.
+
+    What torchrun tells its processes is left out: it differs each time.
+    """
+    sides = (
+        ("configuration", a.config, b.config),
+        ("environment", a.environment, b.environment),
+        ("code", a.code, b.code),
+    )
+    digests = [
+        {k: v for k, v in r.environment.items() if k.partition(".")[0] == "data_sha256"}
+        for r in (a, b)
+    ]
+    same_data = digests[0] == digests[1] and any(digests[0].values())
+    packages = _packages(a) | _packages(b)
+    return [
+        Change(kind, key, before.get(key), after.get(key), same_data, apart)
+        for kind, before, after in sides
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not _matches(key, TORCHRUN)
+        for apart in [kind == "code" and not key.startswith("git.") and not packages & _parts(key)]
+    ]
+
+
+def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
+    """Return the changes that can explain a difference, likeliest first.
+
+    Settings and the environment come before code, and code that the runs' classes do not come from
+    comes after all other. A setting that follows another one is not named beside it. Where the
+    ladder does not say on which rung the difference arose, the rungs above and below follow the one
+    that was seen. Where data lies comes last: other folders can hold other data. If nothing is
+    known to act on the rung, whatever is an argument of a class can.
+    """
+    found = list(found)
+    return _known_causes(difference, found) or [
+        change
+        for change in found
+        if change.key.startswith((*_ARGUMENTS, "data."))
+        and not _is_no_cause(change)
+        and _leader(change, found) is change
+    ]
+
+
+def _known_causes(difference: Difference, found: Sequence[Change]) -> list[Change]:
+    """Return the changes that are known to act where a difference was seen."""
+    keys = RUNGS[difference.rung].keys
+    if not difference.located:
+        keys += tuple(key for rung in CAUSAL_ORDER for key in RUNGS[rung].keys)
+    if difference.equal_through is not None:  # weights that were equal once began equal
+        keys = tuple(key for key in keys if key != "seeds.init")
+    ranked: dict[str, tuple[tuple[bool, int, int], Change]] = {}
+    for change in found:
+        place = next((n for n, key in enumerate(keys) if _fits(change, key)), None)
+        if place is None or _is_no_cause(change):
+            continue
+        cause = _leader(change, found)
+        of_code = (change.kind == "code") + change.apart
+        order = (_is_place(change), of_code, place)
+        ranked[cause.key] = (min(order, ranked.get(cause.key, (order,))[0]), cause)
+    return [ranked[key][1] for key in sorted(ranked, key=lambda key: (ranked[key][0], key))]
+
+
+def _leader(change: Change, found: Sequence[Change]) -> Change:
+    """Return the setting that a change only follows, or carries out; or the change itself."""
+    settings = {each.key: each for each in found if each.kind == "configuration"}
+    asked_for = settings.get(_asked_for(change) or "")
+    if asked_for is not None:
+        return _leader(asked_for, found)
+    for follower, leader in _FOLLOWERS:
+        above = settings.get(leader)
+        if above is not None and fnmatchcase(change.key, follower) and _same(above, change):
+            return above
+    return change
+
+
+def describe(difference: Difference) -> Iterator[str]:
+    """Say in a few lines where two records part, and what that means."""
+    rung = RUNGS[difference.rung]
+    yield f"step {difference.step}, {rung.name} ({rung.stage})"
+    yield f"  A {difference.a or '(none)'}"
+    yield f"  B {difference.b or '(none)'}"
+    equal = [RUNGS[name].name for name in difference.equal_rungs]
+    through = difference.equal_through
+    yield (
+        ("  equal before it: " + ("nothing" if through is None else f"steps up to {through}"))
+        + (f"; at step {difference.step}: {', '.join(equal)}" if equal else "")
+    )
+    yield f"  look at: {rung.look}"
+    if not difference.located:
+        yield (
+            "  the ladder was not compared at this step and the one before, so it may have arisen "
+            "earlier and on another rung; fingerprint.every_steps=1 in both runs tells"
+        )
+
+
+def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:
+    """Say where two records part, what that means, and what can explain it, likeliest first."""
+    yield from describe(difference)
+    found = list(found)
+    likely = rank(difference, found)
+    if likely:
+        if _known_causes(difference, found):
+            yield "\nLikely causes, likeliest first"
+        else:
+            yield "\nNo difference that is known to act there; what classes were given differs"
+        yield from table(likely)
+    else:
+        yield (
+            "\nNothing recorded explains it: an operation that does not repeat (determinism=strict "
+            "refuses those), or a draw from outside the streams"
+        )
+
+
+def table(found: Iterable[Change]) -> Iterator[str]:
+    """Yield changes side by side, aligned."""
+    cells = [("", "A", "B"), *((_short(c.key, 160), _short(c.a), _short(c.b)) for c in found)]
+    widths = [max(len(row[column]) for row in cells) for column in (0, 1)]
+    for key, a, b in cells:
+        yield f"  {key:{widths[0]}}  {a:{widths[1]}}  {b}"
+
+
+def _short(value: object, most: int = _MOST_CHARACTERS) -> str:
+    text = "-" if value is None else " ".join(str(value).split())
+    text = printable(text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _fits(change: Change, pattern: str) -> bool:
+    is_file = change.kind == "code" and not change.key.startswith("git.")
+    return fnmatchcase(f"code:/{change.key}" if is_file else change.key, pattern)
+
+
+def _asked_for(change: Change) -> str | None:
+    """Return the setting that an entry of the environment only carries out."""
+    kind, _, rest = change.key.partition(".")
+    return {"flags": f"determinism.{rest}", "env": f"determinism.env.{rest}"}.get(kind)
+
+
+def _packages(record: Record) -> set[str]:
+    """Return the names of the packages that a run's classes come from, and of the engine."""
+    named = (k.endswith("_target_") or k == "data.collate" for k in record.config)
+    values = [
+        str(v) for v, is_target in zip(record.config.values(), named, strict=True) if is_target
+    ]
+    return {"seedbed", *(value.partition(".")[0] for value in values)}
+
+
+def _parts(path: str) -> set[str]:
+    return set(PurePosixPath(path).with_suffix("").parts)
+
+
+def _same(one: Change, other: Change) -> bool:
+    return (str(one.a), str(one.b)) == (str(other.a), str(other.b))
+
+
+def _matches(key: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def _is_no_cause(change: Change) -> bool:
+    if change.kind == "environment" and _matches(change.key, NEUTRAL_ENVIRONMENT):
+        return True
+    if change.kind == "code":  # what the training process never imports
+        return change.key.startswith(("tests/", "scripts/", "docs/"))
+    if change.key == "determinism.fingerprint_every_steps":
+        return True
+    # The digest is that of the training data.
+    held_out = change.key.startswith(("data.validation", "data.test"))
+    is_data = change.kind == "configuration" and change.key.startswith("data.")
+    return _is_place(change) and (not is_data or (change.same_data and not held_out))
+
+
+def _is_place(change: Change) -> bool:
+    if change.kind == "code" or change.key.startswith((*_ARGUMENTS, _FILES)):
+        return False
+    named = change.key.lower().rpartition(".")[2] in _PLACES
+    return named or any(_LOOKS_LIKE_A_PLACE.match(str(value)) for value in (change.a, change.b))

@@ -1,0 +1,275 @@
+"""The first difference between two records: at which step, on which rung, and what else differs.
+
+Everything but `read` is a pure function of values, so that records that still grow, or that were
+made up, compare the same way.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from seedbed import record
+from seedbed.errors import InputError
+from seedbed.record import Row, flatten, git, untrusted
+
+# What one step can say, in causal order: what the step did, then what was evaluated after it.
+COLUMNS = (
+    *("sample_ids", "batch", "loss", "train_loss", "train_metric", "gradients"),
+    *("train_learning_rate", "weights", "buffers", "optimizer"),
+    *("validation_loss", "validation_metric", "test_loss", "test_metric"),
+    *("final_weights", "final_predictions"),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where two records differ.
+
+    Attributes:
+        step: the first step that differs.
+        rung: the first of `COLUMNS` that differs at that step.
+        a, b: what the two records hold there.
+        equal_rungs: what was compared at that step before it, and is equal.
+        equal_through: the last step compared before it; None if it is the first one.
+        located: the ladder was compared at this step and at the step before, so the rung is where
+            the difference arose; otherwise it arose on any rung of a step that was not compared.
+    """
+
+    step: int
+    rung: str
+    a: str
+    b: str
+    equal_rungs: tuple[str, ...] = ()
+    equal_through: int | None = None
+    located: bool = True
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run folder says, with nested keys joined by dots."""
+
+    name: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    code: dict[str, str]
+    summary: dict[str, Any]
+    metrics: list[Row]
+    fingerprints: list[Row]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first difference, if there is one, and how far the comparison reaches."""
+
+    difference: Difference | None
+    steps: int  # compared
+    rungs: tuple[str, ...]  # compared at one of the steps at least
+    notes: tuple[str, ...]  # what the records do not share
+
+
+def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference | None:
+    """Return the first difference between two ladders, or None.
+
+    Args:
+        rows_a, rows_b: rows with a `step` and any of `COLUMNS`, steps increasing; such as
+            `record.read_fingerprints` returns. Steps and columns that only one has are passed
+            over. Nothing is read beyond the first difference.
+    """
+    previous: tuple[int, tuple[str, ...]] | None = None
+    for step, columns, a, b in paired(rows_a, rows_b):
+        for number, column in enumerate(columns):
+            if a[column] != b[column]:
+                return Difference(
+                    *(step, column, a[column], b[column], columns[:number]),
+                    equal_through=previous[0] if previous else None,
+                    located=_located(step, columns, previous),
+                )
+        previous = (step, columns)
+    return None
+
+
+def paired(
+    rows_a: Iterable[Row], rows_b: Iterable[Row]
+) -> Iterator[tuple[int, tuple[str, ...], Row, Row]]:
+    """Yield (step, shared columns, row, row) for the steps that both have, in order."""
+    others = iter(rows_b)
+    b = next(others, None)
+    for a in rows_a:
+        step = int(a["step"])
+        while b is not None and int(b["step"]) < step:
+            b = next(others, None)
+        if b is None:
+            return
+        if int(b["step"]) == step:
+            columns = tuple(column for column in COLUMNS if column in a and column in b)
+            if columns:
+                yield step, columns, a, b
+
+
+def compare(a: Record, b: Record) -> Comparison:
+    """Compare everything that two records hold for the same steps.
+
+    Raises:
+        InputError: they have no step in common, or no step with fingerprints in common.
+    """
+    steps_a, steps_b = ([int(row["step"]) for row in r.fingerprints] for r in (a, b))
+    if steps_a and steps_b and not set(steps_a) & set(steps_b):
+        raise InputError(
+            f"{b.name}: expected a fingerprinted step that {a.name} has too, got steps "
+            f"{_span(steps_b)} beside {_span(steps_a)}; run both with one fingerprint.every_steps"
+        )
+    rows_a, rows_b = rows(a, b), rows(b, a)
+    pairs = list(paired(rows_a, rows_b))
+    if not pairs:
+        raise InputError(
+            f"{b.name}: expected a recorded step that {a.name} has too, got none; "
+            "compare runs that got further"
+        )
+    filled = {column for _, columns, row, _ in pairs for column in columns if row[column]}
+    rungs = tuple(column for column in COLUMNS if column in filled)
+    return Comparison(first_difference(rows_a, rows_b), len(pairs), rungs, tuple(_notes(a, b)))
+
+
+def rows(of: Record, beside: Record) -> list[Row]:
+    """Return what a record says of each step, fingerprints and metrics side by side.
+
+    The final fingerprints are added only where both runs finished at the same step.
+    """
+    table: dict[int, Row] = {}
+    rungs = comparable_rungs(*(r.config.get("trainer.shards") for r in (of, beside)))
+    for row in of.fingerprints:
+        cells = {rung: row[rung] for rung in rungs}
+        table.setdefault(int(row["step"]), {}).update(cells)
+    for row in of.metrics:
+        names = (
+            ("loss", "metric", "learning_rate") if row["phase"] == "train" else ("loss", "metric")
+        )
+        cells = {f"{row['phase']}_{name}": row[name] for name in names}
+        table.setdefault(int(row["step"]), {}).update(cells)
+    ends = [(r.summary.get("status"), r.summary.get("steps")) for r in (of, beside)]
+    if ends[0] == ends[1] and ends[0][0] == "finished" and isinstance(ends[0][1], int):
+        final = of.summary.get("fingerprints")
+        final = final if isinstance(final, dict) else {}
+        cells = {
+            f"final_{name}": str(final[name])
+            for name in ("weights", "predictions")
+            if final.get(name) is not None
+        }
+        table.setdefault(ends[0][1], {}).update(cells)
+    return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
+
+
+def comparable_rungs(*shards: Any) -> tuple[str, ...]:
+    """Return the rungs that ladders of runs with these `trainer.shards` can share.
+
+    A batch in several shards has a hash of theirs, which is another one though the samples are
+    the same.
+    """
+    alike = len(set(shards)) == 1
+    return tuple(rung for rung in record.RUNGS if alike or rung not in ("sample_ids", "batch"))
+
+
+def losses(of: Record) -> dict[int, float]:
+    """Return the training loss of each logged step."""
+    return {int(row["step"]): float(row["loss"]) for row in of.metrics if row["phase"] == "train"}
+
+
+def read(folder: Path) -> Record:
+    """Read a run folder.
+
+    Raises:
+        InputError: the folder is no run, or its record is damaged or too new.
+    """
+    record.require_run(folder)
+    config = flatten(OmegaConf.to_container(record.read_config(folder)))
+    environment = flatten(record.read_json(folder / "environment.json"))
+    code = {"git.commit": str(environment.pop("git.commit", None))}
+    lacks = [key for key in environment if key.startswith("git.lacks.")]
+    code |= {key: str(environment.pop(key)) for key in lacks}
+    patch = folder / "source.patch"
+    if patch.is_file():
+        code |= patched_files(untrusted.read_bytes(patch, untrusted.MAX_PATCH_BYTES))
+    # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
+    off = not config.get("fingerprint.every_steps")
+    missing = off and not (folder / "fingerprints.csv").exists()
+    fingerprints = [] if missing else record.read_fingerprints(folder)
+    metrics = record.read_metrics(folder)
+    _check(folder / "fingerprints.csv", fingerprints, ())
+    _check(folder / "metrics.csv", metrics, ("loss", "metric"))
+    summary = record.read_summary(folder)
+    return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
+
+
+def patched_files(patch: bytes) -> dict[str, str]:
+    """Return a short hash of what a `git diff` does to each file, by the file's path."""
+    return {
+        path: hashlib.sha256(section.strip()).hexdigest()[:12]
+        for path, section in git.sections(patch)
+    }
+
+
+def _located(
+    step: int, columns: tuple[str, ...], previous: tuple[int, tuple[str, ...]] | None
+) -> bool:
+    if "weights" not in columns:
+        return False
+    if previous is None:
+        return step <= 1
+    return previous[0] == step - 1 and "weights" in previous[1]
+
+
+def _notes(a: Record, b: Record) -> Iterator[str]:
+    last = [
+        max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in (a, b)
+    ]
+    if last[0] != last[1]:
+        yield f"A is recorded to step {last[0]} and B to step {last[1]}: what both have is compared"
+    for side, run in (("A", a), ("B", b)):
+        for step, keys in record.altered(run.summary):
+            yield (
+                f"{side} went on after step {step} with changes that can alter bits: "
+                + ", ".join(keys)
+            )
+        lacks = [key.removeprefix("git.lacks.") for key in run.code if key.startswith("git.lacks.")]
+        if lacks:
+            more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
+            yield f"{side} lacks code or files of its checkout: {', '.join(lacks[:3])}{more}"
+    counts = [len(r.fingerprints) for r in (a, b)]
+    if not all(counts):
+        whose = "either" if not any(counts) else "A" if not counts[0] else "B"
+        yield f"no fingerprints in {whose}: compared by losses and metrics alone"
+        return
+    shards = [r.config.get("trainer.shards") for r in (a, b)]
+    if shards[0] != shards[1]:
+        yield (
+            f"trainer.shards is {shards[0]} in A, {shards[1]} in B: sample ids and batches are "
+            "hashed shard by shard, so these two are not compared"
+        )
+    every = [r.config.get("fingerprint.every_steps") for r in (a, b)]
+    if every[0] != every[1]:
+        yield f"fingerprints every {every[0]} steps in A, every {every[1]} in B: common steps count"
+
+
+def _span(steps: list[int]) -> str:
+    shown = ", ".join(map(str, steps[:3]))
+    return f"{shown}, ... {steps[-1]}" if len(steps) > 3 else shown
+
+
+def _check(path: Path, table: list[Row], numbers: tuple[str, ...]) -> None:
+    """Refuse steps that do not increase, and cells that are no numbers."""
+    last = -1
+    for row in table:
+        try:
+            step = int(row["step"])
+            [float(row[name]) for name in numbers]
+        except ValueError as error:
+            raise InputError(f"{path}: expected numbers, got {error}; replay the run") from None
+        if step < last or (step == last and not numbers):
+            raise InputError(
+                f"{path}: expected steps that increase, got {step} after {last}; replay the run"
+            )
+        last = step

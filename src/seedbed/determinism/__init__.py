@@ -1,0 +1,27 @@
+"""Determinism levels: the only file that touches backend flags."""
+
+from seedbed.determinism.flags import (
+    INDUCTOR_VARIABLE,
+    Flag,
+    apply,
+    asked_flags,
+    computes_bfloat16,
+    differences,
+    environment_variables,
+    flags,
+    in_force,
+    unfilled,
+)
+
+__all__ = [
+    "INDUCTOR_VARIABLE",
+    "Flag",
+    "apply",
+    "asked_flags",
+    "computes_bfloat16",
+    "differences",
+    "environment_variables",
+    "flags",
+    "in_force",
+    "unfilled",
+]

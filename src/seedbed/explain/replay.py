@@ -1,0 +1,164 @@
+"""One step of a run replayed with everything noted: its data, its operations, its state.
+
+python -m seedbed.explain.replay FOLDER STEP OUT [CHECKPOINTS]
+
+FOLDER/config.yaml is a resolved configuration. The run starts from the newest checkpoint before
+STEP in CHECKPOINTS, or from the beginning; what is noted of STEP goes to OUT, as JSON lines.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from seedbed import config, fingerprint, offline, record
+from seedbed.data import loader
+from seedbed.errors import InputError, exit_status
+from seedbed.explain.trace_data import noted
+from seedbed.operations.refusals import Place
+from seedbed.operations.tracing import Event, hashes, state, traced
+from seedbed.record import Row
+from seedbed.training import capture, checkpoint, loop
+from seedbed.training.shards import Shards
+from seedbed.worker import assemble
+
+BEFORE, AFTER = "before the step", "after the step"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a replay noted.
+
+    Attributes:
+        start: the step of the checkpoint that it started from; 0: the beginning.
+        rows: the ladder from there to the traced step, as in fingerprints.csv.
+        events: of the traced step, in the order in which they ran.
+    """
+
+    start: int
+    rows: list[Row]
+    events: list[Event]
+
+
+def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = None) -> Trace:
+    """Train to a step, and note everything in the last one.
+
+    All shards are worked on in this process, which changes no bit of a sum in a tree.
+    """
+    device = assemble.choose_device(settings["trainer"]["device"])
+    shards = assemble.cut_batches(settings["trainer"], device, lambda: False, None)
+    source = assemble.build_sources(settings).train
+    learner = assemble.build_learner(settings, device, source)
+    plan = assemble.make_plan(settings, len(source))
+    start = restore(learner, checkpoints, step)
+    shards.begin(learner, start)
+    ladder, events = fingerprint.Ladder(), list[Event]()
+    tally = fingerprint.Tally(device)
+    size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
+    positions = loader.training_positions(len(source), size, seed, start, step)
+    for number, position in enumerate(positions, start + 1):
+        factor = plan.learning_rate_factor(number - 1)
+        loop.set_learning_rate(learner.optimizer, factor)
+        places = list(shards.divide(iter([position])))
+        if number < step:
+            batches = [source[place] for place in places]
+            rungs = loop.train_step(learner, batches, number, shards, False, tally)[2]
+        else:
+            rungs = take_noted(learner, source, places, number, shards, tally, events)
+        assert rungs is not None  # they were asked for
+        ladder.add(number, rungs)
+    rows = [{name: str(cell) for name, cell in row.items()} for row in ladder.take_rows()]
+    return Trace(start, rows, events)
+
+
+def restore(learner: loop.Learner, folder: Path | None, step: int) -> int:
+    """Load the newest checkpoint before a step; return its step, 0 if there is none.
+
+    Raises:
+        InputError: it is one of another model or optimizer.
+    """
+    for path in (folder / name for name in record.LAST_CHECKPOINTS) if folder else ():
+        try:
+            kept = checkpoint.load(path, learner.device)
+        except InputError:  # none, or a damaged one: the beginning is always there
+            continue
+        if kept["progress"]["step"] < step:
+            try:
+                capture.restore(learner.model, learner.optimizer, kept)
+            except (KeyError, RuntimeError, ValueError) as error:
+                raise InputError(
+                    f"{path}: expected a checkpoint of this configuration, got {error}"
+                ) from None
+            return int(kept["progress"]["step"])
+    return 0
+
+
+def take_noted(
+    learner: loop.Learner,
+    source: loader.Source,
+    places: Sequence[loader.Position],
+    step: int,
+    shards: Shards,
+    tally: fingerprint.Tally,
+    events: list[Event],
+) -> torch.Tensor | None:
+    """Take a step with its events noted; return its rungs."""
+    events += state_events(learner, BEFORE)
+    with noted(source, events):
+        batches = [source[place] for place in places]
+    with traced(learner.model, learner.optimizer) as operations:
+        rungs = loop.train_step(learner, batches, step, shards, False, tally)[2]
+    events += operations
+    events += state_events(learner, AFTER)
+    return rungs
+
+
+def state_events(learner: loop.Learner, phase: str) -> Iterator[Event]:
+    """Yield an event for each tensor that is kept from step to step."""
+    for name, tensor in state(learner.model, learner.optimizer):
+        module = name.rpartition(" of ")[2].rpartition(".")[0]
+        yield Event(Place(module, "", phase), name, (), hashes([tensor]))
+
+
+def write(trace: Trace, path: Path) -> None:
+    """Write a trace: a line for the ladder, then a line for each event."""
+    with open(path, "w") as file:
+        file.write(json.dumps({"start": trace.start, "rows": trace.rows}) + "\n")
+        file.writelines(json.dumps(asdict(event)) + "\n" for event in trace.events)
+
+
+def read(path: Path) -> Trace:
+    """Read what `write` wrote."""
+    first, *rest = map(json.loads, path.read_text().splitlines())
+    return Trace(first["start"], first["rows"], [_event(values) for values in rest])
+
+
+def _event(values: dict[str, Any]) -> Event:
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return Event(**values | {"place": Place(**values["place"])})
+
+
+def main() -> int:
+    """Trace the step that the command line names."""
+    if len(sys.argv) not in (4, 5) or not sys.argv[2].isdecimal():
+        raise InputError(
+            "usage: expected python -m seedbed.explain.replay FOLDER STEP OUT [CHECKPOINTS]"
+        )
+    folder, step, out, *checkpoints = sys.argv[1:]
+    resolved = record.read_config(Path(folder))
+    config.check(resolved)
+    settings: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
+    offline.enforce()
+    settings["trainer"]["compile"] = False  # a compiled model's operations cannot be seen
+    assemble.prepare_backends(settings["determinism"])
+    write(replay(settings, int(step), Path(checkpoints[0]) if checkpoints else None), Path(out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,27 @@
+"""From a checked configuration to a training process: run folder, environment, signals."""
+
+from seedbed.launch.start import (
+    alone,
+    claim,
+    objective,
+    require_name,
+    require_trusted,
+    run_passing_signals,
+    run_worker,
+    start,
+    training_environment,
+    worker_command,
+)
+
+__all__ = [
+    "alone",
+    "claim",
+    "objective",
+    "require_name",
+    "require_trusted",
+    "run_passing_signals",
+    "run_worker",
+    "start",
+    "training_environment",
+    "worker_command",
+]

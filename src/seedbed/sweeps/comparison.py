@@ -1,0 +1,198 @@
+"""Two sweeps against each other: is one better, and by how much?"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seedbed.errors import InputError
+from seedbed.sweeps import origin, statistics
+from seedbed.sweeps.groups import ABSENT, Group, Seeds, Sweep, differing_keys
+from seedbed.sweeps.promises import broken_promises, other_origins
+from seedbed.sweeps.report import lost_runs, markdown_table, show_count
+from seedbed.sweeps.statistics import Floats, Interval
+from seedbed.sweeps.summary import Scale, independent_seeds, summarise
+
+_MOST_KEYS_SHOWN = 12
+_ROUNDING = 1e-9  # what the same difference of other floats may differ by
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of B minus the mean of A, over pairs with the same seeds or over all runs."""
+
+    paired: bool
+    n_a: int
+    n_b: int
+    mean: float
+    sd: float  # of the differences if paired, else pooled over both sweeps
+    interval: Interval
+
+
+def compare(a: Sweep, b: Sweep) -> str:
+    """Say in Markdown what two sweeps say about each other.
+
+    Sweeps of several configurations are compared configuration by configuration.
+
+    Raises:
+        InputError: there is no configuration in common to compare, or no metric.
+    """
+    parts = broken_promises([*a.groups, *b.groups])
+    parts += other_origins([*a.groups, *b.groups])
+    parts += [text for sweep in (a, b) for text in lost_runs(sweep)]
+    parts.append(f"A: {a.folder}\nB: {b.folder}")
+    for first, second in _matched(a, b):
+        if len(a.groups) > 1:
+            parts.append(f"## {first.label}")
+        parts += compare_groups(first, second)
+    return "\n\n".join(parts)
+
+
+def compare_groups(a: Group, b: Group) -> list[str]:
+    """Say in Markdown paragraphs what two groups of runs say about each other."""
+    if a.metric != b.metric:
+        raise InputError(
+            f"metric: expected the same in both sweeps, got {a.metric} in A and {b.metric} in B; "
+            "compare sweeps of one task"
+        )
+    scale = Scale(a.metric)
+    found = differences(a, b)
+    parts = [configuration_difference(a, b), _means_table(a, b)]
+    if found:
+        parts.append(_differences_table(found, scale))
+    share = statistics.probability_of_improvement(
+        _values(a, a.values), _values(b, b.values), a.higher_is_better
+    )
+    parts.append(f"Probability that a run of B is better than a run of A: {share:.2f}.")
+    parts.append(verdict(a, b, found))
+    return parts
+
+
+def differences(a: Group, b: Group) -> list[Difference]:
+    """Return the difference of two groups, paired and over all runs; the one that decides first.
+
+    Paired decides if all seeds of the smaller group are in the other, too. Each needs two values,
+    of runs that share no seeds with others of their group.
+    """
+    drawn_a, drawn_b = independent_seeds(a), independent_seeds(b)
+    matching = [seeds for seeds in drawn_a if seeds in drawn_b]
+    all_matched = len(matching) == min(len(drawn_a), len(drawn_b))
+    found = []
+    if min(len(drawn_a), len(drawn_b)) > 1:
+        found.append(_unpaired(_values(a, drawn_a), _values(b, drawn_b)))
+    if len(matching) > 1:
+        paired = _paired(_values(b, matching) - _values(a, matching))
+        found.insert(0 if all_matched else len(found), paired)
+    return found
+
+
+def _paired(values: Floats) -> Difference:
+    sd = statistics.standard_deviation(values)
+    interval = statistics.mean_interval(values)
+    return Difference(True, len(values), len(values), float(np.mean(values)), sd, interval)
+
+
+def _unpaired(a: Floats, b: Floats) -> Difference:
+    sd, _ = statistics.pooled_deviation([a, b])
+    interval = statistics.difference_interval(a, b)
+    return Difference(False, len(a), len(b), float(np.mean(b) - np.mean(a)), sd, interval)
+
+
+def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
+    """Say in a plain sentence whether a difference can be claimed."""
+    scale = Scale(a.metric)
+    if not found and min(len(a.values), len(b.values)) > 1:
+        return "No difference can be claimed: streams vary one at a time, so runs share seeds."
+    if not found:
+        return "No difference can be claimed: one seed a side says nothing about the others."
+    best = found[0]
+    interval = scale.show_interval(best.interval, "+")
+    seeds = f"{best.n_a} seeds in both" if best.paired else f"{best.n_a} and {best.n_b} seeds"
+    if best.sd == best.mean == 0:
+        return f"No difference can be claimed: {seeds}, and not one value differs."
+    if best.sd <= _ROUNDING * abs(best.mean):
+        return f"No difference can be claimed: {seeds} show no spread, so it is not known."
+    if best.interval[0] <= 0 <= best.interval[1]:
+        return (
+            f"No difference can be claimed: with {seeds}, the 95 % interval of B - A, {interval}, "
+            f"contains zero.{_seeds_needed(a, best)}"
+        )
+    better = (best.mean > 0) == a.higher_is_better
+    return (
+        f"A difference can be claimed: B is {'better' if better else 'worse'} than A, "
+        f"B - A = {scale.show(best.mean, '+')} in {scale.title}, 95 % interval {interval}, "
+        f"with {seeds}."
+    )
+
+
+def _seeds_needed(a: Group, best: Difference) -> str:
+    """Say how many seeds it takes; nothing if the mean is 0, of which a per cent is none."""
+    scale = Scale(a.metric)
+    differences = scale.differences(float(np.mean(_values(a, a.values))))
+    needed = [statistics.seeds_to_detect(each, best.sd, best.paired) for each in differences]
+    if None in needed:
+        return ""
+    names = scale.difference_names
+    return (
+        f" At this spread it takes {needed[0]} seeds a side to detect {names[0]}, {needed[1]} to "
+        f"detect {names[1]}."
+    )
+
+
+def configuration_difference(a: Group, b: Group) -> str:
+    """Say in what the configurations of two groups, and what they were made with, differ."""
+    keys = differing_keys([a.settings, b.settings])
+    matching = [(runs[0], b.replicates[s][0]) for s, runs in a.replicates.items() if s in b.values]
+    origins = origin.between(matching or [(a.runs[0], b.runs[0])])
+    if not keys and not origins:
+        return "A and B have the same configuration: they differ in nothing but seeds."
+    lines = [
+        f"- {key}: {a.settings.get(key, ABSENT)} in A, {b.settings.get(key, ABSENT)} in B"
+        for key in keys[:_MOST_KEYS_SHOWN]
+    ]
+    more = len(keys) - len(lines)
+    lines += [f"- {c.key}: {c.before} in A, {c.now} in B" for c in origins[:_MOST_KEYS_SHOWN]]
+    more += max(0, len(origins) - _MOST_KEYS_SHOWN)
+    return "\n".join(["A and B differ in:", *lines, *([f"- and {more} more keys"] if more else [])])
+
+
+def _matched(a: Sweep, b: Sweep) -> list[tuple[Group, Group]]:
+    """Return the pairs of groups that stand for the same place in both sweeps."""
+    for name, sweep in (("A", a), ("B", b)):
+        if not sweep.groups:
+            raise InputError(
+                f"{sweep.folder}: expected finished runs in {name}, got none that count"
+            )
+    by_label = {group.label: group for group in b.groups}
+    if by_label.keys() != {group.label for group in a.groups}:
+        raise InputError(
+            f"{b.folder}: expected the configurations of A ({_labels(a)}), got {_labels(b)}; "
+            "compare sweeps of one configuration, or over the same keys"
+        )
+    return [(group, by_label[group.label]) for group in a.groups]
+
+
+def _labels(sweep: Sweep) -> str:
+    return "; ".join(group.label or "one configuration" for group in sweep.groups)
+
+
+def _means_table(a: Group, b: Group) -> str:
+    scale = Scale(a.metric)
+    rows = []
+    for name, each in (("A", summarise(a)), ("B", summarise(b))):
+        rows.append((name, show_count(each.n), scale.show(each.mean), scale.show(each.sd),
+                     scale.show_interval(each.interval)))  # fmt: skip
+    return markdown_table((scale.title, "n", "mean", "sd", "95 % interval"), rows)
+
+
+def _differences_table(found: Sequence[Difference], scale: Scale) -> str:
+    rows = []
+    for each in found:
+        name = f"{each.n_a} pairs with the same seeds" if each.paired else "all runs"
+        rows.append((name, scale.show(each.mean, "+"), scale.show(each.sd),
+                     scale.show_interval(each.interval, "+")))  # fmt: skip
+    return markdown_table(("B - A over", "difference", "sd", "95 % interval"), rows)
+
+
+def _values(group: Group, seeds: Iterable[Seeds]) -> Floats:
+    return np.array([group.values[each] for each in seeds])

@@ -1,0 +1,275 @@
+"""Reading a sweep: a folder of run folders becomes groups of runs that differ only in seeds."""
+
+import fnmatch
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seedbed import record
+from seedbed.errors import InputError, printable
+from seedbed.launch.resume import NEUTRAL_KEYS
+from seedbed.record import STREAMS, untrusted
+from seedbed.sweeps import plan
+
+# The levels that promise the same bits for the same record.
+BITWISE_LEVELS = ("strict", "portable", "exact")
+ABSENT = "absent"
+_MAX_DEPTH = 16  # of the folders of a sweep
+Seeds = tuple[int, ...]  # one for each of STREAMS, in that order
+# How the work is done, which makes no other configuration.
+_NEUTRAL = re.compile("|".join(map(fnmatch.translate, NEUTRAL_KEYS)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a sweep's report needs of a run folder."""
+
+    name: str  # the folder, seen from the sweep's
+    folder: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)  # flat, without seeds
+    seed: int = 0
+    seeds: Seeds = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""  # why the run does not count; empty if it does
+
+    @cached_property
+    def configuration(self) -> str:
+        """Return a text that is the same for runs that differ only in seeds."""
+        return repr(sorted(self.settings.items()))
+
+    def value(self, metric: str) -> float:
+        """Return a final metric, NaN where the record has none."""
+        value = self.summary["metrics"].get(metric)
+        return float(value) if isinstance(value, int | float) else math.nan
+
+
+@dataclass(frozen=True)
+class Group:
+    """Finished runs that differ in nothing but their seeds."""
+
+    label: str  # what sets it apart from the sweep's other groups; empty if it is alone
+    metric: str
+    runs: Sequence[Run]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Return the configuration that the runs share."""
+        return self.runs[0].settings
+
+    @property
+    def promises_bits(self) -> bool:
+        """Say whether runs with the same seeds must have the same bits."""
+        return self.settings.get("determinism.name") in BITWISE_LEVELS
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Say which direction of the metric is the good one, by its name in an old record."""
+        recorded = self.runs[0].summary.get("higher_is_better")
+        return recorded if isinstance(recorded, bool) else self.metric.endswith("accuracy")
+
+    @cached_property
+    def replicates(self) -> Mapping[Seeds, list[Run]]:
+        """Return the runs by their seeds, sorted by seed."""
+        table: dict[Seeds, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: (run.seed, run.seeds)):
+            table.setdefault(run.seeds, []).append(run)
+        return table
+
+    @cached_property
+    def values(self) -> Mapping[Seeds, float]:
+        """Return the metric by seeds: runs with the same seeds are one value, their mean."""
+        return {
+            seeds: float(np.mean([run.value(self.metric) for run in runs]))
+            for seeds, runs in self.replicates.items()
+        }
+
+    @cached_property
+    def varied(self) -> Sequence[str]:
+        """Return the streams whose seed is not the same in all runs."""
+        columns = zip(STREAMS, zip(*self.replicates, strict=True), strict=True)
+        return [stream for stream, seeds in columns if len(set(seeds)) > 1]
+
+    def in_step(self, seeds: Seeds) -> bool:
+        """Say whether the streams that vary in the group have one seed in common."""
+        return len({seeds[STREAMS.index(stream)] for stream in self.varied}) == 1
+
+    def name_seeds(self, seeds: Seeds) -> str:
+        """Name a run's seeds: `3`, or `0 init=5` where a stream has a seed of its own."""
+        seed = self.replicates[seeds][0].seed
+        table = dict(zip(STREAMS, seeds, strict=True))
+        if len(self.varied) > 1 and self.in_step(seeds):
+            return str(table[self.varied[0]])
+        own = [f"{stream}={table[stream]}" for stream in self.varied if table[stream] != seed]
+        return " ".join([str(seed), *own])
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep's folder: every run in it, and the groups of those that count."""
+
+    folder: Path
+    runs: Sequence[Run]
+    groups: Sequence[Group]
+
+    @property
+    def lost(self) -> Sequence[Run]:
+        """Return the runs that do not count."""
+        return [run for run in self.runs if run.problem]
+
+
+def read(folder: Path) -> Sweep:
+    """Read a sweep; runs that failed, were interrupted or cannot be read keep their reason."""
+    if record.is_run(folder):
+        raise InputError(f"{folder}: expected a folder of runs, got one run; name its sweep")
+    runs = [_read_run(path, folder) for path in _run_folders(folder)]
+    runs += _missing_runs(folder)
+    if not runs:
+        found = "none in it" if folder.is_dir() else "no folder"
+        raise InputError(
+            f"{folder}: expected a folder of runs, got {found}; "
+            "name the folder that `python train.py -m seed=0,1,2` made"
+        )
+    metric_names = _metric_names(runs)
+    runs = [_without_metric(run, metric_names) for run in runs]
+    return Sweep(folder, runs, _grouped([run for run in runs if not run.problem], metric_names))
+
+
+def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys that do not have the same value in all of some flat configurations."""
+    keys = dict.fromkeys(key for each in settings for key in each)
+    first = settings[0] if settings else {}
+    return [
+        key
+        for key in keys
+        if any(each.get(key, ABSENT) != first.get(key, ABSENT) for each in settings)
+    ]
+
+
+def _run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
+    """Yield the run folders below a folder, job 2 before job 10.
+
+    A run may be linked to; a folder of runs may not, since links can go round in circles.
+    """
+    below = (path for path in folder.iterdir()) if folder.is_dir() else iter(())
+    for path in sorted(below, key=_natural_order):
+        if path.name.startswith(".") or not path.is_dir():
+            continue
+        if (path / "config.yaml").is_file() or (path / "summary.json").is_file():
+            yield path
+        elif not path.is_symlink() and depth < _MAX_DEPTH:
+            yield from _run_folders(path, depth + 1)
+
+
+def _missing_runs(folder: Path) -> list[Run]:
+    """Return a run with a problem for each job of the sweep's plan that left no folder."""
+    return [
+        Run(f"{n}_{','.join(job)}", folder, problem="left no record: refused, or never started")
+        for n, job in plan.missing(folder)
+    ]
+
+
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part)
+        for part in re.split(r"(\d+)", path.name)
+        if part
+    ]
+
+
+def _read_run(folder: Path, sweep: Path) -> Run:
+    name = printable(str(folder.relative_to(sweep)))
+    try:
+        settings, seed, seeds = _read_settings(folder / "config.yaml")
+        summary = record.read_summary(folder)
+    except InputError as error:
+        return Run(name, folder, problem=f"unreadable: {error}")
+    problem = ""
+    if summary.get("status") == "running":
+        problem = "running, or killed"
+    elif summary.get("status") != "finished":
+        reason = str(summary.get("error") or "").partition("\n")[0]
+        problem = ": ".join(filter(None, (str(summary.get("status")), reason)))
+    elif not isinstance(summary.get("metrics"), dict):
+        problem = "unreadable: summary.json has no metrics"
+    hashes = summary.get("fingerprints")
+    hashes = hashes.items() if isinstance(hashes, dict) else ()
+    summary["fingerprints"] = {key: value for key, value in hashes if isinstance(value, str)}
+    return Run(name, folder, settings, seed, seeds, summary, problem)
+
+
+def _read_settings(path: Path) -> tuple[dict[str, Any], int, Seeds]:
+    """Return a run's flat configuration without seeds, its seed, and the seeds of its streams.
+
+    Not by OmegaConf, which is ten times slower; that counts over a thousand runs.
+    """
+    try:
+        config = untrusted.read_yaml(path)
+        seeds = tuple(int(config["seeds"][stream]) for stream in STREAMS)
+        seed = int(config["seed"])
+    except (KeyError, TypeError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: expected a run's configuration, got {reason}") from None
+    settings = _flatten({**config, "seeds": None, "logger": None})
+    return {key: value for key, value in settings if not _NEUTRAL.match(key)}, seed, seeds
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a configuration by path, but for seeds, also those given to a class."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        elif key not in ("seed", "seeds"):
+            yield f"{prefix}{key}", value
+
+
+def _metric_names(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the metric to report for each configuration: on the test set, if it has one."""
+    names: dict[str, str] = {}
+    for run in runs:
+        if not run.problem:
+            metric = run.summary.get("metric_name")
+            if run.summary["metrics"].get(f"test_{metric}") is not None:
+                names[run.configuration] = f"test_{metric}"
+            names.setdefault(run.configuration, f"validation_{metric}")
+    return names
+
+
+def _without_metric(run: Run, metric_names: Mapping[str, str]) -> Run:
+    """Return the run, with a problem if the metric of its group is missing or not finite."""
+    if run.problem or math.isfinite(run.value(metric_names[run.configuration])):
+        return run
+    return replace(run, problem=f"has no finite {metric_names[run.configuration]}")
+
+
+def _grouped(runs: Sequence[Run], metric_names: Mapping[str, str]) -> list[Group]:
+    """Return the groups of runs that differ only in seeds, in the order of their first runs."""
+    table: dict[str, list[Run]] = {}
+    for run in runs:
+        table.setdefault(run.configuration, []).append(run)
+    labels = _labels([members[0].settings for members in table.values()])
+    return [
+        Group(label, metric_names[configuration], members)
+        for label, (configuration, members) in zip(labels, table.items(), strict=True)
+    ]
+
+
+def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name each configuration by what differs; `model=cnn` stands for all that a model brings."""
+    keys = differing_keys(settings)
+    named = {
+        key.removesuffix(".name") for key in keys if key.count(".") == 1 and key.endswith(".name")
+    }
+    short = [key for key in keys if key.split(".")[0] not in named]
+    short += [f"{section}.name" for section in sorted(named)]
+    labels = [_label(each, short) for each in settings]
+    return labels if len(set(labels)) == len(labels) else [_label(each, keys) for each in settings]
+
+
+def _label(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{key.removesuffix('.name')}={settings.get(key, ABSENT)}" for key in keys)

@@ -1,0 +1,211 @@
+"""The report of a sweep: what its runs say together, as text, CSV files and a picture."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from seedbed import record
+from seedbed.errors import InputError, printable
+from seedbed.record import STREAMS
+from seedbed.sweeps.groups import Group, Run, Sweep, differing_keys, read
+from seedbed.sweeps.promises import broken_promises, other_origins
+from seedbed.sweeps.summary import NONE, Scale, Summary, sources, summarise
+
+LEGEND = """\
+95 % interval: of the mean, by bootstrap, widened for few seeds. new test set: sqrt(p (1 - p) / n),
+how far the accuracy would move with another test set of the same size. independent errors:
+sqrt(sum of p (1 - p)) / n with p per sample, how far it would move between runs if every sample
+fell on its own; a spread of the runs near it says that they differ in which samples they get right,
+hardly in how well they do on new ones. seeds for a difference: runs in each of two sweeps to detect
+it (two-sided at 5 %, power 80 %)."""
+TOGETHER_LEGEND = """\
+Streams vary one at a time: n, mean, sd, interval and seeds for a difference are of the runs in
+which all vary together."""
+SOURCES_LEGEND = """\
+Each row: runs in which that seed alone differs, all others held. Rows whose intervals overlap are
+in no order."""
+
+
+def report(folder: Path) -> str:
+    """Read a sweep, write sweep.csv, groups.csv, report.md and sweep.png, return the text."""
+    return write(read(folder))
+
+
+def write(sweep: Sweep) -> str:
+    """Write the files of a sweep's report into its folder and return what the terminal shows."""
+    summaries = [summarise(group) for group in sweep.groups]
+    text = printable(describe(sweep, summaries))
+    names = [field.name for field in fields(Summary)]
+    files = {
+        "report.md": f"# Sweep {sweep.folder.name}\n\n{text}\n",
+        "sweep.csv": runs_csv(sweep),
+        "groups.csv": _csv(names, (asdict(each) for each in summaries)),
+    }
+    try:
+        for name, content in files.items():
+            record.write_atomically(sweep.folder / name, content)
+    except OSError as error:
+        raise InputError(
+            f"{sweep.folder}: expected a folder that can be written, got {error.strerror}; "
+            "free space, or report on a copy"
+        ) from None
+    if sweep.groups:
+        from seedbed.sweeps import plots  # costs the import of matplotlib
+
+        plots.draw(sweep, summaries, sweep.folder / "sweep.png")
+    return text
+
+
+def jobs_failed(folder: Path) -> list[str]:
+    """Return a line for each run of a sweep that does not count, with the reason."""
+    return [f"{run.name}: {run.problem}" for run in read(folder).lost]
+
+
+def describe(sweep: Sweep, summaries: Sequence[Summary]) -> str:
+    """Return the report as Markdown that reads well on a terminal."""
+    parts = broken_promises(sweep.groups)
+    parts += other_origins(sweep.groups)
+    parts += lost_runs(sweep)
+    parts += _mixture(sweep)
+    if summaries:
+        parts += [groups_table(summaries), spread_table(summaries), LEGEND]
+    parts += [_one_seed(each) for each in summaries if each.n == 1]
+    parts += [text for group in sweep.groups for text in _without_effect(group)]
+    parts += [text for group in sweep.groups for text in sources_table(group)]
+    return "\n\n".join(parts)
+
+
+def lost_runs(sweep: Sweep) -> list[str]:
+    """Name the runs that do not count."""
+    if not sweep.lost:
+        return []
+    lines = [f"- {run.name}: {run.problem}" for run in sweep.lost]
+    return ["\n".join([f"{len(lines)} of {len(sweep.runs)} runs do not count:", *lines])]
+
+
+def _mixture(sweep: Sweep) -> list[str]:
+    """Say that a sweep holds several configurations, and in what they differ."""
+    if len(sweep.groups) < 2:
+        return []
+    keys = differing_keys([group.settings for group in sweep.groups])
+    text = f"{len(sweep.groups)} configurations, shown apart. They differ in: {', '.join(keys)}."
+    metrics = sorted({group.metric for group in sweep.groups})
+    if len(metrics) > 1:
+        text += f" They have no metric in common ({', '.join(metrics)}) and cannot be compared."
+    return [text]
+
+
+def _one_seed(summary: Summary) -> str:
+    name = summary.group or "this sweep"
+    return (
+        f"One seed only in {name}: no spread and no interval; run more, such as -m seed=0,1,2,3,4"
+    )
+
+
+def _without_effect(group: Group) -> list[str]:
+    """Say that seeds differ and the weights do not: a seed that is not used."""
+    weights = {run.summary.get("fingerprints", {}).get("weights") for run in group.runs}
+    if len(group.values) < 2 or len(weights) > 1 or weights == {None}:
+        return []
+    name = f" in {group.label}" if group.label else ""
+    streams = ", ".join(group.varied)
+    return [f"All seeds{name} ended with the same weights: {streams} changed nothing."]
+
+
+def groups_table(summaries: Sequence[Summary]) -> str:
+    """Return the table of what the runs reached."""
+    header = ("metric", "group", "n", "mean", "sd", "95 % interval", "median",
+              "interquartile mean", "min (seed)", "max (seed)")  # fmt: skip
+    rows = []
+    for each in summaries:
+        scale = Scale(each.metric)
+        rows.append((
+            scale.title, each.group or "all", show_count(each.n), scale.show(each.mean),
+            scale.show(each.sd), scale.show_interval(each.interval), scale.show(each.median),
+            scale.show(each.interquartile_mean),
+            f"{scale.show(each.minimum)} ({each.minimum_seed})",
+            f"{scale.show(each.maximum)} ({each.maximum_seed})",
+        ))  # fmt: skip
+    return markdown_table(header, rows)
+
+
+def spread_table(summaries: Sequence[Summary]) -> str:
+    """Return the table of how far the runs lie apart, and of what that means for comparisons."""
+    header = ("group", "sd of the runs", "new test set", "independent errors",
+              "seeds for a difference")  # fmt: skip
+    rows = []
+    for each in summaries:
+        scale = Scale(each.metric)
+        needed = (each.seeds_for_small_difference, each.seeds_for_large_difference)
+        pairs = zip(scale.difference_names, needed, strict=True)
+        rows.append((
+            each.group or "all", scale.show(each.sd), scale.show(each.new_test_set_sd),
+            scale.show(each.independent_errors_sd),
+            NONE if None in needed else ", ".join(f"{name}: {n}" for name, n in pairs),
+        ))  # fmt: skip
+    return markdown_table(header, rows)
+
+
+def sources_table(group: Group) -> list[str]:
+    """Return the table of where the spread comes from, if the sweep can tell."""
+    scale = Scale(group.metric)
+    rows = [
+        (each.name, str(each.runs), scale.show(each.sd), scale.show_interval(each.interval))
+        for each in sources(group)
+    ]
+    if not rows:
+        return []
+    title = f"Where the spread of {scale.title} comes from{f', {group.label}' * bool(group.label)}:"
+    table = markdown_table(("varied", "runs", "sd", "95 % interval of the sd"), rows)
+    legends = [TOGETHER_LEGEND] if len(group.varied) > 1 else []
+    return [title, table, SOURCES_LEGEND, *legends]
+
+
+def show_count(n: int | None) -> str:
+    """Return a number of seeds as text."""
+    return NONE if n is None else str(n)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table whose columns are aligned for reading as text."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        return f"| {' | '.join(padded)} |"
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+
+
+def runs_csv(sweep: Sweep) -> str:
+    """Return a row for every run, those that do not count included, floats at full precision."""
+    labels = {run.name: group.label for group in sweep.groups for run in group.runs}
+    metrics = dict.fromkeys(
+        name for group in sweep.groups for run in group.runs for name in run.summary["metrics"]
+    )
+    header = ["run", "group", "problem", "seed", *(f"seeds.{stream}" for stream in STREAMS)]
+    header += [*metrics, "seconds", "weights", "predictions"]
+    return _csv(header, (_run_row(run, labels.get(run.name, "")) for run in sweep.runs))
+
+
+def _run_row(run: Run, label: str) -> dict[str, Any]:
+    seeds = dict(zip((f"seeds.{stream}" for stream in STREAMS), run.seeds, strict=False))
+    row = {"run": run.name, "group": label, "problem": run.problem, **seeds}
+    if run.seeds:
+        row["seed"] = run.seed
+    if not run.problem:
+        fingerprints = run.summary.get("fingerprints", {})
+        row |= run.summary["metrics"] | {"seconds": run.summary.get("seconds")}
+        row |= {name: fingerprints.get(name) for name in ("weights", "predictions")}
+    return row
+
+
+def _csv(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, header, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return printable(text.getvalue())

@@ -1,0 +1,223 @@
+"""Data parallelism whose bits do not depend on the number of processes.
+
+A batch is cut into `trainer.shards` slices, a power of two. What is computed for a slice depends
+on the slice alone. Sums over slices follow one binary tree, whoever computes them:
+
+    4 processes   (0 + 1) + (2 + 3)     each + is an exchange between two processes
+    2 processes   (0 + 1) + (2 + 3)     the + in the middle is one
+    1 process     (0 + 1) + (2 + 3)
+
+Each process works on neighbouring slices, as many as all the others, so its own sum is a node of
+the tree; processes at distance 1, 2, 4, ... exchange their nodes, and both add them up. It is not
+DistributedDataParallel, whose buckets, and with them the order of sums, follow the order in which
+gradients become ready; here an exchange begins when all of them are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from seedbed import fingerprint
+from seedbed.data.loader import Position
+from seedbed.distributed.processes import Processes, name
+from seedbed.errors import InputError, Interrupted
+from seedbed.training import capture, held
+from seedbed.training.loop import Learner
+from seedbed.training.shards import Shards
+
+T = TypeVar("T")
+
+
+class SharedShards(Shards):
+    """The slices of a batch, shared by one or several processes."""
+
+    def __init__(
+        self,
+        count: int,
+        asked_to_stop: Callable[[], bool],
+        processes: Processes | None = None,
+        in_tree: bool = True,
+    ) -> None:
+        """Find out which slices are ours.
+
+        Args:
+            count: slices of a batch, a power of two and a multiple of the number of processes.
+            asked_to_stop: says whether this process was asked to stop.
+            processes: None if there is only this one.
+            in_tree: whether processes sum in the tree, or as fast as the backend can.
+        """
+        super().__init__(asked_to_stop)
+        self.count = count
+        rank, self.processes = (processes.rank, processes.count) if processes else (0, 1)
+        self._others = processes
+        self.order_is_fixed = in_tree or processes is None
+        size = count // self.processes
+        self.mine = range(rank * size, (rank + 1) * size)
+        self.writes_record = rank == 0
+        self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
+        self._buffers: dict[str, Any] | None = None
+        self._is_first_step = False
+
+    def stop_requested(self) -> bool:
+        """Say whether any process was asked to stop, as of the step before the last.
+
+        The answer came with that step's gradients, so all processes have the same. It is read a
+        step late, when a GPU has the next step to work on.
+        """
+        if self._others is None:
+            return self.asked_to_stop()
+        return self._flags[0] is not None and bool(self._flags[0])
+
+    def begin(self, learner: Learner, step: int) -> None:
+        """Refuse running statistics, and processes that begin unlike."""
+        refuse_running_statistics(learner.model)
+        self._model, self._buffers = learner.model, _buffers(learner.model)
+        self._is_first_step = True
+        self.compare(learner, step)
+
+    def compare(self, learner: Learner, step: int) -> None:
+        """Stop the run if processes differ in weights, buffers, optimizer or step.
+
+        Raises:
+            InputError: they do, or a buffer is not what it was at the beginning.
+        """
+        if self._buffers is not None:
+            refuse_changed_buffers(learner.model, self._buffers)
+        if self._others is None:
+            return
+        model = learner.model
+        tensors = [*model.parameters(), *model.buffers()]
+        tensors += capture.optimizer_tensors(learner.optimizer)
+        states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
+        usual, _ = Counter(states).most_common(1)[0]
+        if drifted := [rank for rank, state in enumerate(states) if state != usual]:
+            raise InputError(
+                f"{name(drifted)}: expected the weights of {name([states.index(usual)])} after "
+                f"step {usual[0]}, got others (step {states[drifted[0]][0]}); look for what "
+                "differs there, then go on from the last checkpoint with scripts/resume.py"
+            )
+
+    def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
+        """Yield the positions of our slices, batch after batch."""
+        for epoch, ids in positions:
+            size = len(ids) // self.count
+            for index in self.mine:
+                yield Position(epoch, ids[index * size : (index + 1) * size])
+
+    def share(self, positions: list[Position]) -> list[Position]:
+        """Return those batches of an evaluation that are ours: neighbours, so order is kept."""
+        n = len(positions)
+        return positions[n * self.mine.start // self.count : n * self.mine.stop // self.count]
+
+    def reduce(self, parts: Iterator[list[Tensor]]) -> list[Tensor]:
+        """Return the means of floats and the sums of integers over all slices."""
+        sums = tree_sum(parts, len(self.mine))
+        if self._is_first_step and self._buffers is not None:  # later ones: `compare`
+            refuse_changed_buffers(self._model, self._buffers)
+            self._is_first_step = False
+        if self._others is not None:
+            flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)
+            self._sum_across([*sums, flag], self._others)
+            self._flags = (self._flags[1], flag)
+        # A power of two: nothing is rounded.
+        return [t / self.count if t.is_floating_point() or t.is_complex() else t for t in sums]
+
+    def gather(self, work: Callable[[], T]) -> list[T]:
+        """Do something in every process; return all results, or be interrupted together."""
+        if self._others is None:
+            return [work()]
+        result: list[T] = []
+        with suppress(Interrupted):  # the others learn of it by the result that is missing
+            result = [work()]
+        results = self._others.gather(result)
+        if not all(results):
+            raise Interrupted
+        return [found for (found,) in results]
+
+    def _sum_across(self, tensors: Sequence[Tensor], processes: Processes) -> None:
+        """Sum tensors over all processes, in place; they travel as one buffer a type."""
+        ours = _flatten(tensors)
+        if not self.order_is_fixed:
+            processes.sum_in_any_order(ours)
+        for partner in processes.partners() if self.order_is_fixed else ():
+            theirs = [torch.empty_like(buffer) for buffer in ours]
+            processes.exchange(ours, theirs, partner)
+            # Lower rank first: a + b is b + a, except for the payload of NaN.
+            pairs = (ours, theirs) if processes.rank < partner else (theirs, ours)
+            ours = [low + high for low, high in zip(*pairs, strict=True)]
+        _unflatten(ours, tensors)
+
+
+def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
+    """Sum `count` (a power of two) lists of tensors in a binary tree, as they come.
+
+    At most log2(count) + 1 lists are held at a time.
+    """
+    if count == 1:
+        return next(parts)
+    left = tree_sum(parts, count // 2)
+    right = tree_sum(parts, count // 2)
+    return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share their memory
+
+
+def refuse_running_statistics(model: nn.Module) -> None:
+    """Refuse layers whose running statistics would depend on who saw which slice.
+
+    Raises:
+        InputError: it names the first one.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            raise InputError(
+                f"model.{path}: expected no running statistics with trainer.shards > 1, got "
+                f"{type(module).__name__}, which would see one slice of a batch at a time; use "
+                "GroupNorm, or track_running_stats=False, or trainer.shards=1"
+            )
+
+
+def refuse_changed_buffers(model: nn.Module, before: dict[str, Any]) -> None:
+    """Refuse a model whose forward pass changes a buffer: how often depends on who has a slice.
+
+    Args:
+        before: what `_buffers` gave before the forward passes.
+
+    Raises:
+        InputError: it names the first one.
+    """
+    now = _buffers(model)
+    for path in {**now, **before}:
+        if before.get(path) != now.get(path):
+            raise InputError(
+                f"model.{path}: expected a buffer that no forward pass changes with "
+                "trainer.shards > 1, got one that slices of a batch change; make it in __init__ if "
+                "it is the same for all inputs, or use trainer.shards=1"
+            )
+
+
+def _buffers(model: nn.Module) -> dict[str, Any]:
+    """Return what tells a buffer with other bits apart, by its name."""
+    buffers = dict(model.named_buffers())
+    return dict(zip(buffers, held.bits_of(list(buffers.values())), strict=True))
+
+
+def _flatten(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return one buffer for each type among the tensors, in the order of first appearance."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
+    return [torch.cat(group) for group in groups.values()]
+
+
+def _unflatten(buffers: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Write buffers back into the tensors, whose memory order and alignment stay as they are."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    for buffer, group in zip(buffers, groups.values(), strict=True):
+        pieces = torch.split(buffer, [tensor.numel() for tensor in group])
+        for piece, tensor in zip(pieces, group, strict=True):
+            tensor.copy_(piece.view(tensor.shape))

@@ -1,0 +1,270 @@
+"""From the settings to the parts of a run: device, data sets, model and optimizer, plan."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from seedbed import deferred, determinism, rng, tasks
+from seedbed.config import build
+from seedbed.data import loader
+from seedbed.errors import InputError
+from seedbed.operations import refusals
+from seedbed.training import held, loop, schedules
+from seedbed.training.shards import Shards
+
+if TYPE_CHECKING:
+    from seedbed.distributed.processes import Processes
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The data sets of a run, as functions from positions to batches."""
+
+    train: loader.Source
+    validation: loader.Source
+    test: loader.Source
+
+
+def prepare_backends(level: Settings) -> None:
+    """Apply a level's flags; where errors are asked for, refuse to go on if they do not hold."""
+    determinism.apply(level)
+    differences = determinism.differences(level)
+    if differences and level["on_nondeterministic"] == "error":
+        raise InputError(f"{differences[0]}; unset what overrides it, or choose another level")
+
+
+def choose_device(name: str, processes: "Processes | None" = None) -> torch.device:
+    """Return the device of that name; `auto` is a GPU of NVIDIA's or AMD's if there is one."""
+    if processes is not None:
+        name = processes.device_name(name, torch.cuda.device_count())
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (device.index or 0) < count,
+        "mps": torch.backends.mps.is_available(),
+    }[device.type]
+    if not there:
+        raise InputError(
+            f"trainer.device: expected a device that is there, got {name}; try trainer.device=auto"
+        )
+    return device
+
+
+def cut_batches(
+    trainer: Settings,
+    device: torch.device,
+    stop_requested: Callable[[], bool],
+    processes: "Processes | None",
+) -> Shards:
+    """Return how batches are cut and who works on them; several processes meet first."""
+    if trainer["shards"] == 1:
+        return Shards(stop_requested)
+    from seedbed.training import shared_shards
+
+    if processes is not None:
+        processes.meet(device, stop_requested)
+    in_tree = trainer["reduce"] == "tree"
+    return shared_shards.SharedShards(trainer["shards"], stop_requested, processes, in_tree)
+
+
+def build_sources(settings: Settings) -> Sources:
+    """Build the data sets; without one to test on, the validation set is it."""
+    data, trusted = settings["data"], settings["trusted_packages"]
+
+    def source(split: str) -> loader.Source:
+        spec = data.get(split) or data["validation"]
+        seed, keyed = settings["seeds"]["augment"], settings["determinism"]["seeding"]
+        if keyed:  # a data set may draw when it is built
+            position = loader.SPLITS.index(split)
+            rng.key_globals(rng.key(settings["seeds"]["data"], "data", position))
+        dataset = build.build(spec, f"data.{split}", trusted)
+        if not hasattr(dataset, "__len__"):
+            raise InputError(
+                f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
+                f"{type(dataset).__name__}; see docs/extending.md"
+            )
+        if len(dataset) == 0:
+            raise InputError(f"data.{split}: expected at least one sample, got none")
+        return loader.Source(
+            dataset, split, seed, collate_for(data, split, dataset, trusted), keyed
+        )
+
+    sources = Sources(source("train"), source("validation"), source("test"))
+    if data["batch_size"] > len(sources.train):
+        raise InputError(
+            f"data.batch_size: expected at most {len(sources.train)}, the number of training "
+            f"samples, got {data['batch_size']}; try data.batch_size={min(64, len(sources.train))}"
+        )
+    return sources
+
+
+def collate_for(
+    data: Settings, split: str, dataset: Any, trusted: Sequence[str]
+) -> Callable[[list[Any]], Any] | None:
+    """Return what makes batches of a data set's samples; None for torch's default.
+
+    `data.training_collate` is for training alone, and goes before `data.collate`. Each is the name
+    of a function, or a mapping with a `_target_` that is built.
+    """
+    own = split == "train" and data.get("training_collate") is not None
+    key = "training_collate" if own else "collate"
+    spec = data.get(key)
+    if spec is None:
+        return None
+    if hasattr(dataset, "fetch"):
+        raise InputError(
+            f"data.{key}: expected a data set without fetch, got {type(dataset).__name__}, which "
+            "makes its batches itself; let its fetch do it, or load sample by sample"
+        )
+    if isinstance(spec, str):
+        return build.resolve(spec, f"data.{key}", trusted)  # type: ignore[no-any-return]
+    collate = build.build(spec, f"data.{key}", trusted)
+    if not callable(collate):
+        raise InputError(
+            f"data.{key}: expected what can be called with a list of samples, got "
+            f"{type(collate).__name__}; give it __call__"
+        )
+    return collate  # type: ignore[no-any-return]
+
+
+def build_learner(
+    settings: Settings, device: torch.device, source: loader.Source | None = None
+) -> loop.Learner:
+    """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
+
+    (CUDA's generator depends on the GPU's number of multiprocessors.) A model that comes in
+    evaluation mode as a whole is to be trained; a part in evaluation mode is frozen, and stays so.
+
+    Args:
+        source: of the training samples, of which lazy modules take their shapes.
+    """
+    trusted, level, trainer = (
+        settings["trusted_packages"],
+        settings["determinism"],
+        settings["trainer"],
+    )
+    if level["seeding"]:
+        rng.key_globals(rng.key(settings["seeds"]["init"], "init"))
+    model: nn.Module = build.build(settings["model"], "model", trusted)
+    if not model.training:
+        model.train()
+    materialize(model, settings, source)
+    # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
+    if level["channels_last"] and device.type != "cpu":
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.dim() == 4:  # `model.to` would refuse those with five
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+    model = model.to(device)
+    if level["on_nondeterministic"] == "error":
+        refusals.check_recurrent_dropout(model, device.type)
+    autocast = trainer["precision"] == "bfloat16"
+    refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError("model: expected a model with parameters to train, got none")
+    make_optimizer = build.prepare(settings["optimizer"], "optimizer", trusted, parameters)
+    with deferred.without_compiler():
+        optimizer = make_optimizer()
+    require_usable(optimizer, model)
+    if trainer["compile"]:
+        # Kernels of their own for each shape: which shapes came before must not matter, and after a
+        # resume others came before.
+        model.compile(dynamic=False)
+    return loop.Learner(
+        model=model,
+        optimizer=optimizer,
+        task=tasks.make(settings["data"]["task"], trusted),
+        device=device,
+        autocast=autocast,
+        channels_last=level["channels_last"],
+        gradient_clip_norm=trainer["gradient_clip_norm"],
+        dropout_seed=settings["seeds"]["dropout"] if level["seeding"] else None,
+        strict=level["on_nondeterministic"] == "error",
+    )
+
+
+def require_usable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raise InputError for an optimizer that could take no step with this model."""
+    name = type(optimizer).__name__
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InputError(
+            f"optimizer: expected one whose step() needs no closure, got {name}; try "
+            "optimizer=adamw"
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        sparse = {id(m.weight) for m in model.modules() if getattr(m, "sparse", False) is True}
+        if any(id(p) not in sparse for group in optimizer.param_groups for p in group["params"]):
+            raise InputError(
+                f"optimizer: expected one that takes dense gradients, got {name}; try "
+                "optimizer=adamw"
+            )
+
+
+def materialize(model: nn.Module, settings: Settings, source: loader.Source | None) -> None:
+    """Let lazy modules take their shapes from a batch, and draw their weights; the rest stays.
+
+    Raises:
+        InputError: a module is lazy still.
+    """
+    if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        ids = np.arange(settings["data"]["batch_size"])
+        batch = source[loader.Position(0, ids)]
+        if settings["determinism"]["seeding"]:
+            rng.key_globals(rng.key(settings["seeds"]["init"], "init", 1))
+        with torch.no_grad(), held.evaluating(model):
+            model(batch.inputs)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise InputError(
+                f"model.{name}: expected a shape by the first forward pass, got none; say it in "
+                "the model, or use the module in evaluation mode too"
+            )
+
+
+def make_plan(settings: Settings, training_samples: int) -> loop.Plan:
+    """Work out when things happen."""
+    trainer, schedule = settings["trainer"], settings["schedule"]
+    steps_per_epoch = training_samples // settings["data"]["batch_size"]
+    total_steps = trainer["max_epochs"] * steps_per_epoch
+    if trainer["max_steps"] is not None:
+        total_steps = min(total_steps, trainer["max_steps"])
+    return loop.Plan(
+        total_steps=total_steps,
+        steps_per_epoch=steps_per_epoch,
+        log_every_steps=trainer["log_every_steps"],
+        validate_every_epochs=trainer["validate_every_epochs"],
+        checkpoint_every_steps=trainer["checkpoint_every_steps"],
+        fingerprint_every_steps=settings["fingerprint"]["every_steps"],
+        early_stopping_patience=trainer["early_stopping_patience"],
+        learning_rate_factor=functools.partial(
+            schedules.factor,
+            total_steps=total_steps,
+            warmup_fraction=schedule["warmup_fraction"],
+            final_fraction=schedule["final_fraction"],
+        ),
+    )
+
+
+def loading(settings: Settings, device: torch.device) -> loader.Loading:
+    """Return how training batches are loaded."""
+    data = settings["data"]
+    return loader.Loading(
+        num_workers=data["num_workers"],
+        persistent_workers=data["persistent_workers"],
+        prefetch_factor=data["prefetch_factor"],
+        start_method=data["start_method"],
+        pin_memory=device.type == "cuda",
+    )

@@ -1,0 +1,95 @@
+"""How a run ends: its record is completed, and the terminal says what became of it."""
+
+import errno
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from seedbed import record
+from seedbed.errors import InputError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BROKEN = {errno.EROFS, errno.EIO}
+
+
+def explain(error: OSError, folder: Path) -> str | None:
+    """Return one line on a run folder that cannot be written; None for an error elsewhere."""
+    try:
+        record.require_in_place(folder)
+    except InputError as moved:
+        return str(moved)
+    named = isinstance(error.filename, str | bytes | os.PathLike)  # and not by a descriptor
+    place = Path(os.fsdecode(error.filename)) if named else folder
+    if error.errno in _FULL:
+        return (
+            f"{place}: expected room on the disk, got {error.strerror}; free some, then go on with "
+            f"`{resume_command(folder)}`"
+        )
+    if error.errno in _BROKEN or (named and place.is_relative_to(folder)):
+        return (
+            f"{place}: expected a run folder that can be written, got {error.strerror}; copy the "
+            "folder to where you may write"
+        )
+    return None
+
+
+def conclude(folder: Path, summary: dict[str, Any], status: int) -> int:
+    """Complete the record and print how the run ended; return the exit status.
+
+    A run whose record cannot be completed, or is killed meanwhile, has not finished: it can go on.
+    """
+    try:
+        complete(folder, summary)
+    except (InputError, OSError) as error:
+        if summary["status"] == "failed":  # the reason is the same, or matters more; it was printed
+            return status
+        explained = explain(error, folder) if isinstance(error, OSError) else None
+        print(f"error: {explained or error}", file=sys.stderr, flush=True)
+        return 2
+    print("\n".join(lines(folder, summary)), flush=True)
+    return status
+
+
+def complete(folder: Path, summary: dict[str, Any]) -> None:
+    """Write the summary and draw the loss curve."""
+    unfinished = "running" if summary["status"] == "finished" else summary["status"]
+    record.require_in_place(folder)
+    record.write_json(folder / "summary.json", summary | {"status": unfinished})
+    if (folder / "metrics.csv").exists():
+        from seedbed.record import plots
+
+        plots.loss_curve(folder)
+    record.write_json(folder / "summary.json", summary)
+
+
+def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
+    """Return the lines that say how a run ended, and what to do or look at next."""
+    status, steps = summary["status"], summary.get("steps")
+    if status == "failed" or steps is None:
+        found = [f"{status}; the record is in {folder}"]
+    else:
+        found = [
+            f"{status} after {steps} step{'' if steps == 1 else 's'} in "
+            f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
+            ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
+            f"weights {summary['fingerprints']['weights']}  "
+            f"ladder {summary['fingerprints']['ladder']}",
+            str(folder),
+        ]
+    if status == "interrupted":
+        found.append(how_to_resume(folder))
+    elif status == "finished":
+        found.append(f"loss curve: {folder / 'loss_curve.png'}")
+    return [line for line in found if line]
+
+
+def how_to_resume(folder: Path) -> str:
+    """Return the line that says how an interrupted run goes on."""
+    return f"resume it: {resume_command(folder)}"
+
+
+def resume_command(folder: Path) -> str:
+    """Return the command that goes on with a run, for a shell in the project's root."""
+    return f"python scripts/resume.py {shlex.quote(str(folder))}"

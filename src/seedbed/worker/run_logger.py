@@ -1,0 +1,282 @@
+"""What a run writes down while it trains: tables, checkpoints, the terminal."""
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from seedbed import fingerprint, record
+from seedbed.errors import InputError
+from seedbed.training import capture, checkpoint
+from seedbed.training.loop import Evaluation, Learner, Plan, Progress
+from seedbed.worker import best
+
+
+class Observer(Protocol):
+    """Is told of what the journal writes to metrics.csv (see `loggers.Loggers`)."""
+
+    def note(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Note rows that were written."""
+
+    def save(self) -> None:
+        """Let what was noted outlive the process."""
+
+    def close(self, finished: bool) -> None:
+        """Note that the process ends, and whether the run does."""
+
+
+class Journal:
+    """Writes the record of a run; see `training.fit` for when it is called.
+
+    Losses, metrics and fingerprints stay on the device until `write`, so that no step waits for
+    them. Times are not part of the tables: those hold what must come back bit for bit.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        learner: Learner,
+        plan: Plan,
+        origin: dict[str, Any],
+        resumed_from: dict[str, Any] | None = None,
+    ) -> None:
+        """Start the tables, or cut them back to where the checkpoint was made.
+
+        Args:
+            origin: what checkpoints say of how they were made (`resume.Origin`).
+        """
+        lengths = (resumed_from or {}).get("table_bytes", {})
+        self._folder, self._learner, self._plan = folder, learner, plan
+        self._origin = origin
+        self._metrics = record.Table(
+            folder / "metrics.csv", record.METRIC_FIELDS, lengths.get("metrics.csv")
+        )
+        self._fingerprints = record.Table(
+            folder / "fingerprints.csv", record.FINGERPRINT_FIELDS, lengths.get("fingerprints.csv")
+        )
+        self.observers: list[Observer] = []
+        self._finished = self._checked = False
+        self._pending: list[tuple[int, Tensor, Tensor | None]] = []
+        self._ladder = fingerprint.Ladder()
+        self._since = time.perf_counter()
+        self.last: dict[str, float] = dict((resumed_from or {}).get("last", {}))
+        first_step = (resumed_from or {}).get("progress", {}).get("step", 0)
+        self._bar = _bar(plan.total_steps, first_step)
+
+    def note_step(
+        self, step: int, loss: Tensor, metric: Tensor | None, rungs: Tensor | None
+    ) -> None:
+        """Note a step; nothing is read from the device yet.
+
+        Raises:
+            InputError: after the first one, there is something that no checkpoint could bring back.
+        """
+        if not self._checked:
+            state = capture.capture(self._learner.model, self._learner.optimizer)
+            checkpoint.require_readable(state)
+            self._checked = True
+        self._pending.append((step, loss, metric))
+        if rungs is not None:
+            self._ladder.add(step, rungs)
+        if self._bar is not None:
+            self._bar.update()
+
+    def write(self, progress: Progress) -> None:
+        """Write down the steps noted since the last call; waits for the device once.
+
+        Raises:
+            InputError: a loss was not finite. Nothing is saved from there on, so the last
+            checkpoint is a good one. Or the run folder is no longer where it was.
+        """
+        record.require_in_place(self._folder)
+        if not self._pending:
+            return
+        losses = torch.stack([loss for _, loss, _ in self._pending]).tolist()
+        rows = []
+        for (step, _, metric), loss in zip(self._pending, losses, strict=True):
+            if not math.isfinite(loss):
+                raise InputError(self._not_finite("loss", loss, step))
+            if metric is not None:
+                rows.append(self._training_row(step, loss, float(metric)))
+        self._pending = []
+        self._append(rows)
+        self._fingerprints.append(self._ladder.take_rows())
+        if rows:
+            self._show(rows[-1], progress)
+
+    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+        """Write down a validation, and keep the weights if they are the best so far.
+
+        Raises:
+            InputError: its loss is not finite.
+        """
+        self.write(progress)
+        if not math.isfinite(result.loss):
+            raise InputError(self._not_finite("validation loss", result.loss, progress.step))
+        name = self._learner.task.metric_name
+        self.last |= {"validation_loss": result.loss, f"validation_{name}": result.metric}
+        self._append([self._row("validation", progress.step, result)])
+        mark = " (best so far)" if is_best else ""
+        self.say(
+            f"epoch {progress.step / self._plan.steps_per_epoch:<4g} step {progress.step}  "
+            f"validation loss {result.loss:.4f}  {name} {result.metric:.4f}{mark}"
+        )
+        if is_best:
+            state = {
+                "format_version": record.FORMAT_VERSION,
+                "step": progress.step,
+                "metric": result.metric,
+                **capture.capture_model(self._learner.model),
+            }
+            best.save(state, self._folder / "checkpoints")
+
+    def note_test(self, progress: Progress, result: Evaluation) -> None:
+        """Write down the evaluation at the end, with each sample's prediction."""
+        record.require_in_place(self._folder)
+        name = self._learner.task.metric_name
+        self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
+        self._append([self._row("test", progress.step, result)])
+        predictions = self._learner.task.predictions(result.outputs).tolist()
+        targets = result.targets.reshape(len(predictions), -1)[:, 0].tolist()  # the first of each
+        lines = [
+            f"{sample},{target!r},{prediction!r}\n"
+            for sample, (target, prediction) in enumerate(zip(targets, predictions, strict=True))
+        ]
+        content = "sample_id,target,prediction\n" + "".join(lines)
+        record.write_atomically(self._folder / "test_predictions.csv", content)
+        self._finished = True
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        """Save all that the run needs to go on from here as if it had never stopped.
+
+        Raises:
+            InputError: a weight is not finite. The last good checkpoint is not replaced.
+        """
+        self.write(progress)
+        for parameter in self._learner.model.parameters():
+            if parameter.requires_grad and not parameter.isfinite().all():
+                raise InputError(self._not_finite("weights", math.nan, progress.step))
+        for observer in self.observers:
+            observer.save()
+        now = time.perf_counter()
+        progress.seconds += now - self._since
+        self._since = now
+        state = {
+            "format_version": record.FORMAT_VERSION,
+            "origin": self._origin,
+            "progress": progress.state(),
+            **capture.capture(self._learner.model, self._learner.optimizer),
+            "last": self.last,
+            "table_bytes": {
+                "metrics.csv": self._metrics.sync(),
+                "fingerprints.csv": self._fingerprints.sync(),
+            },
+        }
+        checkpoint.save(state, self._folder / "checkpoints" / checkpoint.LAST)
+        best.settle(self._folder / "checkpoints")
+
+    def say(self, text: str) -> None:
+        """Print a line without disturbing the progress bar."""
+        if self._bar is not None:
+            self._bar.clear()
+        print(text, flush=True)
+        if self._bar is not None:
+            self._bar.refresh()
+
+    def close(self) -> None:
+        """Close the tables, the observers and the progress bar."""
+        self._metrics.close()
+        self._fingerprints.close()
+        for observer in self.observers:
+            observer.close(self._finished)
+        if self._bar is not None:
+            self._bar.close()
+
+    def _append(self, rows: list[dict[str, object]]) -> None:
+        self._metrics.append(rows)
+        for observer in self.observers:
+            observer.note(rows)
+
+    def _training_row(self, step: int, loss: float, metric: float) -> dict[str, object]:
+        peak = self._learner.optimizer.param_groups[0].get("initial_lr", 0.0)
+        learning_rate = peak * self._plan.learning_rate_factor(step - 1)
+        epoch = step / self._plan.steps_per_epoch
+        self.last |= {"train_loss": loss}
+        return dict(
+            zip(
+                record.METRIC_FIELDS,
+                (step, repr(epoch), "train", repr(loss), repr(metric), repr(learning_rate)),
+                strict=True,
+            )
+        )
+
+    def _row(self, phase: str, step: int, result: Evaluation) -> dict[str, object]:
+        epoch = repr(step / self._plan.steps_per_epoch)
+        loss, metric = repr(result.loss), repr(result.metric)
+        return {"step": step, "epoch": epoch, "phase": phase, "loss": loss, "metric": metric}
+
+    def _show(self, row: dict[str, object], progress: Progress) -> None:
+        loss, metric = float(str(row["loss"])), float(str(row["metric"]))
+        name = self._learner.task.metric_name
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.4f}, {name} {metric:.4f}", refresh=False)
+        elif int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
+            print(f"step {row['step']}  loss {loss:.4f}  {name} {metric:.4f}", flush=True)
+
+    def _not_finite(self, what: str, value: float, step: int) -> str:
+        epoch = 1 + (step - 1) // self._plan.steps_per_epoch
+        clips = self._learner.gradient_clip_norm is not None
+        advice = "" if clips else " or set trainer.gradient_clip_norm"
+        last = self._folder / "checkpoints" / checkpoint.LAST
+        kept = f"; the last checkpoint is kept in {last}" if last.exists() else ""
+        return (
+            f"{what}: expected a finite number, got {value} in step {step} (epoch {epoch}); lower "
+            f"optimizer.lr{advice}{kept}"
+        )
+
+
+class Silence(Journal):
+    """The journal of a process that leaves the record to another one."""
+
+    def __init__(self) -> None:
+        self.last = {}
+
+    def note_step(
+        self, step: int, loss: Tensor, metric: Tensor | None, rungs: Tensor | None
+    ) -> None:
+        """Note nothing."""
+
+    def write(self, progress: Progress) -> None:
+        """Write nothing."""
+
+    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+        """Note nothing."""
+
+    def note_test(self, progress: Progress, result: Evaluation) -> None:
+        """Note nothing."""
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        """Save nothing."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def _bar(total_steps: int, first_step: int) -> "tqdm[Any] | None":
+    """Return a progress bar if somebody watches; it is for the terminal, not for train.log."""
+    stream = getattr(sys.stdout, "stream", sys.stdout)
+    if not stream.isatty():
+        return None
+    return tqdm(
+        total=total_steps, initial=first_step, unit=" steps", file=stream, leave=False,
+        dynamic_ncols=True, smoothing=0.1,
+    )  # fmt: skip

@@ -1,0 +1,640 @@
+"""compare: the first difference between two records, and what can explain it."""
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from seedbed import compare, record
+from seedbed.compare import Difference, causes, first_difference
+from seedbed.compare.stages import CAUSAL_ORDER, RUNGS
+from seedbed.errors import InputError
+from tests.made_up_runs import ladder, metrics, write_csv, write_run
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "compare.py"
+STEPS = 12
+# One folder is enough for all examples of a property: each writes the whole file anew.
+FILES = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("original") / "run", STEPS)
+
+
+@pytest.fixture(scope="module")
+def copy(original: Path) -> Path:
+    return Path(shutil.copytree(original, original.with_name("copy")))
+
+
+def compared(a: Path, b: Path) -> compare.Comparison:
+    return compare.compare(compare.read(a), compare.read(b))
+
+
+def place(difference: Difference | None) -> tuple[int, str] | None:
+    return difference and (difference.step, difference.rung)
+
+
+# The ladder
+
+
+@FILES
+@given(
+    row=st.integers(0, STEPS - 1),
+    rung=st.sampled_from([rung for rung in record.RUNGS if rung != "buffers"]),
+    digit=st.integers(0, 15),
+    flip=st.integers(1, 15),
+)
+def test_a_flipped_digit_of_a_copied_ladder_is_found_where_it_is(
+    original: Path, copy: Path, row: int, rung: str, digit: int, flip: int
+) -> None:
+    """One hexadecimal digit in one rung: `compare` names its step and its rung."""
+    rows = ladder(STEPS)
+    digits = rows[row][rung]
+    flipped = f"{int(digits[digit], 16) ^ flip:x}"
+    rows[row][rung] = digits[:digit] + flipped + digits[digit + 1 :]
+    write_csv(copy / "fingerprints.csv", record.FINGERPRINT_FIELDS, rows)
+    difference = compared(original, copy).difference
+
+    assert (row + 1, rung) == place(difference)
+    assert difference is not None
+    assert difference.located
+    assert (digits, rows[row][rung]) == (difference.a, difference.b)
+
+
+def test_a_copied_record_without_a_flipped_digit_is_the_same(
+    original: Path, tmp_path: Path
+) -> None:
+    """The twin: nothing was flipped, and everything was compared."""
+    result = compared(original, Path(shutil.copytree(original, tmp_path / "copy")))
+
+    assert result.difference is None
+    assert result.steps == STEPS
+    assert set(record.RUNGS) - {"buffers"} <= set(result.rungs)
+    assert result.notes == ()
+
+
+@FILES
+@given(row=st.integers(0, STEPS - 1), bit=st.integers(0, 63))
+def test_a_flipped_bit_of_a_loss_is_found_without_fingerprints(
+    tmp_path: Path, row: int, bit: int
+) -> None:
+    """One bit of one float64 in metrics.csv: the right step, and the training loss."""
+    rows = [each for each in metrics(STEPS) if each["phase"] == "train"]
+    a, b = (tmp_path / name for name in ("a", "b"))
+    for folder in (a, b):
+        shutil.rmtree(folder, ignore_errors=True)
+        write_run(folder, STEPS, rows=rows, fingerprints=[])
+    assert compared(a, b).difference is None  # the twin
+
+    (word,) = struct.unpack("<Q", struct.pack("<d", float(rows[row]["loss"])))
+    (loss,) = struct.unpack("<d", struct.pack("<Q", word ^ (1 << bit)))
+    rows[row]["loss"] = repr(loss)
+    write_csv(b / "metrics.csv", record.METRIC_FIELDS, rows)
+    result = compared(a, b)
+
+    assert (row + 1, "train_loss") == place(result.difference)
+    assert result.notes == ("no fingerprints in either: compared by losses and metrics alone",)
+
+
+@pytest.mark.parametrize("rung", record.RUNGS)
+def test_the_first_rung_in_causal_order_is_named(rung: str) -> None:
+    """When a rung and all after it differ, as they do in a real run, the cause comes first."""
+    start = record.RUNGS.index(rung)
+    other = ladder(9)
+    for row in other[4:]:
+        row.update(dict.fromkeys(record.RUNGS[start:], "0" * 16))
+
+    assert (5, rung) == place(first_difference(ladder(9), other))
+
+
+def test_nothing_is_read_beyond_the_first_difference() -> None:
+    """Two records that still grow can be compared as they do: iterators are not exhausted."""
+
+    def growing() -> Iterator[dict[str, str]]:
+        yield from [{**ladder(1)[0], "weights": "0" * 16}]
+        raise AssertionError("read on")
+
+    assert place(first_difference(ladder(5), growing())) == (1, "weights")
+    with pytest.raises(AssertionError, match="read on"):
+        first_difference(ladder(5), (row for rows in [growing()] for row in [*ladder(1), *rows]))
+
+
+@pytest.mark.parametrize("length", range(6))
+def test_a_ladder_equals_each_of_its_beginnings(length: int) -> None:
+    """A replay that has not come to the end differs nowhere yet."""
+    assert first_difference(ladder(6), ladder(length)) is None
+    assert first_difference(ladder(length), ladder(6)) is None
+
+
+def test_only_a_rung_whose_step_before_was_compared_is_located() -> None:
+    """Between rows that lie apart, a difference may have arisen on any rung."""
+    a, b = ladder(30, every=10), ladder(30)
+    for row in b[19:]:
+        row["loss"] = "0" * 16
+    sparse, dense = first_difference(a, b), first_difference(ladder(30), b)
+
+    assert place(sparse) == place(dense) == (20, "loss")
+    assert sparse is not None
+    assert dense is not None
+    assert (sparse.located, sparse.equal_through) == (False, 10)
+    assert (dense.located, dense.equal_through) == (True, 19)
+
+
+# Whole records
+
+
+def test_intervals_that_differ_are_compared_at_common_steps(tmp_path: Path) -> None:
+    """Fingerprints every 2 and every 3 steps share every sixth; the report says so."""
+    every = [{"fingerprint": {"every_steps": n}} for n in (2, 3)]
+    a = write_run(tmp_path / "a", 13, rows=[], config=every[0], fingerprints=ladder(13, 2))
+    other = ladder(13, 3)
+    b = write_run(
+        tmp_path / "b", 13, rows=[], config=every[1], fingerprints=other, summary={"steps": 0}
+    )
+    result = compared(a, b)
+
+    assert (result.difference, result.steps) == (None, 2)
+    assert result.notes[-1].startswith("fingerprints every 2 steps in A, every 3 in B")
+    other[3]["batch"] = "0" * 16
+    write_csv(b / "fingerprints.csv", record.FINGERPRINT_FIELDS, other)
+    assert place(compared(a, b).difference) == (12, "batch")
+
+
+def test_intervals_without_a_common_step_cannot_be_compared(tmp_path: Path) -> None:
+    """Steps 2, 4 beside 3: an error that names both, not a "same" about nothing."""
+    a = write_run(tmp_path / "a", 5, fingerprints=ladder(5, 2))
+    b = write_run(tmp_path / "b", 5, fingerprints=ladder(5, 3))
+
+    with pytest.raises(InputError, match=r"got steps 3 beside 2, 4; run both with one fingerprint"):
+        compared(a, b)
+
+
+def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
+    """An interrupted run equals the finished one in the steps that both have."""
+    a = write_run(tmp_path / "a", 20)
+    b = write_run(tmp_path / "b", 7, rows=metrics(20)[:7], summary={"status": "interrupted"})
+    result = compared(a, b)
+
+    assert (result.difference, result.steps) == (None, 7)
+    assert result.notes == ("A is recorded to step 20 and B to step 7: what both have is compared",)
+
+
+@pytest.mark.parametrize(
+    ("phase", "field", "rung"),
+    [
+        ("train", "learning_rate", "train_learning_rate"),
+        ("train", "metric", "train_metric"),
+        ("validation", "loss", "validation_loss"),
+        ("validation", "metric", "validation_metric"),
+    ],
+)
+def test_a_metric_that_differs_under_equal_ladders_is_found(
+    tmp_path: Path, phase: str, field: str, rung: str
+) -> None:
+    """The ladder says nothing of evaluation; metrics.csv does."""
+    rows = metrics(40)
+    changed = next(row for row in rows if row["phase"] == phase and int(row["step"]) >= 20)
+    changed[field] = "0.125"
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", rows=rows)
+
+    assert (20, rung) == place(compared(a, b).difference)
+
+
+def test_logging_and_validating_at_other_steps_makes_no_difference(tmp_path: Path) -> None:
+    """Rows that only one run wrote are no difference."""
+    a = write_run(tmp_path / "a", 40)
+    b = write_run(tmp_path / "b", 40, rows=metrics(40, every=7, epoch_steps=40))
+
+    assert compared(a, b).difference is None
+
+
+@pytest.mark.parametrize("name", ["weights", "predictions"])
+def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path, name: str) -> None:
+    """Without a ladder and without losses the final weights and predictions still speak."""
+    final = {"weights": "1" * 16, "predictions": "2" * 16}
+    silent: dict[str, Any] = {"fingerprints": [], "rows": []}
+    a = write_run(tmp_path / "a", **silent, summary={"fingerprints": final})
+    b = write_run(tmp_path / "b", **silent, summary={"fingerprints": final})
+    assert compared(a, b).difference is None
+    c = write_run(tmp_path / "c", **silent, summary={"fingerprints": {**final, name: "3" * 16}})
+
+    assert (40, f"final_{name}") == place(compared(a, c).difference)
+
+
+def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) -> None:
+    """Their hashes are of shards, so they are left out and the rest is compared.
+
+    Twin: with one number of shards they count.
+    """
+    other = ladder(9)
+    for row in other:
+        row |= {"sample_ids": "0" * 16, "batch": "0" * 16}
+
+    one = write_run(tmp_path / "one", 9, rows=[], config={"trainer": {"shards": 1}})
+
+    def beside(shards: int, rows: list[dict[str, str]]) -> compare.Comparison:
+        folder = tmp_path / f"{shards} {rows[0]['loss']}"
+        config = {"trainer": {"shards": shards}}
+        return compared(one, write_run(folder, 9, rows=[], config=config, fingerprints=rows))
+
+    assert place(beside(1, other).difference) == (1, "sample_ids")
+    same = beside(4, other)
+    assert same.difference is None
+    assert same.notes[0].startswith("trainer.shards is 1 in A, 4 in B: sample ids and batches")
+    found = beside(4, [row | {"loss": "1" * 16} for row in other]).difference
+    assert place(found) == (1, "loss")
+    assert found is not None
+    assert found.located
+
+
+# Causes
+
+
+def test_a_resume_that_can_have_altered_bits_is_told(copy: Path, original: Path) -> None:
+    """A record of two configurations says so; twin: a resume with other workers is not told."""
+    path = copy / "summary.json"
+    for keys in (["optimizer.lr"], []):
+        entry = {"step": 7, "changes": {"optimizer.lr": [1, 2]}, "can_alter_bits": keys}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"resumes": [entry]}))
+        told = [note for note in compared(original, copy).notes if "can alter bits" in note]
+        assert told == [
+            f"B went on after step 7 with changes that can alter bits: {key}" for key in keys
+        ]
+
+
+def test_each_rung_is_explained() -> None:
+    """What can be compared has a meaning, a place to look at, and causes."""
+    assert set(compare.COLUMNS) == set(RUNGS)
+    assert record.RUNGS == CAUSAL_ORDER
+    assert all(rung.name and rung.stage and rung.look and rung.keys for rung in RUNGS.values())
+
+
+@pytest.mark.parametrize(
+    ("rung", "first"),
+    [
+        ("sample_ids", "seed"),
+        ("batch", "seed"),
+        ("loss", "seed"),
+        ("gradients", "determinism.cudnn.benchmark"),
+        ("weights", "optimizer.lr"),
+        ("optimizer", "optimizer.lr"),
+    ],
+)
+def test_the_likeliest_cause_comes_first(tmp_path: Path, rung: str, first: str) -> None:
+    """With everything different at once, each rung blames what acts on it."""
+    config = {
+        "seed": 1,
+        "seeds": dict.fromkeys(record.STREAMS, 1),
+        "optimizer": {"lr": 0.1},
+        "determinism": {"cudnn": {"benchmark": True}},
+    }
+    environment = {"versions": {"torch": "2.11.0"}, "cpu": {"model": "Another"}}
+    a = compare.read(write_run(tmp_path / "a"))
+    b = compare.read(write_run(tmp_path / "b", config=config, environment=environment))
+    ranked = [
+        change.key for change in causes.rank(Difference(1, rung, "", ""), causes.changes(a, b))
+    ]
+
+    assert first == ranked[0]
+
+
+def test_the_seed_that_was_changed_is_named_and_not_what_follows_it() -> None:
+    """A stream's own seed is named; so are threads, and not the variables that carry them."""
+
+    def ranked(rung: str, **changed: tuple[object, object]) -> list[str]:
+        pairs = {key.replace("__", "."): values for key, values in changed.items()}
+        found = [causes.Change("configuration", key, *values) for key, values in pairs.items()]
+        return [change.key for change in causes.rank(Difference(1, rung, "", ""), found)]
+
+    streams = {f"seeds__{stream}": (0, 1) for stream in ("order", "init", "dropout")}
+    assert ranked("sample_ids", seed=(0, 1), **streams) == ["seed"]
+    assert ranked("loss", seed=(0, 1), **streams) == ["seed"]
+    assert ranked("loss", **streams) == ["seeds.init", "seeds.dropout"]
+    assert ranked("sample_ids", seed=(0, 1), seeds__order=(0, 7)) == ["seeds.order", "seed"]
+    threads = {"determinism__threads": (2, 1), "determinism__env__OMP_NUM_THREADS": ("2", "1")}
+    assert ranked("gradients", **threads) == ["determinism.threads"]
+    threads["determinism__env__OMP_NUM_THREADS"] = ("2", "4")
+    assert "determinism.env.OMP_NUM_THREADS" in ranked("gradients", **threads)
+
+
+def test_code_comes_after_settings_and_code_apart_last(tmp_path: Path) -> None:
+    """The number of threads is the cause; no class of the runs comes from the last file."""
+    names = ("apart/model.py", "my_project/model.py", "seedbed/models/cnn.py")
+    patch = "".join(
+        f"diff --git a/src/{name} b/src/{name}\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
+        for name in names
+    )
+    ours = {"model": {"_target_": "my_project.model.Net"}}
+    a = write_run(tmp_path / "a", config=ours)
+    b = write_run(tmp_path / "b", config={**ours, "determinism": {"threads": 1}}, patch=patch)
+    found = causes.changes(compare.read(a), compare.read(b))
+    ranked = [change.key for change in causes.rank(Difference(1, "gradients", "", ""), found)]
+
+    assert ranked[0] == "determinism.threads"
+    assert ranked[-1] == "src/apart/model.py"
+    assert set(ranked[1:-1]) == {"src/my_project/model.py", "src/project/models/cnn.py"}
+
+
+def test_an_argument_of_a_class_is_named_where_nothing_known_differs() -> None:
+    """An optimizer of one's own can change a loss; negative control: a setting of the engine."""
+    difference = Difference(3, "loss", "", "", equal_through=2)
+    own = causes.Change("configuration", "optimizer.fault", None, "weight_bit")
+    known = causes.Change("configuration", "trainer.log_every_steps", 1, 2)
+
+    assert causes.rank(difference, [own, known]) == [own]
+    text = "\n".join(causes.explain(difference, [own, known]))
+    assert "No difference that is known to act there; what classes were given differs" in text
+    assert "optimizer.fault" in text
+    assert "Nothing recorded explains it" in "\n".join(causes.explain(difference, [known]))
+
+
+def test_what_torchrun_says_to_its_processes_is_no_difference(tmp_path: Path) -> None:
+    """An identifier that is new each time is left out; a variable of the user's is not."""
+    env = {"TORCHELASTIC_RUN_ID": "x", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_LOGS": "y"}
+    a = write_run(tmp_path / "a")
+    b = write_run(tmp_path / "b", environment={"env": env})
+    found = causes.changes(compare.read(a), compare.read(b))
+
+    assert [change.key for change in found] == ["env.TORCH_LOGS"]
+
+
+def test_weights_that_were_equal_once_do_not_blame_the_initial_weights() -> None:
+    """A difference at step 9 after 8 equal steps is not in the seed of the initial weights."""
+    found = [causes.Change("configuration", "seeds.init", 0, 1)]
+
+    assert causes.rank(Difference(1, "loss", "", ""), found) == found
+    assert causes.rank(Difference(9, "loss", "", "", equal_through=8), found) == []
+
+
+def test_a_rung_that_is_not_located_blames_the_others_after_its_own() -> None:
+    """Where steps were not compared, causes of every rung count, those of the one seen first."""
+    found = [causes.Change("configuration", key, 0, 1) for key in ("optimizer.lr", "model.width")]
+    located = Difference(30, "loss", "", "", equal_through=29)
+    somewhere = Difference(30, "loss", "", "", equal_through=20, located=False)
+
+    assert [change.key for change in causes.rank(located, found)] == ["model.width"]
+    assert [change.key for change in causes.rank(somewhere, found)] == [
+        "model.width",
+        "optimizer.lr",
+    ]
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_places_and_times_are_never_causes(tmp_path: Path, rung: str) -> None:
+    """Where data lies and when a run ran changes no bit; the digest of the data does."""
+    config = {
+        "data": {"root": "elsewhere", "mirrors": ["file:/x"], "train": {"csv": "/b/data.csv"}},
+        "hydra": {"run": {"dir": "runs/b"}},
+        "fingerprint": {"every_steps": 5},
+        "determinism": {"fingerprint_every_steps": 5},
+    }
+    environment = {"env": {"PWD": "/somewhere", "TMPDIR": "x", "HOSTNAME": "elsewhere"}}
+    a = compare.read(write_run(tmp_path / "a"))
+    b = compare.read(write_run(tmp_path / "b", config=config, environment=environment))
+    found = causes.changes(a, b)
+
+    assert len(found) == 9
+    assert causes.rank(Difference(2, rung, "", "", located=False), found) == []
+    digest = causes.Change("environment", "data_sha256.images", "00ff", "ff00")
+    assert [digest] == causes.rank(Difference(2, "batch", "", "", located=False), [*found, digest])
+
+
+@pytest.mark.parametrize(
+    ("rung", "key"),
+    [
+        ("loss", "model.drop_path"),
+        ("loss", "model.time_steps"),
+        ("loss", "model.pretrained.file"),
+        ("weights", "optimizer.time"),
+        ("weights", "schedule.time"),
+        ("batch", "data.train.path_length"),
+    ],
+)
+@pytest.mark.parametrize("values", [(0.1, 0.2), ("/a", "/b")])
+def test_an_argument_is_a_cause_whatever_it_is_called(
+    rung: str, key: str, values: tuple[object, object]
+) -> None:
+    """Words of places and times in the name of a model's argument do not hide it."""
+    change = causes.Change("configuration", key, *values)
+
+    assert causes.rank(Difference(1, rung, "", ""), [change]) == [change]
+
+
+def test_where_data_lies_is_a_cause_unless_digests_say_that_it_is_the_same(tmp_path: Path) -> None:
+    """Last of all with other digests or none; twin: never with equal ones."""
+    config = {"data": {"train": {"path": "/b/data.csv", "augment": False}}}
+
+    def blamed(digest: object, rung: str = "batch") -> list[str]:
+        folder = tmp_path / f"{digest} {rung}"
+        runs = [
+            write_run(folder / name, config=each, environment={"data_sha256": digest})
+            for name, each in (("a", {}), ("b", config))
+        ]
+        found = causes.changes(*map(compare.read, runs))
+        return [change.key for change in causes.rank(Difference(1, rung, "", ""), found)]
+
+    assert blamed(None) == ["data.train.augment", "data.train.path"]
+    assert blamed({"images": None}) == ["data.train.augment", "data.train.path"]
+    assert blamed({"images": "00ff"}) == ["data.train.augment"]
+
+
+def test_the_digest_of_training_data_says_nothing_of_held_out_data() -> None:
+    """Another folder of validation data can explain another validation loss."""
+    change = causes.Change("configuration", "data.validation.path", "/a", "/b", same_data=True)
+
+    assert causes.rank(Difference(1, "validation_loss", "", ""), [change]) == [change]
+
+
+def test_a_flag_is_no_cause_beside_the_setting_that_asked_for_it() -> None:
+    """What is in force because it was asked for is named once; what nobody asked for stays."""
+    asked = causes.Change("configuration", "determinism.cudnn.benchmark", False, True)
+    in_force = causes.Change("environment", "flags.cudnn.benchmark", False, True)
+    difference = Difference(1, "gradients", "", "")
+
+    assert causes.rank(difference, [asked, in_force]) == [asked]
+    assert causes.rank(difference, [in_force]) == [in_force]
+
+
+def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
+    """Of two files changed, the model's explains the forward pass and the loader's the batch."""
+    patch = "".join(
+        f"diff --git a/src/seedbed/{name} b/src/seedbed/{name}\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
+        for name in ("data/loader.py", "models/cnn.py")
+    )
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", patch=patch)
+    found = causes.changes(compare.read(a), compare.read(b))
+
+    def blamed(rung: str) -> str:
+        return causes.rank(Difference(1, rung, "", ""), found)[0].key
+
+    assert {"code"} == {change.kind for change in found}
+    assert blamed("loss") == "src/project/models/cnn.py"
+    assert blamed("batch") == "src/seedbed/data/loader.py"
+    assert causes.changes(compare.read(b), compare.read(b)) == []
+
+
+# The command
+
+
+def run_script(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[1] / "src")},
+    )
+
+
+def digest(folder: Path) -> list[tuple[str, str]]:
+    return [
+        (str(path), hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
+
+
+def test_same_runs_exit_0_and_nothing_is_written_into_them(tmp_path: Path) -> None:
+    """The picture goes into the current directory, and the run folders stay as they are."""
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b", config={"data": {"num_workers": 2}})
+    before = digest(tmp_path / "runs")
+    done = run_script("runs/a", "runs/b", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "SAME at every step compared (40)" in done.stdout
+    assert "data.num_workers" in done.stdout
+    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert before == digest(tmp_path / "runs")
+
+
+def test_different_runs_exit_1_and_name_step_rung_and_cause(tmp_path: Path) -> None:
+    """The twin: one digit and one learning rate, and the report leads with both."""
+    rows, losses = ladder(40), metrics(40)
+    rows[16]["weights"] = "0" * 16
+    losses[17]["loss"] = "9.5"
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", fingerprints=rows, rows=losses, config={"optimizer": {"lr": 0.1}})
+    done = run_script("a", "b", "--out", "picture.png", cwd=tmp_path)
+    lines = done.stdout.splitlines()
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "DIFFERS at step 17, weights (optimizer)" in lines
+    cause = lines.index("Likely causes, likeliest first") + 2
+    assert lines[cause].split() == ["optimizer.lr", "0.003", "0.1"]
+    table = lines.index("Training loss")
+    assert lines[table + 1].split() == ["step", "run", "A", "run", "B", "difference"]
+    assert [lines[table + 2].split()[place] for place in (0, 3)] == ["1", "0"]
+    assert any(line.split()[:1] == ["18"] and "9.5" in line for line in lines[table:])
+    assert (tmp_path / "picture.png").exists()
+
+
+def cut_off(run: Path) -> None:
+    path = run / "fingerprints.csv"
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def newer_format(run: Path) -> None:
+    path = run / "summary.json"
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
+
+
+def step_back(run: Path) -> None:
+    rows = ladder(40)
+    write_csv(run / "fingerprints.csv", record.FINGERPRINT_FIELDS, [*rows, rows[3]])
+
+
+def no_number(run: Path) -> None:
+    write_csv(run / "metrics.csv", record.METRIC_FIELDS, [{**metrics(1)[0], "loss": "much"}])
+
+
+def nothing_recorded(run: Path) -> None:
+    for name, fields in (
+        ("fingerprints.csv", record.FINGERPRINT_FIELDS),
+        ("metrics.csv", record.METRIC_FIELDS),
+    ):
+        write_csv(run / name, fields, [])
+    (run / "summary.json").write_text('{"format_version": 1, "status": "failed", "steps": 0}')
+
+
+def no_run(run: Path) -> None:
+    (run / "summary.json").unlink()
+
+
+def no_folder(run: Path) -> None:
+    shutil.rmtree(run)
+
+
+def missing_ladder(run: Path) -> None:
+    (run / "fingerprints.csv").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut_off, r"b/fingerprints.csv: expected 8 columns in line 41, got a line that is cut"),
+        (newer_format, r"b: expected a record of format 1 or older, got 2"),
+        (step_back, r"b/fingerprints.csv: expected steps that increase, got 4 after 40"),
+        (no_number, r"b/metrics.csv: expected numbers, got could not convert .*'much'"),
+        (nothing_recorded, r"b: expected a recorded step that .*a has too, got none"),
+        (no_run, r"b: expected a run folder .* got a folder without them"),
+        (no_folder, r"b: expected a run folder .* got no folder"),
+        (missing_ladder, r"b/fingerprints.csv: expected a CSV file"),
+    ],
+)
+def test_a_record_that_cannot_be_compared_is_an_input_error(
+    tmp_path: Path, damage: Any, message: str
+) -> None:
+    """Damaged, foreign, too new or empty: one line that says what is wrong with which file."""
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b")
+    compared(a, b)  # the twin: it could be compared before
+    damage(b)
+
+    with pytest.raises(InputError, match=message) as caught:
+        compared(a, b)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_input_exits_2_with_one_line(tmp_path: Path) -> None:
+    """No traceback, nothing on standard output, no picture."""
+    write_run(tmp_path / "a")
+    done = run_script("a", "b", cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: b: expected a run folder")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "comparison.png").exists()
+
+
+@pytest.mark.parametrize("out", ["a/comparison.png", "b/x/../c.png", "c.pdf", "nowhere/c.png"])
+def test_a_picture_that_cannot_be_put_there_exits_2(tmp_path: Path, out: str) -> None:
+    """Not into a run folder, not under a name that promises another format, not into nothing."""
+    write_run(tmp_path / "a", 3)
+    write_run(tmp_path / "b", 3)
+    before = digest(tmp_path)
+    done = run_script("a", "b", "--out", out, cwd=tmp_path)
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert before == digest(tmp_path)
+
+
+def test_help_shows_usage_and_an_example(tmp_path: Path) -> None:
+    """-h is enough to use the command."""
+    done = run_script("-h", cwd=tmp_path)
+
+    assert done.returncode == 0
+    assert "usage: python scripts/compare.py RUN_A RUN_B" in done.stdout
+    assert "example:" in done.stdout

@@ -1,0 +1,349 @@
+"""A record is replayed from what it says, and nothing that it brings along is trusted."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from seedbed import compare, launch, record
+from seedbed.compare import checkout, verify
+from seedbed.errors import InputError
+from seedbed.record import source
+from tests.running import ROOT, command, refusal, trained
+
+STEPS = 12  # of tests.running.QUICK
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("verify") / "run")
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def edit_rung(folder: Path, step: int, rung: str, flip: int = 1) -> None:
+    """Flip one bit of one fingerprint of a record."""
+    rows = record.read_fingerprints(folder)
+    for row in rows:
+        if row["step"] == str(step):
+            row[rung] = f"{int(row[rung], 16) ^ flip:016x}"
+    lines = [",".join(record.FINGERPRINT_FIELDS), *(",".join(row.values()) for row in rows)]
+    (folder / "fingerprints.csv").write_text("\n".join(lines) + "\n")
+
+
+def edit_text(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def edit_summary(folder: Path, **entries: object) -> None:
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_reproduced_from_its_record(run: Path) -> None:
+    """Replayed from its record alone, a run has the same bits to its last prediction."""
+    before = contents(run)
+    done = command("scripts/verify.py", str(run))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("REPRODUCED")
+    assert f"through step {STEPS}" in done.stdout
+    assert "final predictions" in done.stdout
+    assert contents(run) == before, "verify wrote into the record"
+
+
+def test_the_first_bit_that_differs_is_named(copy: Path, tmp_path: Path) -> None:
+    """Twin: one flipped bit of one fingerprint is found, at its step and rung, and ends it."""
+    edit_rung(copy, 5, "gradients")
+    edit_rung(copy, 5, "weights")
+    edit_rung(copy, 7, "batch")
+    kept = tmp_path / "kept"
+    done = command("scripts/verify.py", str(copy), "--keep", str(kept))
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("DIFFERS at step 5, gradients")
+    assert "equal before it: steps up to 4" in done.stdout
+    assert record.is_run(kept)
+
+
+def test_a_prefix_is_a_prefix_of_the_same_run(copy: Path, tmp_path: Path) -> None:
+    """--steps replays the beginning: the schedule is the whole run's, and later steps are not
+    looked at."""
+    edit_rung(copy, 5, "loss")
+    outcome = verify.replay(copy, tmp_path / "replay", steps=4)
+    assert outcome.reproduced
+    assert outcome.comparison.steps == 4
+    assert "train_learning_rate" in outcome.comparison.rungs
+
+
+def test_what_the_configuration_does_not_say_is_found(copy: Path, tmp_path: Path) -> None:
+    """A record whose configuration was changed afterwards is not reproduced, and the rung is
+    the one that the setting reaches first."""
+    edit_text(copy / "config.yaml", "  order: 0\n", "  order: 1\n")
+    outcome = verify.replay(copy, tmp_path / "replay")
+    assert outcome.comparison.difference is not None
+    assert (outcome.comparison.difference.step, outcome.comparison.difference.rung) == (
+        1,
+        "sample_ids",
+    )
+
+
+def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path: Path) -> None:
+    """Rows beyond what the configuration trains for are no part of a replay of it."""
+    last = record.read_fingerprints(copy)[-1] | {"step": str(STEPS + 1)}
+    with open(copy / "fingerprints.csv", "a") as file:
+        file.write(",".join(last.values()) + "\n")
+    outcome = verify.replay(copy, tmp_path / "replay")
+    assert not outcome.reproduced
+    assert (outcome.last_step, outcome.reached_step) == (STEPS + 1, STEPS)
+
+
+def test_without_fingerprints_losses_are_compared(tmp_path: Path) -> None:
+    """A record of level fast has no ladder: losses are compared, and the verdict says so."""
+    fast = trained(tmp_path / "fast", "determinism=fast")
+    done = command("scripts/verify.py", str(fast), "--steps", "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "compared by losses and metrics alone" in done.stdout
+    rows = record.read_metrics(fast)
+    rows[2]["loss"] = "1.5"
+    lines = [",".join(record.METRIC_FIELDS), *(",".join(row.values()) for row in rows)]
+    (fast / "metrics.csv").write_text("\n".join(lines) + "\n")
+    done = command("scripts/verify.py", str(fast))
+    assert done.returncode == 1
+    assert "DIFFERS at step 3, training loss" in done.stdout
+    assert "determinism=fast does not promise equal bits" in done.stdout
+
+
+def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path) -> None:
+    """With the record's commit and patch a run comes back that the code here does not give."""
+    other, settings = tmp_path / "other", record.read_config(run)
+    launch.claim(other, settings)
+    with checkout.environment(tmp_path, compare.read(run).code, wanted=True) as variables:
+        tree = Path(variables["PYTHONPATH"].split(os.pathsep)[0])
+        edit_text(tree / "seedbed" / "schedules.py", "    return ", "    return 0.5 * ")
+        environment = launch.training_environment(settings) | variables
+        assert launch.run_worker(settings, other, environment) == 0
+
+    here = verify.replay(other, tmp_path / "here", steps=3)
+    assert here.comparison.difference is not None
+    assert here.comparison.difference.rung == "train_learning_rate"
+    restored = verify.replay(other, tmp_path / "restored", restore_code=True)
+    assert restored.reproduced
+    assert restored.replay.code == restored.record.code != here.replay.code
+
+
+def break_fingerprints(folder: Path) -> None:
+    path = folder / "fingerprints.csv"
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no run": (lambda run: (run / "config.yaml").unlink(), "expected a run folder"),
+    "cut-off fingerprints": (break_fingerprints, "expected 8 columns in line"),
+    "newer format": (lambda run: edit_summary(run, format_version=99), "format 1 or older, got 99"),
+    "no steps": (
+        lambda run: [
+            edit_text(run / name, (run / name).read_text(), ",".join(fields) + "\n")
+            for name, fields in (
+                ("metrics.csv", record.METRIC_FIELDS),
+                ("fingerprints.csv", record.FINGERPRINT_FIELDS),
+            )
+        ],
+        "expected a recorded step, got none",
+    ),
+    "an untrusted package": (
+        lambda run: [
+            edit_text(run / "config.yaml", "- seedbed.data\n", "- seedbed.data\n- subprocess\n"),
+            edit_text(run / "config.yaml", "project.models.cnn.CNN", "subprocess.Popen"),
+        ],
+        "if you trust its code: --trust subprocess",
+    ),
+    "a part of a package wider than ours": (
+        lambda run: [
+            edit_text(run / "config.yaml", "- torch.nn\n", "- torch\n"),
+            edit_text(run / "config.yaml", "project.models.cnn.CNN", "torch.hub.load"),
+        ],
+        "--trust torch.hub",
+    ),
+    "an untrusted class": (
+        lambda run: edit_text(
+            run / "config.yaml", "_target_: project.models.cnn.CNN", "_target_: os.system"
+        ),
+        "got os.system (model._target_) in the record",
+    ),
+    "an environment variable that loads code": (
+        lambda run: edit_text(
+            run / "config.yaml", "    OMP_DYNAMIC:", "    LD_PRELOAD: evil.so\n    OMP_DYNAMIC:"
+        ),
+        "expected environment variables that configs/determinism names, got LD_PRELOAD",
+    ),
+    "an interpolation that leads nowhere": (
+        lambda run: edit_text(run / "config.yaml", "seed: 0\n", "seed: ${nowhere}\n"),
+        "expected YAML, got ${nowhere} in line 1, where a record has a value",
+    ),
+    "a configuration of another version": (
+        lambda run: edit_text(run / "config.yaml", "  log_every_steps: 1\n", ""),
+        "trainer.log_every_steps: expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_record_that_cannot_be_trusted_or_read_is_refused(what: str, copy: Path) -> None:
+    """Before anything is built or run, one line says what is wrong with a record."""
+    spoil, message = REFUSALS[what]
+    spoil(copy)
+    before = contents(copy)
+    with pytest.raises(InputError, match=re.escape(message)):
+        verify.replay(copy, copy.parent / "replay")
+    assert not (copy.parent / "replay").exists()
+    assert contents(copy) == before
+
+
+def test_a_package_can_be_trusted_on_the_command_line(copy: Path) -> None:
+    """Twin: what the user names is trusted, with everything in it, and nothing else."""
+    edit_text(copy / "config.yaml", "- seedbed.data\n", "- seedbed.data\n- mine.models\n")
+    edit_text(copy / "config.yaml", "project.models.cnn.CNN", "mine.models.Net")
+    assert "mine.models" in verify.trusted_config(copy, ["mine"]).trusted_packages
+    with pytest.raises(InputError, match=r"--trust mine\.models"):
+        verify.trusted_config(copy, ["mine.data"])
+
+
+def test_a_live_run_is_refused(copy: Path) -> None:
+    """A run that a process works on is not over; one that was killed is, and can be replayed."""
+    edit_summary(copy, status="running")
+    code = (
+        "import sys, pathlib, seedbed.record as r\n"
+        "with r.lock(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); input()\n"
+    )
+    words = [sys.executable, "-c", code, str(copy)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes) as holder:  # type: ignore[call-overload]
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match="one that is still alive"):
+            verify.read(copy)
+        holder.communicate(b"\n")
+    assert verify.read(copy).summary["status"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "nowhere: expected a run folder"),
+        (["{run}", "--steps", "0"], "--steps: expected an integer >= 1, got 0"),
+        (["{run}", "--keep", "{run}"], "--keep: expected a new folder"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(run: Path, words: list[str], message: str) -> None:
+    """A request that cannot be served is one line and exit status 2."""
+    done = command("scripts/verify.py", *(word.format(run=run) for word in words))
+    assert message in refusal(done)
+
+
+def test_a_replay_that_cannot_run_says_why(copy: Path) -> None:
+    """What stops the training process of a replay is handed on, in one line."""
+    edit_text(copy / "config.yaml", "split: train\n", "split: nothing\n")
+    assert "expected split train or held_out" in refusal(command("scripts/verify.py", str(copy)))
+
+
+def test_no_replay_outlives_a_terminated_verify(run: Path, tmp_path: Path) -> None:
+    """SIGTERM ends the replay too, and leaves exit status 143."""
+    kept = tmp_path / "kept"
+    words = [sys.executable, "scripts/verify.py", str(run), "--keep", str(kept)]
+    process = subprocess.Popen(words, cwd=ROOT)
+    while not (kept / "metrics.csv").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    with record.lock(kept):  # no process holds it
+        assert record.read_summary(kept)["status"] != "running"
+
+
+def test_followed_rows_are_whole_rows(tmp_path: Path) -> None:
+    """Rows are seen when they are complete, however they arrive, and all of them are."""
+    code = (
+        "import sys, time\n"
+        "with open(sys.argv[1], 'w', buffering=1) as file:\n"
+        "    for part in ('a,b\\n1,', '2\\n3,4', '5\\n', '6,7\\n'):\n"
+        "        file.write(part); file.flush(); time.sleep(0.15)\n"
+    )
+    path = tmp_path / "table.csv"
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    rows = list(verify.follow(path, ("a", "b"), process))
+    assert rows == [{"a": "1", "b": "2"}, {"a": "3", "b": "45"}, {"a": "6", "b": "7"}]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """Make a git repository with one file, which is the project for a while."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "code.py").write_text("before\n")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b",
+                                                 "commit", "-qm", "one"]):  # fmt: skip
+        subprocess.run(["git", "-C", str(root), *words], check=True)
+    monkeypatch.setattr(source, "project_root", lambda: root)
+    return root, source.snapshot(root)[0]["commit"]
+
+
+def test_commit_and_patch_are_the_code_that_ran(
+    repository: tuple[Path, str], tmp_path: Path
+) -> None:
+    """A record's code is restored with its changes, new files and deletions, and goes away."""
+    root, commit = repository
+    (root / "code.py").write_text("after\n")
+    (root / "new.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "source.patch").write_bytes(source.snapshot(root)[1])
+    (root / "code.py").write_text("later\n")
+    with checkout.checkout(tmp_path, commit) as tree:
+        assert (tree / "code.py").read_text() == "after\n"
+        assert (tree / "new.bin").read_bytes() == bytes(range(256))
+    assert not tree.exists()
+    assert (root / "code.py").read_text() == "later\n"
+    listed = subprocess.run(
+        ["git", "-C", str(root), "worktree", "list"], capture_output=True, text=True, check=True
+    )
+    assert len(listed.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("commit", "patch", "message"),
+    [
+        ("None", b"", "expected a git commit in the record, got None"),
+        ("--help", b"", "expected a git commit in the record, got --help"),
+        ("0" * 40, b"", "expected code that git can restore"),
+        (None, b"no patch\n", "expected code that git can restore"),
+        (
+            None,
+            b"diff --git a/../out b/../out\nnew file mode 100644\n--- /dev/null\n"
+            b"+++ b/../out\n@@ -0,0 +1 @@\n+x\n",
+            "expected code that git can restore",
+        ),
+    ],
+)
+def test_code_that_cannot_be_restored_is_refused(
+    repository: tuple[Path, str], tmp_path: Path, commit: str | None, patch: bytes, message: str
+) -> None:
+    """A commit that is none or is not here, and a patch that is none or leaves its tree."""
+    (tmp_path / "source.patch").write_bytes(patch)
+    with (
+        pytest.raises(InputError, match=message),
+        checkout.checkout(tmp_path, commit or repository[1]),
+    ):
+        pass

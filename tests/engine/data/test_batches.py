@@ -1,0 +1,313 @@
+"""Batches of any make: loaded alike by any number of workers, seen by fingerprints, and moved."""
+
+from collections import UserDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+from torch.utils.data import Dataset
+
+from project.data.mnist5k import MNIST5k
+from seedbed import fingerprint, rng, tasks
+from seedbed.data import loader
+from seedbed.data.loader import Batch, Loading, Source
+from seedbed.data.tensors import map_tensors, move, tensors_of
+from seedbed.errors import InputError
+from seedbed.explain import trace_data
+from seedbed.training import loop
+from seedbed.training.shards import Shards
+from seedbed.worker import assemble
+
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+LEVEL: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+META = torch.device("meta")  # another device than the CPU, on every machine
+
+
+class Uneven(Dataset[Any]):
+    """Sequences of different lengths."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(1 + index % 4, 3), torch.randn(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """What a user's collate function may return."""
+
+    values: Tensor
+    lengths: tuple[int, ...]
+    mask: Tensor
+
+
+class Graph:
+    """An object with a method `to`, and a tensor that stays on the CPU."""
+
+    def __init__(self, nodes: Tensor, count: Tensor) -> None:
+        self.nodes, self.count = nodes, count
+
+    def to(self, device: torch.device) -> "Graph":
+        return Graph(self.nodes.to(device), self.count)
+
+
+class Encoding(UserDict[str, Any]):
+    """A mapping with a method `to`, as tokenizers return it."""
+
+    def to(self, device: torch.device) -> "Encoding":
+        return Encoding({name: tensor.to(device) for name, tensor in self.items()})
+
+
+Samples = list[tuple[Tensor, Tensor]]
+
+
+def targets(samples: Samples) -> Tensor:
+    return torch.stack([target for _, target in samples])
+
+
+def padded(samples: Samples) -> tuple[Padded, Tensor]:
+    sequences = [sequence for sequence, _ in samples]
+    values = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+    return Padded(values, tuple(map(len, sequences)), values != 0), targets(samples)
+
+
+def packed(samples: Samples) -> tuple[PackedSequence, Tensor]:
+    return pack_sequence([s for s, _ in samples], enforce_sorted=False), targets(samples)
+
+
+def graph(samples: Samples) -> tuple[Graph, Tensor]:
+    nodes = torch.cat([sequence for sequence, _ in samples])
+    return Graph(nodes, torch.tensor(len(nodes))), targets(samples)
+
+
+def encoding(samples: Samples) -> tuple[Encoding, Tensor]:
+    return Encoding(ids=padded(samples)[0].values), targets(samples)
+
+
+def jagged(samples: Samples) -> tuple[Tensor, Tensor]:
+    sequences = [sequence for sequence, _ in samples]
+    return torch.nested.nested_tensor(sequences, layout=torch.jagged), targets(samples)
+
+
+def strided(samples: Samples) -> tuple[Tensor, Tensor]:
+    return torch.nested.nested_tensor([sequence for sequence, _ in samples]), targets(samples)
+
+
+# What makes the batch, how many tensors its inputs hold, and which of them is random.
+MAKES: dict[str, tuple[Callable[[Samples], Any], int]] = {
+    "packed sequence": (packed, 4),
+    "dataclass": (padded, 2),
+    "object with to": (graph, 2),
+    "mapping with to": (encoding, 1),
+    "jagged": (jagged, 2),
+    "nested, strided": (strided, 4),
+}
+
+
+def batches(collate: Callable[[Samples], Any], workers: int) -> list[Batch]:
+    source = Source(Uneven(), "train", 0, collate)
+    positions = loader.training_positions(12, 4, 0, 0, 3)
+    return list(loader.load(source, positions, Loading(workers), LEVEL))
+
+
+def hashes(found: list[Batch]) -> list[int]:
+    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in found]
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_workers_change_no_bit_and_no_tensor_is_missed(make: str) -> None:
+    """A batch holds all its tensors in order, the same ones here and from two workers."""
+    collate, count = MAKES[make]
+    here, there = batches(collate, 0), batches(collate, 2)
+    assert {len(tensors_of(batch.inputs)) for batch in here} == {count}
+    assert hashes(there) == hashes(here)
+    assert len(set(hashes(here))) == len(here)  # negative control: batches differ
+    assert type(there[0].inputs) is type(here[0].inputs)
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_one_value_changes_the_fingerprint(make: str) -> None:
+    """Each tensor of the inputs is seen: another value in it is another fingerprint."""
+    inputs = batches(MAKES[make][0], 0)[0].inputs
+    for tensor in tensors_of(inputs):
+        before = hashes([inputs])
+        flat = tensor.detach().view(-1)
+        flat[0] = not flat[0] if tensor.dtype is torch.bool else flat[0] + 1
+        assert hashes([inputs]) != before
+
+
+def test_a_batch_moves_by_its_own_method() -> None:
+    """What has a method `to` decides what is moved; of all else every tensor is."""
+    sequence = batches(packed, 0)[0].inputs
+    moved = move({"a": [sequence], "b": torch.zeros(1)}, META)
+    assert (moved["a"][0].data.is_meta, moved["b"].is_meta) == (True, True)
+    assert moved["a"][0].batch_sizes.is_cpu
+    assert torch.equal(moved["a"][0].batch_sizes, sequence.batch_sizes)
+
+    nodes = move(batches(graph, 0)[0].inputs, META)
+    assert (nodes.nodes.is_meta, nodes.count.is_cpu) == (True, True)
+    assert move(batches(encoding, 0)[0].inputs, META)["ids"].is_meta
+
+
+def test_a_dataclass_is_copied_with_other_tensors() -> None:
+    """The tensors are moved, the rest is kept, and the original stays as it was."""
+    batch = batches(padded, 0)[0].inputs
+    moved = move(batch, META)
+    assert (moved.values.is_meta, moved.mask.is_meta) == (True, True)
+    assert (moved.lengths, batch.values.is_cpu) == (batch.lengths, True)
+    doubled = map_tensors(lambda tensor: tensor * 2, replace(batch, mask=batch.values))
+    assert torch.equal(doubled.values, 2 * batch.values)
+
+
+def test_what_nobody_could_send_is_left_alone() -> None:
+    """An object that cannot be pickled passes through as it is."""
+    value = [lambda: 1, torch.zeros(1)]
+    mapped = map_tensors(lambda tensor: tensor + 1, value)
+    assert mapped[0] is value[0]
+    assert mapped[1] == 1
+
+
+class Sequences(nn.Module):
+    """An LSTM that takes a PackedSequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 2, batch_first=True)
+
+    def forward(self, sequence: PackedSequence) -> Tensor:
+        outputs, lengths = pad_packed_sequence(self.lstm(sequence)[0], batch_first=True)
+        return outputs[torch.arange(len(lengths)), lengths - 1]
+
+
+class Lines(nn.Module):
+    """A linear layer on a jagged tensor, and the sum of each sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        return torch.stack([each.sum(0) for each in self.linear(sequences).unbind()])
+
+
+@pytest.mark.parametrize(("make", "model"), [("packed sequence", Sequences), ("jagged", Lines)])
+def test_a_step_is_the_same_from_any_number_of_workers(
+    make: str, model: Callable[[], nn.Module]
+) -> None:
+    """Training takes such batches, and its fingerprints see them."""
+
+    def rungs(workers: int) -> list[int]:
+        torch.manual_seed(0)
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        device = torch.device("cpu")
+        learner = loop.Learner(net, optimizer, tasks.Regression(), device, channels_last=True)
+        tally = fingerprint.Tally(device)
+        found = []
+        for step, batch in enumerate(batches(MAKES[make][0], workers), start=1):
+            taken = loop.train_step(learner, [batch], step, Shards(), True, tally)[2]
+            assert taken is not None
+            found += taken.tolist()
+        return found
+
+    assert rungs(0) == rungs(2)
+
+
+class Squares(Dataset[Any]):
+    """Images of four classes."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.full((1, 4, 4), float(index)), index % 4
+
+
+def is_even(samples: Samples) -> tuple[Tensor, Tensor]:
+    images, classes = zip(*samples, strict=True)
+    return torch.stack(images), torch.tensor(classes) % 2
+
+
+def settings(**data: Any) -> dict[str, Any]:
+    spec = {"_target_": f"{__name__}.Squares"}
+    return {
+        "data": {"train": spec, "validation": spec, "test": None, "batch_size": 4, **data},
+        "seeds": {"augment": 0, "data": 0},
+        "determinism": {"seeding": True},
+        "trusted_packages": ["tests", "seedbed.data", "torchvision.transforms"],
+    }
+
+
+def mixing(transform: str, **arguments: Any) -> dict[str, Any]:
+    spec = {"_target_": f"torchvision.transforms.v2.{transform}", "num_classes": 4, **arguments}
+    return {"_target_": "seedbed.data.collate.Transformed", "transform": spec}
+
+
+def first_batch(source: Source, workers: int = 0) -> Batch:
+    positions = loader.training_positions(12, 4, 0, 0, 1)
+    return next(loader.load(source, positions, Loading(workers), LEVEL))
+
+
+@pytest.mark.parametrize("transform", ["MixUp", "CutMix"])
+def test_mixing_is_for_training_alone(transform: str) -> None:
+    """Training gets mixed images and soft targets, with any workers; evaluation gets neither."""
+    sources = assemble.build_sources(settings(training_collate=mixing(transform)))
+    mixed, there = first_batch(sources.train), first_batch(sources.train, workers=2)
+    assert hashes([there]) == hashes([mixed])
+    assert mixed.targets.shape == (4, 4)
+    plain = assemble.build_sources(settings())
+    assert first_batch(plain.train).targets.shape == (4,)
+    for split in ("validation", "test"):
+        evaluated = first_batch(getattr(sources, split))
+        assert hashes([evaluated]) == hashes([first_batch(getattr(plain, split))])
+
+
+def test_collate_takes_arguments_and_a_name() -> None:
+    """A class of a mapping is built, a function is named; training's own goes first."""
+    both = settings(collate=f"{__name__}.is_even", training_collate=mixing("MixUp", alpha=0.5))
+    sources = assemble.build_sources(both)
+    assert first_batch(sources.train).targets.is_floating_point()
+    assert first_batch(sources.validation).targets.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"collate": {"_target_": f"{__name__}.Squares"}}, r"data\.collate: expected what can be"),
+        ({"training_collate": "torch.load"}, r"data\.training_collate\._target_: expected a class"),
+        (
+            {
+                "train": {"_target_": "project.data.mnist5k.MNIST5k", "split": "train", "seed": 0},
+                "training_collate": mixing("MixUp"),
+            },
+            r"data\.training_collate: expected a data set without fetch, got MNIST5k",
+        ),
+    ],
+)
+def test_what_cannot_collate_is_refused(data: dict[str, Any], message: str) -> None:
+    """Neither ignored nor left to fail in the first step."""
+    assert hasattr(MNIST5k, "fetch")
+    with pytest.raises(InputError, match=message):
+        assemble.build_sources(settings(**data))
+
+
+def test_the_metric_of_soft_targets_is_that_of_the_likeliest_class() -> None:
+    """As many classes as samples are not broadcast; hard targets give the same metric."""
+    task, outputs = tasks.Classification(), torch.eye(4)
+    soft = torch.tensor([[0.6, 0.4, 0, 0], [0.7, 0.3, 0, 0], [0, 0, 0.9, 0.1], [0, 0, 0.8, 0.2]])
+    assert task.metric(outputs, soft).tolist() == [1, 0, 1, 0]
+    assert task.metric(outputs, soft.argmax(1)).tolist() == [1, 0, 1, 0]
+    assert task.loss(outputs, soft).isfinite()
+
+
+def test_a_trace_tells_other_draws_apart() -> None:
+    """What an augmentation is given includes which draws, so that it is not blamed for them."""
+    ids = np.arange(3)
+    first, same, other = (trace_data.hashes_of(rng.Draws(key, ids)) for key in (1, 1, 2))
+    assert first == same != other

@@ -1,0 +1,502 @@
+"""What is loaded is a function of the position: not of who loads it, when, or how."""
+
+import multiprocessing
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from project.data.adding import AddingProblem
+from project.data.augment import ShiftAndRotate
+from project.data.mnist5k import MNIST5k
+from seedbed import fingerprint, rng
+from seedbed.data import loader
+from seedbed.data.loader import Batch, Loading, Position, Source
+from seedbed.data.tensors import map_tensors, tensors_of
+from tests.running import command
+
+# Five workers are more than this machine may have cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+SAMPLES, BATCH_SIZE, STEPS = 24, 4, 13  # two epochs and a step
+# A level in which the workers need not import the compiler, which takes seconds.
+LEVEL: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+IN_THIS_PROCESS = Loading(num_workers=0)
+WAYS = {
+    "1 worker": Loading(1),
+    "2 workers": Loading(2),
+    "5 workers": Loading(5),
+    "2 workers anew each epoch": Loading(2, persistent_workers=False),
+    "5 workers anew each epoch": Loading(5, persistent_workers=False),
+    "prefetch 1": Loading(2, prefetch_factor=1),
+    "prefetch 7": Loading(2, prefetch_factor=7),
+    "spawn": Loading(2, start_method="spawn"),
+    "forkserver": Loading(2, start_method="forkserver"),
+}
+QUICK_WAYS = [name for name, way in WAYS.items() if way.start_method == "fork"]
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """A user's data set that draws from each global generator, some more for some samples."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        drawn = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.normal()]
+        drawn += torch.randn(1 + index % 3).tolist()
+        return torch.tensor([*drawn[:5], float(index)]), torch.tensor(index % 2)
+
+
+class OwnGenerator(Noisy):
+    """A data set with a NumPy `Generator` of its own, which nobody can key."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.tensor([self._generator.random()]), torch.tensor(index)
+
+
+class OfferedGenerator(Noisy):
+    """The same, with the generator that Seedbed offers."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.tensor([rng.generator().random()]), torch.tensor(index)
+
+
+class Transformed(Noisy):
+    """Images through torchvision's transforms of both versions, which draw as they like."""
+
+    def __init__(self) -> None:
+        from torchvision import transforms as v1
+        from torchvision.transforms import v2
+
+        choice = v1.RandomChoice([v1.RandomRotation(20), v1.RandomAffine(0, (0.2, 0.2))])
+        order = v1.RandomOrder([choice, v1.RandomResizedCrop(12, antialias=True)])
+        self._v1 = v1.Compose([order, v1.ColorJitter(0.5), v1.RandomErasing(0.5)])
+        pick = v2.RandomChoice([v2.RandomHorizontalFlip(), v2.GaussianBlur(3)])
+        self._v2 = v2.Compose([v2.RandomResizedCrop(12), pick, v2.GaussianNoise()])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = torch.linspace(0, 1, 3 * 256).view(3, 16, 16)
+        return torch.stack([self._v1(image), self._v2(image)]), torch.tensor(index)
+
+
+class Circumstances(Noisy):
+    """What a data set finds where it is loaded."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        found = [
+            torch.get_num_threads() == 1,
+            torch.get_float32_matmul_precision() == "high",
+            signal.getsignal(signal.SIGTERM) is signal.SIG_IGN,
+            signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        ]
+        return torch.tensor(found), torch.tensor(index)
+
+
+class OddTensors(Noisy):
+    """A batch of tensors of many kinds, in mappings and tuples."""
+
+    def fetch(self, ids: Any, _draws: Any) -> tuple[Any, Tensor]:
+        image = torch.rand(4, 1, 6, 5)
+        kinds = {
+            "one channel, last": image.as_strided(image.shape, (30, 1, 5, 1)),
+            "three channels, last": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
+            "transposed": torch.rand(3, 4).t(),
+            "a view": torch.rand(6)[::2],
+            "empty": torch.rand(0, 3),
+            "scalar": torch.rand(()),
+            "half": torch.rand(3).to(torch.bfloat16),
+            "truth": torch.rand(3) > 0.5,
+            "NaN": torch.tensor([0x7FC00001, -0x80000000], dtype=torch.int32).view(torch.float32),
+            "large": torch.rand(2**18 + 1),
+        }
+        return (kinds, [torch.rand(2), "text"]), torch.from_numpy(ids)
+
+
+def noisy_collate(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    inputs, targets = zip(*samples, strict=True)
+    return torch.stack(inputs) + torch.rand(()), torch.stack(targets)
+
+
+def image_source() -> Source:
+    augment = ShiftAndRotate(max_shift_pixels=2, max_rotation_degrees=10)
+    return Source(MNIST5k("train", 0, augment), "train", seed=0)
+
+
+SOURCES: dict[str, Callable[[], Source]] = {
+    "mnist5k": image_source,
+    "adding": lambda: Source(AddingProblem("train", 0, samples=SAMPLES, length=20), "train", 0),
+    "a user's": lambda: Source(Noisy(), "train", seed=0),
+    "a user's with a collate function": lambda: Source(Noisy(), "train", 0, noisy_collate),
+    "a user's with the offered generator": lambda: Source(OfferedGenerator(), "train", seed=0),
+}
+
+
+def positions(first: int = 0, last: int = STEPS, seed: int = 0) -> Iterator[Position]:
+    return loader.training_positions(SAMPLES, BATCH_SIZE, seed, first, last)
+
+
+def hashes(batches: Iterable[Batch]) -> list[int]:
+    """Return the fingerprint of each batch: ids, inputs and targets."""
+    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
+
+
+def loaded(source: Source, how: Loading = IN_THIS_PROCESS, first: int = 0) -> list[int]:
+    return hashes(loader.load(source, positions(first), how, LEVEL))
+
+
+class TestTrainingPositions:
+    def ids(self, steps: range, seed: int = 0, n: int = 23) -> list[list[int]]:
+        found = loader.training_positions(n, BATCH_SIZE, seed, steps.start, steps.stop)
+        return [position.ids.tolist() for position in found]
+
+    def test_an_epoch_takes_each_sample_at_most_once(self) -> None:
+        """The batches of an epoch are the beginning of a permutation, all of one size."""
+        epoch = self.ids(range(5))
+        taken = [i for batch in epoch for i in batch]
+        assert [len(batch) for batch in epoch] == [BATCH_SIZE] * 5
+        assert taken == rng.permutation(rng.key(0, "order", 0), 23)[:20].tolist()
+
+    def test_every_epoch_has_an_order_of_its_own(self) -> None:
+        """Twin: orders can differ, between epochs and between seeds."""
+        first, second, other = self.ids(range(5)), self.ids(range(5, 10)), self.ids(range(5), 1)
+        assert first != second
+        assert first != other
+
+    @pytest.mark.parametrize("step", range(13))
+    def test_the_rest_of_a_run_does_not_depend_on_where_it_starts(self, step: int) -> None:
+        """Positions from any step on are those that an uninterrupted run has there."""
+        assert self.ids(range(step, 13)) == self.ids(range(13))[step:]
+
+    def test_epochs_are_counted(self) -> None:
+        """A position knows the epoch that its step belongs to."""
+        assert [p.epoch for p in positions()] == [0] * 6 + [1] * 6 + [2]
+
+
+def test_an_evaluation_covers_a_data_set_once() -> None:
+    """Evaluation takes every sample once, in order, the last batch being what is left."""
+    found = loader.evaluation_positions(10, 4)
+    assert [position.ids.tolist() for position in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("way", QUICK_WAYS)
+@pytest.mark.parametrize("data", SOURCES)
+def test_the_way_of_loading_changes_no_bit(data: str, way: str) -> None:
+    """Any number of workers, persistent or not, any prefetch factor: the same batches."""
+    assert loaded(SOURCES[data](), WAYS[way]) == loaded(SOURCES[data]())
+
+
+@pytest.mark.parametrize("way", ["spawn", "forkserver"])
+def test_the_start_method_changes_no_bit(way: str) -> None:
+    """Workers that inherit nothing load the same batches as those that inherit everything."""
+    source = SOURCES["a user's with a collate function"]()
+    assert loaded(source, WAYS[way]) == loaded(source)
+
+
+@pytest.mark.parametrize("way", ["2 workers", "5 workers anew each epoch", "spawn"])
+def test_torchvision_transforms_are_keyed(way: str) -> None:
+    """torchvision's transforms, of versions 1 and 2, draw what belongs to the sample."""
+    source = Source(Transformed(), "train", seed=0)
+    here = loaded(source)
+    assert loaded(source, WAYS[way]) == here
+    assert len(set(here)) == STEPS
+    torch.manual_seed(0), random.seed(0)
+    assert loaded(Source(Transformed(), "train", 0, keyed=False)) != here, "twin: they do draw"
+
+
+def test_loading_can_fail_to_repeat() -> None:
+    """Twin: another seed, unkeyed generators, and a generator of one's own change batches."""
+    keyed = loaded(SOURCES["a user's"]())
+    assert loaded(Source(Noisy(), "train", seed=1)) != keyed
+
+    unkeyed = Source(Noisy(), "train", seed=0, keyed=False)
+    torch.manual_seed(0), random.seed(0), np.random.seed(0)
+    here = loaded(unkeyed)
+    torch.manual_seed(0), random.seed(0), np.random.seed(0)
+    assert loaded(unkeyed) == here, "the same history"
+    assert loaded(unkeyed, WAYS["2 workers"]) != here, "another number of workers"
+
+    assert loaded(Source(OwnGenerator(), "train", 0), WAYS["2 workers"]) != loaded(
+        Source(OwnGenerator(), "train", 0)
+    )
+
+
+def test_a_plain_data_loader_depends_on_its_workers() -> None:
+    """Twin: torch's own way of seeding workers gives other samples for another number."""
+
+    def plain(workers: int) -> list[float]:
+        torch.manual_seed(0), random.seed(0), np.random.seed(0)
+        batches = DataLoader(Noisy(), batch_size=4, num_workers=workers)
+        return [float(inputs[0, 2]) for inputs, _ in batches]
+
+    assert plain(1) != plain(2)
+
+
+def test_history_does_not_matter() -> None:
+    """What the process drew before, and between batches, changes nothing."""
+    source = SOURCES["a user's"]()
+    before = loaded(source)
+    random.random(), np.random.rand(3), torch.rand(5)
+    found = []
+    for batch in loader.load(source, positions(), IN_THIS_PROCESS, LEVEL):
+        found += hashes([batch])
+        random.random(), np.random.rand(3), torch.rand(5)
+    assert found == before
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("every", [1, 3])
+def test_validation_in_between_changes_no_batch(workers: int, every: int) -> None:
+    """However often another data set is read meanwhile, training reads the same."""
+    source, other = SOURCES["a user's"](), Source(Noisy(), "validation", seed=0)
+    found = []
+    for number, batch in enumerate(loader.load(source, positions(), Loading(workers), LEVEL)):
+        found += hashes([batch])
+        if number % every == 0:
+            hashes(loader.load(other, loader.evaluation_positions(8, 4), Loading(workers), LEVEL))
+    assert found == loaded(source)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [1, 6, 9])
+def test_loading_goes_on_from_any_step(step: int, workers: int) -> None:
+    """A resumed run loads from its step on what it would have loaded."""
+    source = SOURCES["a user's"]()
+    assert loaded(source, Loading(workers), first=step) == loaded(source)[step:]
+
+
+@pytest.mark.parametrize("data", [name for name in SOURCES if "collate" not in name])
+def test_a_sample_does_not_depend_on_its_batch(data: str) -> None:
+    """What becomes of a sample in an epoch is the same in any batch, alone or with others."""
+    source = SOURCES[data]()
+    together = source[Position(3, np.array([5, 9, 2, 7]))]
+    for place, sample_id in enumerate((5, 9, 2, 7)):
+        alone = source[Position(3, np.array([sample_id]))]
+        assert torch.equal(alone.inputs[0], together.inputs[place])
+        assert torch.equal(alone.targets[0], together.targets[place])
+
+
+@pytest.mark.parametrize("data", ["mnist5k", "a user's"])
+def test_training_changes_samples_from_epoch_to_epoch(data: str) -> None:
+    """Twin: augmentation is drawn anew in each epoch, for each sample, and by the seed."""
+    source = SOURCES[data]()
+    ids = np.array([1, 2])
+    first, second = (source[Position(epoch, ids)].inputs for epoch in (0, 1))
+    assert not torch.equal(first, second)
+
+
+def test_evaluation_draws_the_same_every_time() -> None:
+    """What a data set draws in evaluation depends on the sample and the split, not the epoch."""
+    ids = np.array([1, 2])
+    validation = Source(Noisy(), "validation", seed=0)
+    assert torch.equal(validation[Position(0, ids)].inputs, validation[Position(4, ids)].inputs)
+    test = Source(Noisy(), "test", seed=0)
+    assert not torch.equal(validation[Position(0, ids)].inputs, test[Position(0, ids)].inputs)
+
+
+def test_evaluation_does_not_augment() -> None:
+    """A data set that loads whole batches gets draws in training only, those of the epoch."""
+    drawn: list[Any] = []
+
+    class Fetching(Noisy):
+        def fetch(self, ids: NDArray[np.int64], draws: Any) -> tuple[Tensor, Tensor]:
+            drawn.append(draws and draws.uniform(2).tolist())
+            return torch.zeros(len(ids)), torch.zeros(len(ids))
+
+    for split in loader.SPLITS:
+        Source(Fetching(), split, seed=0)[Position(2, np.array([1]))]
+    expected = rng.Draws(rng.key(0, "augment", 2), np.array([1])).uniform(2)
+    assert drawn == [expected.tolist(), None, None]
+
+
+@pytest.mark.parametrize("how", [IN_THIS_PROCESS, WAYS["2 workers"]])
+def test_every_process_loads_with_one_thread(how: Loading) -> None:
+    """Loading has one thread wherever it happens, and the training process keeps its own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        batches = loader.load(Source(Circumstances(), "train", 0), positions(), how, LEVEL)
+        assert all(bool(batch.inputs[:, 0].all()) for batch in batches)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_data_set_that_threads_do_not_change_gets_all_of_them() -> None:
+    """In the training process it may use those that the level gives it; the twin is above."""
+
+    class Unchanged(Circumstances):
+        same_bits_with_any_threads = True
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        batch = Source(Unchanged(), "train", 0)[next(positions())]
+        assert not batch.inputs[:, 0].any()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_word_on_threads_holds_for_nobody_else() -> None:
+    """Not for a class that is derived, a wrapper that passes questions on, a collate function."""
+
+    class Unchanged(Circumstances):
+        same_bits_with_any_threads = True
+
+    class Derived(Unchanged):
+        pass
+
+    class Wrapper(Noisy):
+        def __getattr__(self, name: str) -> Any:
+            return getattr(Unchanged(), name)
+
+    assert Source(Unchanged(), "train", 0)._any_threads, "twin"
+    assert not Source(Derived(), "train", 0)._any_threads
+    assert not Source(Wrapper(), "train", 0)._any_threads
+    assert not Source(Unchanged(), "train", 0, noisy_collate)._any_threads
+
+
+def test_threads_here_and_one_in_a_worker_load_the_same_images() -> None:
+    """A batch large enough for PyTorch to share it among threads; the twin is in test_data."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = [
+            hashes(loader.load(image_source(), [Position(0, np.arange(2000))], how, LEVEL))
+            for how in (IN_THIS_PROCESS, Loading(1))
+        ]
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+
+
+def test_workers_get_the_level_and_leave_signals_to_the_training_process() -> None:
+    """A spawned worker inherits no flag, so the level is applied there; Ctrl-C is not its own."""
+    level = LEVEL | {"float32_matmul_precision": "high"}
+    how = Loading(1, start_method="spawn")
+    (batch,) = loader.load(Source(Circumstances(), "train", 0), positions(0, 1), how, level)
+    assert batch.inputs.all()
+    here = Source(Circumstances(), "train", 0)[next(positions())]
+    assert here.inputs[0].tolist() == [True, False, False, False], "twin: it is not so anyway"
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> None:
+    """Bits, types and shapes, and the strides, by which PyTorch chooses among its kernels."""
+
+    def told(how: Loading) -> list[Any]:
+        source = Source(OddTensors(), "train", seed=0)
+        tensors = tensors_of(next(loader.load(source, positions(last=1), how, LEVEL)))
+        return [
+            (t.dtype, t.shape, t.is_sparse or t.stride(), int(fingerprint.of_tensors([t])))
+            for t in tensors
+        ]
+
+    here = told(IN_THIS_PROCESS)
+    assert len(here) == 13
+    assert told(Loading(num_workers=1, start_method=start_method)) == here
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_no_worker_outlives_its_loading(persistent: bool) -> None:
+    """Loading that ends early ends its processes."""
+    batches = loader.load(SOURCES["a user's"](), positions(), Loading(2, persistent), LEVEL)
+    next(batches)
+    assert len(multiprocessing.active_children()) == 2
+    batches.close()  # type: ignore[attr-defined]
+    assert multiprocessing.active_children() == []
+
+
+ENDS_EARLY = """
+import multiprocessing, os, signal, sys, torch
+from seedbed.data import loader
+
+class Wide:
+    def __len__(self): return 64
+    def __getitem__(self, index):
+        if {fails} and index > 9: raise ValueError("no such sample")
+        return torch.zeros(50_000), torch.tensor(index)
+
+if __name__ == "__main__":
+    positions = loader.training_positions(64, 4, 0, 0, 16)
+    how = loader.Loading(2, start_method={start_method!r})
+    batches = loader.load(loader.Source(Wide(), "train", 0), positions, how, {level!r})
+    for _ in range(16 if {fails} else 1):
+        next(batches)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    {ending}
+"""
+
+
+def early_end(folder: Path, ending: str, start_method: str = "fork", fails: bool = False) -> Path:
+    script = folder / "early.py"
+    how = {"level": LEVEL, "start_method": start_method, "ending": ending, "fails": fails}
+    script.write_text(ENDS_EARLY.format(**how))
+    return script
+
+
+def test_a_program_may_end_while_it_loads(tmp_path: Path) -> None:
+    """Workers ignore the signal by which Python would end them, and are ended all the same."""
+    done = command(str(early_end(tmp_path, "sys.exit(3)")), timeout_seconds=60)
+    assert done.returncode == 3, done.stderr
+
+
+def test_a_program_ends_when_a_worker_cannot_load(tmp_path: Path) -> None:
+    """The exception keeps all that loads alive; it is told to end all the same."""
+    done = command(str(early_end(tmp_path, "pass", fails=True)), timeout_seconds=60)
+    assert done.returncode == 1
+    assert "ValueError: no such sample" in done.stderr
+
+
+def test_a_program_could_wait_for_its_workers_for_ever(tmp_path: Path) -> None:
+    """Twin: they do not end by themselves while it waits."""
+    script = early_end(tmp_path, "loader._loading.clear(); sys.exit(3)")  # nobody tells them
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is about to end
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.kill()
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_no_worker_outlives_a_killed_training_process(start_method: str, tmp_path: Path) -> None:
+    """Nobody reads what it wants to hand over, and nobody tells it; it notices all the same."""
+    script = early_end(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", start_method)
+    done = command(str(script))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    workers = [Path("/proc", pid) for pid in done.stdout.split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 20
+    while any(worker.exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [worker for worker in workers if worker.exists()]
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+def test_nested_tensors_are_all_found() -> None:
+    """Tuples, named tuples, lists and mappings are walked in order; the rest is left alone."""
+    tensors = [torch.tensor(i) for i in range(5)]
+    nested = {"a": (tensors[0], [tensors[1]]), "b": Pair(tensors[2], tensors[3]), "c": "text"}
+    assert [int(t) for t in tensors_of((nested, tensors[4]))] == [0, 1, 2, 3, 4]
+    doubled = map_tensors(lambda t: t * 2, nested)
+    assert isinstance(doubled["b"], Pair)
+    assert (int(doubled["b"].right), doubled["c"]) == (6, "text")

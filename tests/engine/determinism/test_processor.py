@@ -1,0 +1,111 @@
+"""What a processor cannot do is refused in one line, or said; on every processor alike."""
+
+import os
+import platform
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from seedbed import determinism
+from seedbed.errors import InputError
+from seedbed.operations import refusals
+from seedbed.worker import experiment
+from tests.running import QUICK, refusal, train, trained
+
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+ASK = """
+import torch
+from seedbed import determinism
+try:
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.nn.LSTM(2, 8)(torch.ones(3, 4, 2))
+    computed = True
+except RuntimeError:
+    computed = False
+print(computed, determinism.computes_bfloat16())
+"""
+needs_x86_64 = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="the variables are those of x86-64"
+)
+
+
+def asked(**variables: str) -> list[str]:
+    """Return whether an LSTM in bfloat16 computes, and whether it is said to, in a new process."""
+    words = [sys.executable, "-c", ASK]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.processor
+def test_an_lstm_computes_in_bfloat16_exactly_where_it_is_said_to() -> None:
+    """The answer is the processor's, with what the caller's variables leave of it."""
+    computed, said = asked()
+    assert said == computed
+
+
+@needs_x86_64
+def test_a_processor_without_avx512_does_not_compute_in_bfloat16() -> None:
+    """Negative control: any x86-64 processor held to AVX2 is one on which it cannot."""
+    assert asked(**AVX2) == ["False", "False"]
+
+
+@needs_x86_64
+def test_an_lstm_in_bfloat16_is_refused_before_training_and_has_a_way_out(tmp_path: Path) -> None:
+    """One line names the layer and two settings that work; the second one is tried."""
+    words = ("model=lstm", "trainer.precision=bfloat16", "trainer.max_steps=1")
+    held = tuple(f"++determinism.env.{name}={value}" for name, value in AVX2.items())
+    message = refusal(train(tmp_path / "refused", *QUICK, *words, *held))
+    assert message.startswith("trainer.precision: expected float32 for layers.0, an LSTM, on a ")
+    assert not (tmp_path / "refused" / "checkpoints" / "last.pt").exists()
+    run = trained(tmp_path / "run", *words, *held, "determinism.mkldnn.enabled=false")
+    assert "this processor has no bfloat16 instructions" in (run / "train.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("device", "autocast", "supported", "onednn", "refused"),
+    [
+        ("cpu", True, False, True, True),
+        ("cuda", True, False, True, False),
+        ("cpu", False, False, True, False),
+        ("cpu", True, True, True, False),
+        ("cpu", True, False, False, False),
+    ],
+)
+def test_precision_is_refused_only_where_it_would_fail(
+    device: str, autocast: bool, supported: bool, onednn: bool, refused: bool, monkeypatch: Any
+) -> None:
+    """Each condition alone lifts the refusal; a model without an LSTM is never refused."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", onednn)
+    refusals.check_precision(nn.Sequential(nn.GRU(2, 2)), device, autocast, supported)
+    with pytest.raises(InputError) if refused else nullcontext():
+        refusals.check_precision(nn.Sequential(nn.LSTM(2, 2)), device, autocast, supported)
+
+
+@pytest.mark.parametrize(
+    ("autocast", "supported", "warned"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_a_run_starts_with_a_warning_where_bfloat16_is_slow(
+    autocast: bool, supported: bool, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, and only for a run in bfloat16 on a processor without the instructions."""
+    monkeypatch.setattr(determinism, "computes_bfloat16", lambda: supported)
+    lines: list[str] = []
+    settings: Any = {"model": {"name": "m"}, "data": {"name": "d"}, "seed": 0}
+    settings |= {"determinism": {"name": "strict"}}
+    learner: Any = SimpleNamespace(
+        model=nn.Linear(1, 1), device=torch.device("cpu"), autocast=autocast
+    )
+    shards: Any = SimpleNamespace(processes=1, order_is_fixed=True)
+    journal: Any = SimpleNamespace(say=lines.append)
+    parts: Any = (SimpleNamespace(total_steps=1), SimpleNamespace(step=0))
+    experiment.introduce(journal, settings, learner, *parts, shards)
+    assert [line.partition(":")[0] for line in lines[1:]] == (["warning"] if warned else [])

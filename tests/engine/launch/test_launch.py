@@ -1,0 +1,415 @@
+"""From a command line to a training process: names, messages, the run folder, signals."""
+
+import math
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+import train
+from seedbed import launch, record, signals
+from seedbed.config import hydra_errors
+from seedbed.errors import InputError
+from tests.running import ROOT, command
+
+
+def settings(**trainer: Any) -> DictConfig:
+    return OmegaConf.create({"seed": 3, "trainer": {"processes": 1, **trainer}, "copy": "${seed}"})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+class TestWaiting:
+    def environment(self, monkeypatch: pytest.MonkeyPatch, cores: int) -> dict[str, str]:
+        """Return the environment of a run of two processes with two threads."""
+        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        level = {"name": "strict", "threads": 2, "env": {}}
+        config = {"determinism": level, "data": {"num_workers": 0}, "trainer": {"processes": 2}}
+        return launch.training_environment(OmegaConf.create(config))
+
+    def test_threads_wait_asleep_where_there_are_fewer_cores(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Spinning threads of one process do not keep those of another from the cores."""
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        assert self.environment(monkeypatch, cores=2)["OMP_WAIT_POLICY"] == "PASSIVE"
+
+    def test_threads_wait_as_they_like_where_there_are_enough(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Twin: with a core for everyone the variable is left alone, and so is what a user set."""
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        assert "OMP_WAIT_POLICY" not in self.environment(monkeypatch, cores=4)
+        monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+        assert self.environment(monkeypatch, cores=2)["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+class TestClaim:
+    def test_a_claimed_folder_holds_the_resolved_configuration(self, tmp_path: Path) -> None:
+        """What is written is all that the training process will know."""
+        folder = tmp_path / "new" / "run"
+        launch.claim(folder, settings())
+        assert OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"), resolve=False) == {
+            "seed": 3, "trainer": {"processes": 1}, "copy": 3,
+        }  # fmt: skip
+
+    def test_a_file_of_a_runs_name_is_not_overwritten(self, tmp_path: Path) -> None:
+        """Somebody's own metrics.csv stays; twin: a folder with other files is taken."""
+        (tmp_path / "metrics.csv").write_text("my own")
+        with pytest.raises(InputError, match=r"which holds metrics\.csv; choose another"):
+            launch.claim(tmp_path, settings())
+        assert (tmp_path / "metrics.csv").read_text() == "my own"
+        (tmp_path / "metrics.csv").rename(tmp_path / "mine.csv")
+        launch.claim(tmp_path, settings())
+
+    def test_a_folder_is_claimed_once(self, tmp_path: Path) -> None:
+        """The second run is refused and changes nothing; a folder of its own is its own."""
+        launch.claim(tmp_path / "run", settings())
+        before = contents(tmp_path / "run")
+        with pytest.raises(InputError, match=r"^hydra\.run\.dir: .* which holds one; choose"):
+            launch.claim(tmp_path / "run", settings(processes=2))
+        assert contents(tmp_path / "run") == before
+        launch.claim(tmp_path / "other", settings())
+
+    def test_of_many_at_once_one_gets_the_folder(self, tmp_path: Path) -> None:
+        """However they interleave, there is one winner, and its configuration is whole."""
+        program = (
+            "import sys; from pathlib import Path; from omegaconf import OmegaConf\n"
+            "from seedbed import launch\nfrom seedbed.errors import InputError\n"
+            "config = OmegaConf.create({'winner': sys.argv[2] * 5000})\n"
+            "sys.stdin.read()\n"
+            "try: launch.claim(Path(sys.argv[1]), config)\n"
+            "except InputError: sys.exit(2)\n"
+        )
+        claims = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, str(tmp_path / "run"), str(number)],
+                stdin=subprocess.PIPE,
+            )
+            for number in range(4)
+        ]
+        for claim in claims:
+            assert claim.stdin is not None
+            claim.stdin.close()  # all are off
+        statuses = [claim.wait(60) for claim in claims]
+        assert sorted(statuses) == [0, 2, 2, 2]
+        assert record.read_config(tmp_path / "run").winner == str(statuses.index(0)) * 5000
+
+    def test_a_folder_that_cannot_be_is_refused(self, tmp_path: Path) -> None:
+        """A path below a file, and a file itself, are no folders; the file stays as it is."""
+        (tmp_path / "file").write_text("mine")
+        for folder in (tmp_path / "file" / "run", tmp_path / "file"):
+            with pytest.raises(InputError, match=r"^hydra\.run\.dir: expected a folder"):
+                launch.claim(folder, settings())
+        assert contents(tmp_path) == {"file": b"mine"}
+
+
+class TestWorkerCommand:
+    def test_one_process_is_started_by_python(self, tmp_path: Path) -> None:
+        """The folder is the one argument."""
+        assert launch.worker_command(settings(), tmp_path) == [
+            sys.executable, "-m", "seedbed.worker", str(tmp_path),
+        ]  # fmt: skip
+
+    def test_several_processes_are_started_by_torchrun(self, tmp_path: Path) -> None:
+        """As many as the configuration says; the request comes last."""
+        command = launch.worker_command(settings(processes=4), tmp_path, "{}")
+        assert command[:3] == [sys.executable, "-m", "seedbed.distributed.torchrun"]
+        assert "--nproc-per-node=4" in command
+        assert command[-4:] == ["-m", "seedbed.worker", str(tmp_path), "{}"]
+
+
+def run(program: str, **named: Any) -> int:
+    return launch.run_passing_signals([sys.executable, "-c", program], os.environ, **named)
+
+
+class TestRunPassingSignals:
+    @pytest.mark.parametrize("status", [0, 1, 2, 130, 143])
+    def test_an_exit_status_passes_through(self, status: int) -> None:
+        """What the training process says is what the shell gets."""
+        assert run(f"raise SystemExit({status})") == status
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+    def test_a_killed_process_gives_what_a_shell_would(self, number: signal.Signals) -> None:
+        """128 and the signal's number."""
+        program = (
+            "import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+            f"os.kill(os.getpid(), {int(number)})"
+        )
+        assert run(program) == 128 + number
+
+    @pytest.mark.parametrize("number", signals.STOP_SIGNALS)
+    def test_signals_are_passed_on(self, number: signal.Signals, tmp_path: Path) -> None:
+        """The process is told, ends as it likes, and its status is returned."""
+        ready = tmp_path / "ready"
+        program = (
+            f"import signal, sys, time; from pathlib import Path\n"
+            f"signal.signal({int(number)}, lambda *_: sys.exit(7))\n"
+            f"Path({str(ready)!r}).touch()\ntime.sleep(60)\nsys.exit(8)"
+        )
+
+        def send() -> None:
+            while not ready.exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=send).start()
+        assert run(program) == 7
+
+    def test_a_signal_in_the_first_moments_waits_until_it_is_let_through(
+        self, tmp_path: Path
+    ) -> None:
+        """A process that is not ready yet is not killed by it; one that is not shielded is."""
+        program = (
+            "import os, signal, sys\nfrom pathlib import Path\nfrom seedbed import signals\n"
+            "os.kill(os.getpid(), signal.SIGTERM)\n"  # before anybody handles it
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+            "signals.release()\n"
+        )
+        assert run(program, starting=signals.held()) == 7
+        assert run(program) == 128 + signal.SIGTERM
+
+    def test_ranks_of_the_callers_do_not_reach_a_training_process(self) -> None:
+        """Started inside a cluster's job, a run is still alone; the twin variable passes."""
+        found = launch.alone({"WORLD_SIZE": "2", "RANK": "1", "OMP_NUM_THREADS": "7"})
+        assert found == {"OMP_NUM_THREADS": "7"}
+
+    def test_handlers_are_put_back(self) -> None:
+        """After the run, signals mean what they meant before."""
+        before = [signal.getsignal(number) for number in signals.STOP_SIGNALS]
+        run("pass")
+        assert [signal.getsignal(number) for number in signals.STOP_SIGNALS] == before
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+    def test_a_launchers_thread_may_run_it(self) -> None:
+        """Only the first thread can handle signals; another runs the command without."""
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(run("raise SystemExit(5)")))
+        thread.start()
+        thread.join(60)
+        assert found == [5]
+
+
+class TestObjective:
+    def test_the_metric_that_the_run_names_is_returned(self, tmp_path: Path) -> None:
+        """It is what sweepers minimise."""
+        (tmp_path / "config.yaml").write_text("seed: 0\n")
+        summary: dict[str, Any] = {"format_version": 1, "status": "finished"}
+        summary |= {"objective": {"name": "x", "value": 0.25}}
+        record.write_json(tmp_path / "summary.json", summary)
+        assert launch.objective(tmp_path) == 0.25
+
+    @pytest.mark.parametrize("objective", [{}, {"objective": {"name": "x", "value": None}}])
+    def test_a_run_without_it_gives_nan(self, objective: dict[str, Any], tmp_path: Path) -> None:
+        """A failed job says so in a sweep, and does not end it."""
+        assert math.isnan(launch.objective(tmp_path)), "no run at all"
+        (tmp_path / "config.yaml").write_text("seed: 0\n")
+        finished = {"format_version": 1, "status": "finished"}
+        record.write_json(tmp_path / "summary.json", finished | objective)
+        assert math.isnan(launch.objective(tmp_path))
+
+    @pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
+    def test_a_run_that_did_not_finish_gives_nan(self, status: str, tmp_path: Path) -> None:
+        """What it had reached is no result: Optuna counts a failed trial."""
+        (tmp_path / "config.yaml").write_text("seed: 0\n")
+        summary = {"format_version": 1, "status": status, "objective": {"name": "x", "value": 0.2}}
+        record.write_json(tmp_path / "summary.json", summary)
+        assert math.isnan(launch.objective(tmp_path))
+
+
+def composition_error(
+    *overrides: str, folder: Path = ROOT / "configs", name: str = "config"
+) -> str:
+    """Return the line that explains why a configuration cannot be composed."""
+    with (
+        pytest.raises(hydra_errors.COMPOSITION_ERRORS) as caught,
+        hydra.initialize_config_dir(str(folder), version_base="1.3"),
+    ):
+        hydra.compose(name, overrides=list(overrides))
+    line = str(hydra_errors.explain(caught.value))
+    assert "\n" not in line
+    assert ": expected " in line
+    assert "; " in line
+    return line
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "advice"),
+    [
+        ("trainer.max_epoch=3", "trainer.max_epoch: ", "did you mean trainer.max_epochs"),
+        ("optimizer.lrr=1", "optimizer.lrr: ", "did you mean optimizer.lr"),
+        ("zzzzqqqq=1", "zzzzqqqq: ", "see `python train.py --cfg job`"),
+        ("model=lstn", "model: ", "did you mean model=lstm"),
+        ("data=qqqqq", "data: ", "see configs/data/"),
+        ("modle=cnn", "modle: ", "did you mean model"),
+        ("qqqqq@x=1", "qqqqq: ", "groups are data, determinism"),
+        ("modle@x=cnn", "modle: ", "did you mean model"),
+        ("seed=[", "overrides: ", "quote values with special characters"),
+        ("seed", "overrides: ", "expected Hydra's key=value syntax"),
+        ("~trainer.max_epoch", "trainer.max_epoch: ", "did you mean trainer.max_epochs"),
+        ("hydra/launcher=somewhere", "hydra/launcher: ", "choose one of these"),
+        ("hydra/launcher=slurm", "hydra/launcher: ", "did you mean hydra/launcher=submitit_slurm"),
+    ],
+)
+def test_what_hydra_refuses_is_explained_in_one_line(override: str, key: str, advice: str) -> None:
+    """The line names the key or option, and the nearest that there is."""
+    line = composition_error(override)
+    assert line.startswith(key)
+    assert advice in line
+
+
+def test_a_configuration_that_is_there_needs_no_explanation() -> None:
+    """Twin: the same way of composing takes what is right."""
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        assert hydra.compose("config", overrides=["model=lstm"]).model.name == "lstm"
+
+
+def test_a_missing_configuration_is_named() -> None:
+    """--config-name with a name that no file has."""
+    assert "configs/nothing.yaml" in composition_error(name="nothing")
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [("a: [1\nb: }", "config.yaml, line 2"), ("a: ${b\n", "expected"), ("\t- x", "line 1")],
+)
+def test_a_file_that_is_not_yaml_is_named_with_its_line(
+    content: str, shown: str, tmp_path: Path
+) -> None:
+    """The place is where the parser gave up."""
+    (tmp_path / "config.yaml").write_text(content)
+    assert shown in composition_error(folder=tmp_path)
+
+
+@pytest.mark.parametrize("token", ["58e12345", "5e000001"])
+def test_a_name_that_looks_like_a_number_stays_as_it_is(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Hydra makes of the unique part is the unique part; unquoted, it would be a number."""
+
+    def read(override: str) -> object:
+        return OverridesParser.create().parse_overrides([override])[0].value()
+
+    monkeypatch.setattr(secrets, "token_hex", lambda size: token)
+    (override,) = (w for w in train.name_uniquely(["seed=0"]) if "SEEDBED_RUN" in w)
+    assert str(read(override)) == token
+    assert str(read(override.replace("'", ""))) != token
+
+
+class TestNameUniquely:
+    unique = re.compile(r"\+hydra\.job\.env_set\.SEEDBED_RUN='[0-9a-f]{8}'")
+
+    def words(self, *arguments: str) -> list[str]:
+        """Return the command line without its unique part, which must be there."""
+        named = train.name_uniquely(list(arguments))
+        assert sum(bool(self.unique.fullmatch(word)) for word in named) == 1
+        return [word for word in named if not self.unique.fullmatch(word)]
+
+    def test_no_two_command_lines_are_named_alike(self) -> None:
+        """The same command, run twice in one instant, gets two names."""
+        names = {tuple(train.name_uniquely(["seed=0"])) for _ in range(100)}
+        assert len(names) == 100
+
+    def test_options_come_first_and_overrides_keep_their_order(self) -> None:
+        """The later of two overrides of a key wins, so they may not change places."""
+        words = self.words("seed=1", "-m", "seed=2", "--config-dir", "folder", "~trainer", "+a=1")
+        assert words[:7] == [
+            "-m", "--config-dir", "folder", "seed=1", "seed=2", "~trainer", "+a=1",
+        ]  # fmt: skip
+
+    def test_what_all_jobs_share_is_not_in_their_names(self) -> None:
+        """Only what a sweep varies tells its jobs apart."""
+        exclude = "hydra.job.config.override_dirname.exclude_keys"
+        assert self.words("-m", "model=lstm", "seed=0,1", "data.num_workers=2")[-1] == (
+            f"{exclude}=[data.num_workers,model]"
+        )
+        assert not any(exclude in word for word in self.words("-m", "seed=range(3)"))
+
+    def test_what_hydra_will_refuse_is_left_to_it(self) -> None:
+        """A malformed override gets Hydra's message, not a traceback of ours."""
+        assert self.words("seed=[") == ["seed=["]
+
+    @pytest.mark.parametrize("override", ["model=null", "data=5", "determinism={a: 1}"])
+    def test_a_group_without_an_option_is_refused(self, override: str) -> None:
+        """Hydra fails on these without saying why; twin: what it can take passes."""
+        with pytest.raises(InputError, match=r"^\w+: expected an option of the group, got"):
+            train.name_uniquely([override])
+        train.name_uniquely(["model=cnn", "~data", "seed=null", "determinism=strict,fast"])
+
+    def test_nothing_in_gives_the_name_alone(self) -> None:
+        """`python train.py` alone is a command line, too."""
+        assert self.words() == []
+
+
+def test_a_folder_with_something_in_it_is_never_discarded(tmp_path: Path) -> None:
+    """Only an empty folder is removed for a run that never was."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name in ("kept", "empty", "none"):
+        train.discard_if_empty(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_ctrl_c_while_train_py_starts_leaves_no_traceback(tmp_path: Path) -> None:
+    """Its imports take half a second; the shell sees an interrupted command, as at any time."""
+    (tmp_path / "hydra.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    done = command("train.py", environment=environment)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    twin = command("-c", "import hydra", environment=environment)
+    assert "Traceback" in twin.stderr
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> None:
+    """As it is under nohup, and behind & in a script; twin: where it is not, it ends us."""
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nos._exit(7)\n"
+    (tmp_path / "hydra.py").write_text(code)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
+    try:
+        done = command("train.py", environment={"PYTHONPATH": str(tmp_path)})
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+    assert done.returncode == (7 if ignored else -signal.SIGINT)
+
+
+class TestReportOfASweep:
+    def test_what_ended_a_sweep_without_runs_is_not_hidden(self, tmp_path: Path) -> None:
+        """There is nothing to report, and the error that there is says why."""
+        assert train.report_sweep(tmp_path, ended_early=True) is False
+
+    def test_a_sweep_without_runs_that_nothing_ended_is_an_error(self, tmp_path: Path) -> None:
+        """Twin: nobody else would say so."""
+        with pytest.raises(InputError, match="expected a folder of runs"):
+            train.report_sweep(tmp_path, ended_early=False)
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, InputError, RuntimeError])
+    def test_errors_pass_through_the_report(
+        self, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C before the first run is still Ctrl-C."""
+
+        def ended() -> None:
+            raise error("why")
+
+        monkeypatch.setattr(train, "train", ended)
+        monkeypatch.setattr(train.SweepFolder, "folder", tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+        with pytest.raises(error, match="why"):
+            train.main()

@@ -1,0 +1,477 @@
+"""Loggers: each library reads back what metrics.csv holds, and none changes a bit."""
+
+import importlib
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from seedbed import loggers, record
+from seedbed.compare import verify
+from seedbed.errors import InputError
+from seedbed.launch import resume
+from seedbed.loggers import Entry, Run
+from seedbed.record import plots, source
+from seedbed.sweeps import groups as sweep_groups
+from seedbed.training import checkpoint
+from seedbed.worker import assemble
+from tests.engine.config.test_config import composed
+from tests.engine.worker.test_resume import begun, stopped, work
+from tests.running import QUICK, ROOT, command, refusal, train, trained
+
+LIBRARIES = ("tensorboard", "mlflow", "wandb")
+INSTALLED = [name for name in LIBRARIES if loggers.is_installed(name)]
+Values = dict[str, list[tuple[int, float]]]  # by name: step and value
+
+
+def of_each_library() -> list[Any]:
+    """Return a test's parameters: the libraries, those that are not installed skipped."""
+    return [
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(
+                name not in INSTALLED, reason=f"needs {name}: {loggers.INSTALL}"
+            ),
+        )
+        for name in LIBRARIES
+    ]
+
+
+def words(folder: Path, *libraries: str) -> list[str]:
+    """Return what a run is started with, so that nothing is written outside of a folder."""
+    store = [f"logger.mlflow.tracking_uri=sqlite:///{folder}/mlflow.db"]
+    chosen = f"logger=[{','.join(libraries)}]" if len(libraries) > 1 else f"logger={libraries[0]}"
+    return [chosen, *(store if "mlflow" in libraries else [])]
+
+
+def in_record(run: Path) -> Values:
+    """Return what metrics.csv holds, by the names under which it is logged."""
+    found: Values = {}
+    for row in record.read_metrics(run):
+        for column in ("epoch", "loss", "metric", "learning_rate"):
+            if row[column]:
+                name = f"{row['phase']}/{column}"
+                found.setdefault(name, []).append((int(row["step"]), float(row[column])))
+    return found
+
+
+def in_tensorboard(run: Path) -> tuple[Values, dict[str, Any]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    values = {
+        name: [(event.step, event.value) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    return values, {key: getattr(v, v.WhichOneof("kind")) for key, v in start.items()}
+
+
+def in_mlflow(run: Path) -> tuple[Values, dict[str, Any]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{run.parent}/mlflow.db")
+    [experiment] = [e for e in client.search_experiments() if e.name == "seedbed"]
+    [found] = client.search_runs([experiment.experiment_id])  # one, however often it was resumed
+    assert found.info.run_name == run.name
+    assert found.info.status == "FINISHED"
+    values = {
+        name: [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, name)]
+        for name in found.data.metrics
+    }
+    return values, found.data.params
+
+
+def in_wandb(run: Path) -> tuple[Values, dict[str, Any]]:
+    """Read the newest file: the one whose upload replaces the others'."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # waits for the process that writes, if it was started from this one
+    files = sorted((run / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert len({file.name for file in files}) == 1  # one run, however often it was resumed
+    values: Values = {}
+    settings: dict[str, Any] = {}
+    for content in leveldb_records(files[-1].read_bytes()):
+        entry = Record.FromString(content)
+        for item in entry.run.config.update:
+            settings[item.key] = json.loads(item.value_json)
+        row = {item.key or item.nested_key[0]: item.value_json for item in entry.history.item}
+        for name in row:
+            if not name.startswith("_"):
+                step = int(row["_step"])
+                values.setdefault(name, []).append((step, float(json.loads(row[name]))))
+    return values, record.flatten(settings)
+
+
+def leveldb_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a LevelDB log, the format of W&B's files (which have a header first).
+
+    https://github.com/google/leveldb/blob/main/doc/log_format.md
+    """
+    position, whole = 7, b""
+    while position + 7 <= len(data):
+        if 32768 - position % 32768 < 7:
+            position += 32768 - position % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield whole
+            whole = b""
+
+
+READERS: dict[str, Callable[[Path], tuple[Values, dict[str, Any]]]] = {
+    "tensorboard": in_tensorboard,
+    "mlflow": in_mlflow,
+    "wandb": in_wandb,
+}
+
+
+def as_kept(library: str, values: Values) -> Values:
+    """Return values as a library keeps them: TensorBoard's are float32."""
+    if library != "tensorboard":
+        return values
+    return {
+        name: [(step, float(np.float32(value))) for step, value in rows]
+        for name, rows in values.items()
+    }
+
+
+def bits(run: Path) -> tuple[bytes, bytes, dict[str, str]]:
+    """Return what must not change: both tables, byte for byte, and the final fingerprints."""
+    tables = [(run / name).read_bytes() for name in ("metrics.csv", "fingerprints.csv")]
+    return tables[0], tables[1], record.read_summary(run)["fingerprints"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("loggers") / "base", "logger=csv")
+
+
+@pytest.mark.parametrize("library", of_each_library())
+def test_a_library_reads_back_what_the_record_holds(
+    base: Path, tmp_path: Path, library: str
+) -> None:
+    """Every value of metrics.csv is logged once, under its name; no bit of the run changes."""
+    run = trained(tmp_path / "run", *words(tmp_path, library), "data.num_workers=2")
+    assert bits(run) == bits(base)
+    values, parameters = READERS[library](run)
+    expected = as_kept(library, in_record(run))
+    assert values == expected
+    expected["train/loss"][3] = (4, expected["train/loss"][3][1] + 1e-6)
+    assert values != expected  # twin: one value that is another
+    for key in ("seed", "data.batch_size", "optimizer.lr", "determinism.name"):
+        asked = OmegaConf.select(record.read_config(run), key)
+        assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
+
+
+def test_another_seed_has_other_bits(base: Path, tmp_path: Path) -> None:
+    """Twin: the comparison of bits above can fail."""
+    assert bits(trained(tmp_path / "run", "seed=1")) != bits(base)
+
+
+@pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {loggers.INSTALL}")
+def test_a_killed_run_goes_on_in_the_same_logs(base: Path, tmp_path: Path) -> None:
+    """After SIGKILL and a resume each of several logs holds each value once, in one run."""
+    run = killed_after_a_checkpoint(tmp_path / "run", *words(tmp_path, "csv", *INSTALLED))
+    done = command("scripts/resume.py", str(run))
+    assert done.returncode == 0, done.stderr
+    assert bits(run) == bits(base)
+    for library in INSTALLED:
+        assert READERS[library](run)[0] == as_kept(library, in_record(run))
+
+
+def killed_after_a_checkpoint(run: Path, *overrides: str) -> Path:
+    """Kill a run with all its processes when it has logged rows beyond its first checkpoint."""
+    settings = (*QUICK, "trainer.checkpoint_every_steps=5", *overrides)
+    process = subprocess.Popen(
+        [sys.executable, "train.py", f"hydra.run.dir={run}", *settings],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while not (run / "checkpoints" / "last.pt").exists() and process.poll() is None:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert record.read_summary(run)["status"] == "running"
+    return run
+
+
+@pytest.mark.parametrize("library", of_each_library())
+def test_what_comes_again_is_logged_once(tmp_path: Path, library: str) -> None:
+    """Rows that were logged after the checkpoint, and rows that were lost, are there once."""
+    settings = OmegaConf.to_container(composed(*words(tmp_path, library)), resolve=True)
+    assert isinstance(settings, dict)
+    rows = [
+        {"step": step, "phase": "train", "loss": repr(1 / step), "metric": repr(step / 9)}
+        for step in range(1, 9)
+    ]
+    validation = {"step": 5, "phase": "validation", "loss": repr(0.25)}  # after the checkpoint
+    run = Run(tmp_path / "run", settings)
+    run.folder.mkdir()
+    log_and_die(run, rows[:3])
+    log_and_die(run, [*rows[:5], validation, *rows[5:]])
+    opened = loggers.open_all(Run(run.folder, settings, list(map(Entry.of_row, rows[:5]))), print)
+    opened.note([validation, *rows[5:]])
+    opened.close(finished=True)
+    expected = {
+        "train/loss": [(step, 1 / step) for step in range(1, 9)],
+        "train/metric": [(step, step / 9) for step in range(1, 9)],
+        "validation/loss": [(5, 0.25)],
+    }
+    assert READERS[library](run.folder)[0] == as_kept(library, expected)
+
+
+def log_and_die(run: Run, rows: list[dict[str, object]]) -> None:
+    """Log rows in a process that is killed when it has saved them."""
+    process = os.fork()
+    if process == 0:
+        try:
+            opened = loggers.open_all(run, print)
+            opened.note(rows)
+            opened.save()
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+
+
+class Drawing:
+    """Draws from every global generator, and seeds them, whenever it is called."""
+
+    def __init__(self, run: Run) -> None:
+        self.log()
+
+    def log(self, *_: object) -> None:
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        random.random(), np.random.rand(), torch.rand(3)
+
+    save = log
+
+    def close(self, finished: bool) -> None:
+        self.log()
+
+
+class Failing:
+    """Fails in one of its methods."""
+
+    def __init__(self, run: Run, where: str) -> None:
+        self.where = where
+        self.fail("open")
+
+    def fail(self, method: str) -> None:
+        if method == self.where:
+            raise RuntimeError("the store is full\nof things")
+
+    def log(self, entry: Entry) -> None:
+        self.fail("log")
+
+    def save(self) -> None:
+        self.fail("save")
+
+    def close(self, finished: bool) -> None:
+        self.fail("close")
+
+
+class Writing:
+    """Writes what it is told into a file of the run folder."""
+
+    def __init__(self, run: Run) -> None:
+        self.path = run.folder / "told.json"
+        self.told: Values = {}
+        for entry in run.history:
+            self.log(entry)
+
+    def log(self, entry: Entry) -> None:
+        for name, value in entry.values.items():
+            self.told.setdefault(name, []).append((entry.step, value))
+
+    def save(self) -> None:
+        pass
+
+    def close(self, finished: bool) -> None:
+        self.path.write_text(json.dumps([finished, self.told]))
+
+
+def made_up(kind: type, **arguments: str) -> dict[str, Any]:
+    return {"_target_": f"tests.engine.loggers.test_loggers.{kind.__name__}", **arguments}
+
+
+def of_ours(kind: type, **arguments: str) -> tuple[str, ...]:
+    """Return the words for a logger of this file."""
+    keys = [f"+logger.ours.{key}={value}" for key, value in made_up(kind, **arguments).items()]
+    return ("trusted_packages=[project,seedbed.data,torch.optim,tests]", *keys)
+
+
+DROPOUT = "model.dropout=0.5"
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[None]:
+    """Train in this process: leave its flags alone, draw no pictures, and ask git nothing."""
+    nothing = ({"commit": None, "dirty": None, "lacks": {}}, b"")
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assemble, "prepare_backends", lambda _level: None)
+        patch.setattr(plots, "loss_curve", lambda _folder: None)
+        patch.setattr(source, "snapshot", lambda _root: nothing)
+        torch.set_num_threads(1)
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def quiet(here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run without loggers."""
+    run = begun(tmp_path_factory.mktemp("quiet") / "run", DROPOUT)
+    assert work(run) == 0
+    return run
+
+
+def test_a_logger_that_draws_changes_no_bit(quiet: Path, tmp_path: Path) -> None:
+    """Randomness is keyed before each step: what ran between two steps does not matter."""
+    run = begun(tmp_path / "run", DROPOUT, *of_ours(Drawing))
+    assert work(run) == 0
+    assert bits(run) == bits(quiet)
+
+
+@pytest.mark.usefixtures("here")
+def test_draws_change_bits_where_nothing_is_keyed(tmp_path: Path) -> None:
+    """Twin: it is the keying that protects a run, not that the logger draws nothing."""
+    found = []
+    for number, ours in enumerate(((), (), of_ours(Drawing))):
+        torch.manual_seed(5)
+        run = begun(tmp_path / str(number), DROPOUT, "determinism.seeding=false", *ours)
+        assert work(run) == 0
+        found.append(bits(run))
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+@pytest.mark.parametrize("where", ["log", "save", "close"])
+def test_a_logger_that_fails_is_left_behind(quiet: Path, tmp_path: Path, where: str) -> None:
+    """The run goes on to its end with the same bits, and says so once."""
+    run = begun(tmp_path / "run", DROPOUT, *of_ours(Failing, where=where))
+    assert work(run) == 0
+    assert bits(run) == bits(quiet)
+    text = (run / "train.log").read_text()
+    warning = "logger.ours: expected a logger that works, got RuntimeError: the store is full of"
+    assert text.count(warning) == 1
+    assert record.read_summary(run)["status"] == "finished"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_logger_that_does_not_open_stops_the_run_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the first step somebody may still be there to read why."""
+    run = begun(tmp_path / "run", *of_ours(Failing, where="open"))
+    assert work(run) == 2
+    error = "error: logger.ours: expected a logger that opens, got RuntimeError: the store is full"
+    assert error in capsys.readouterr().err
+    assert record.read_metrics(run) == []
+
+
+@pytest.mark.usefixtures("here")
+def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
+    """Loggers are no part of the experiment: strict goes on, and the new one is told everything."""
+    run = stopped(tmp_path / "run", 9, *of_ours(Drawing))
+    assert work(run, settings={"logger": {"new": made_up(Writing)}}) == 0
+    finished, told = json.loads((run / "told.json").read_text())
+    assert finished
+    assert {name: [tuple(row) for row in rows] for name, rows in told.items()} == in_record(run)
+    state, _ = checkpoint.load_newest(run / "checkpoints")
+    assert state is not None
+    assert state["origin"]["settings"]["logger"] == {"new": made_up(Writing)}
+
+
+@pytest.mark.usefixtures("here")
+def test_an_interrupted_run_is_not_said_to_be_finished(tmp_path: Path) -> None:
+    """Loggers learn whether the run came to its end."""
+    run = stopped(tmp_path / "run", 9, *of_ours(Writing))
+    assert json.loads((run / "told.json").read_text())[0] is False
+
+
+@pytest.mark.parametrize("names", ["csv", "wandb", "[csv,tensorboard]", "[mlflow,tensorboard]"])
+def test_resume_chooses_loggers_as_hydra_does(names: str) -> None:
+    """`logger=...` means the same to resume.py and to train.py."""
+    chosen = resume.parse([f"logger={names}"], composed("logger=wandb"))
+    expected = OmegaConf.to_container(composed(f"logger={names}"), resolve=True)
+    assert isinstance(expected, dict)
+    assert chosen == {"logger": expected["logger"]}
+
+
+def test_resume_refuses_a_logger_that_is_not_there() -> None:
+    """The message lists those that are."""
+    with pytest.raises(InputError, match="expected one of csv, mlflow, tensorboard, wandb, got no"):
+        resume.parse(["logger=[csv,nope]"], composed())
+
+
+def test_a_replay_logs_nothing(tmp_path: Path) -> None:
+    """Verifying a record needs none of its loggers, and sends nothing to where they point."""
+    run = begun(tmp_path / "run", *of_ours(Failing, where="open"))
+    assert "logger" not in verify.trusted_config(run, ["tests"])
+
+
+@pytest.mark.usefixtures("here")
+def test_loggers_do_not_divide_a_sweep(tmp_path: Path) -> None:
+    """Runs that differ only in their loggers are one group; with another model they are not."""
+    trusted, *ours = of_ours(Writing)
+    for name, words in (("a", []), ("b", ours), ("c", ["model.hidden_size=5"])):
+        assert work(begun(tmp_path / name, trusted, *words)) == 0
+    groups = sweep_groups.read(tmp_path).groups
+    assert sorted(sorted(run.name for run in group.runs) for group in groups) == [["a", "b"], ["c"]]
+
+
+@pytest.mark.parametrize("names", ["nope", "[csv,nope]"])
+def test_an_unknown_logger_is_refused(tmp_path: Path, names: str) -> None:
+    """One line that lists those that are there, and no run folder."""
+    error = refusal(train(tmp_path / "run", f"logger={names}"))
+    assert error.startswith("logger: expected one of csv, mlflow, tensorboard, wandb, got nope")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_logger_that_is_not_installed_is_refused(tmp_path: Path) -> None:
+    """One line with the command that installs it, before there is a run folder."""
+    words = ["logger=tensorboard", "logger.tensorboard.requires=[no_such_package]"]
+    error = refusal(train(tmp_path / "run", *words))
+    assert error == (
+        "logger.tensorboard: expected the package no_such_package, got none that is installed; "
+        "pip install -r requirements-loggers.txt"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would import a folder that a library left behind; that does not count."""
+    (tmp_path / "left_behind").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not loggers.is_installed("left_behind")
+    (tmp_path / "left_behind" / "__init__.py").touch()
+    importlib.invalidate_caches()
+    assert loggers.is_installed("left_behind")  # twin
+
+
+@pytest.mark.parametrize("section", ["text", {"ours": None}, {"ours": {"folder": "x"}}])
+def test_a_logger_section_that_cannot_be_is_refused(section: Any) -> None:
+    """A record that was edited by hand gives one line."""
+    with pytest.raises(InputError, match=r"^logger(\.ours)?: expected .*, got .*; try"):
+        loggers.check(section)

@@ -1,0 +1,202 @@
+"""Refused operations are named with module, line, pass and substitute."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from seedbed import tasks
+from seedbed.data.loader import Batch
+from seedbed.errors import InputError
+from seedbed.operations import refusals
+from seedbed.training import loop
+from seedbed.training.shards import Shards
+from tests.refused import BackwardRefused, ForwardRefused, RefusedBesideModules
+
+
+@contextmanager
+def deterministic(warn_only: bool = False) -> Iterator[None]:
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def step(model: nn.Module) -> None:
+    model(torch.ones(2, 1, 28, 28)).sum().backward()
+
+
+CASES = [
+    (ForwardRefused, "max_unpooling2d_forward_out", "forward", "max_unpool2d(pooled"),
+    (BackwardRefused, "put_", "backward", "return x.clone()"),
+]
+
+
+def line_of(text: str) -> str:
+    lines = open("tests/refused.py").read().splitlines()
+    return f"tests/refused.py:{1 + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+@pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)
+def test_a_refusal_names_operation_pass_module_line_and_substitute(
+    kind: type[nn.Module], operation: str, phase: str, code: str
+) -> None:
+    """Whether it happens forward or backward, the user's line is found."""
+    model = kind()
+    with deterministic(), pytest.raises(RuntimeError) as caught:
+        step(model)
+    assert refusals.is_refusal(caught.value)
+    with deterministic():
+        message = str(refusals.explain(caught.value, model, lambda: step(model)))
+    assert message.startswith(f"{operation}: expected an operation with a deterministic")
+    assert f"in the {phase} pass in module features.1, " in message
+    assert line_of(code) in message
+    assert "; use " in message
+
+
+def test_a_refusal_outside_all_modules_blames_none_of_them() -> None:
+    """Neither the one before nor the one after; and nothing behind the refusal runs."""
+    model, ends = RefusedBesideModules(), list[str]()
+
+    def whole_step() -> None:
+        step(model)
+        ends.append("a step that ended")
+
+    with deterministic():
+        with pytest.raises(RuntimeError) as caught:
+            whole_step()
+        message = str(refusals.explain(caught.value, model, whole_step))
+
+    assert "in the backward pass, " in message
+    assert line_of("return x.clone()") in message
+    assert ends == []
+
+
+@pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)
+def test_warnings_are_listed_once_each(
+    kind: type[nn.Module], operation: str, phase: str, code: str
+) -> None:
+    """`warn` names every operation once, however many steps there are, and goes on."""
+    model, said = kind(), list[str]()
+    with deterministic(warn_only=True), refusals.reported(model, said.append):
+        step(model)
+        step(model)
+    assert len(said) == 1
+    assert said[0].startswith(f"warning: {operation} may differ from run to run: {phase} pass")
+    assert "in module features.1, " in said[0]
+
+
+def test_what_is_said_when_the_backward_pass_is_over_names_no_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch keeps what its own kernels warn of until then; the twin is above."""
+    run: Any = torch.autograd._engine_run_backward
+
+    def _engine_run_backward(*words: Any, **options: Any) -> Any:
+        gradients = run(*words, **options)
+        warnings.warn("conv_cuda does not have a deterministic implementation", stacklevel=1)
+        return gradients
+
+    monkeypatch.setattr(torch.autograd, "_engine_run_backward", _engine_run_backward)
+    said: list[str] = []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 20), nn.Linear(20, 10))
+    with refusals.reported(model, said.append):
+        step(model)
+    assert len(said) == 1
+    assert said[0].startswith("warning: conv_cuda may differ from run to run: backward pass")
+    assert "in module" not in said[0]
+
+
+def test_other_warnings_are_left_alone() -> None:
+    """Twin: only what deterministic algorithms warn of is taken."""
+    said = list[str]()
+    with (
+        pytest.warns(UserWarning, match="something else"),
+        refusals.reported(nn.ReLU(), said.append),
+    ):
+        warnings.warn("something else", stacklevel=1)
+    assert said == []
+
+
+def test_other_errors_are_no_refusals() -> None:
+    """A defect keeps its traceback."""
+    assert not refusals.is_refusal(RuntimeError("shapes cannot be multiplied"))
+    assert not refusals.is_refusal(ValueError("x does not have a deterministic implementation"))
+
+
+def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
+    """Its state cannot be restored, so a resumed run would differ."""
+    model = nn.Sequential(nn.LSTM(3, 4, num_layers=2, dropout=0.5))
+    with pytest.raises(InputError, match=r"model: expected no dropout inside cuDNN .*nn\.Dropout"):
+        refusals.check_recurrent_dropout(model, "cuda")
+    # Twins: nothing to refuse on a CPU, without dropout, or with a layer of its own.
+    refusals.check_recurrent_dropout(model, "cpu")
+    refusals.check_recurrent_dropout(nn.LSTM(3, 4, num_layers=2), "cuda")
+    refusals.check_recurrent_dropout(nn.Sequential(nn.LSTM(3, 4), nn.Dropout(0.5)), "cuda")
+
+
+def test_an_operation_that_is_refused_beside_the_steps_is_named_too() -> None:
+    """In an evaluation, or in a transform; other errors stay what they are."""
+    model = ForwardRefused()
+    learner = loop.Learner(
+        model, torch.optim.SGD(model.parameters()), tasks.Classification(0.0), torch.device("cpu")
+    )
+    batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
+    with deterministic(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
+        loop.explained(learner, lambda: loop.evaluate(learner, [batch], Shards()))
+    with deterministic(), pytest.raises(InputError, match="put_"):
+        loop.explained(learner, lambda: torch.zeros(3).put_(torch.arange(3), torch.ones(3)))
+    with pytest.raises(RuntimeError, match=r"size mismatch|shapes cannot"):
+        loop.explained(learner, lambda: torch.ones(2, 3) @ torch.ones(2, 3))
+
+
+class Viewing(nn.Module):
+    """Flattens the output of a convolution as many tutorials do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), Flattening())
+        self.head = nn.Linear(2 * 26 * 26, 1)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.head(self.body(images))
+
+
+class Flattening(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.view(images.shape[0], -1)  # flattens
+
+
+def test_a_view_of_images_in_channels_last_is_explained() -> None:
+    """It names module, line and cures; with channels_last=false the model trains."""
+
+    def take_step(channels_last: bool) -> None:
+        device, model = torch.device("cpu"), Viewing()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        learner = loop.Learner(
+            model, optimizer, tasks.Regression(), device, channels_last=channels_last
+        )
+        batch = Batch(torch.arange(2), torch.rand(2, 1, 28, 28), torch.rand(2, 1))
+
+        def work() -> None:
+            loop.train_step(learner, [batch], 1, Shards(), False, None)
+
+        loop.explained(learner, work)
+
+    line = 1 + next(
+        i for i, text in enumerate(open(__file__)) if text.strip().endswith("-1)  # flattens")
+    )
+    cures = r"use reshape or flatten\(1\) there, or set determinism.channels_last=false"
+    with pytest.raises(InputError, match=rf"module body\.1, {__file__}:{line}; {cures}"):
+        take_step(channels_last=True)
+    take_step(channels_last=False)
+
+
+def test_another_error_of_a_model_keeps_its_traceback() -> None:
+    """Negative control: what is no `view` is not explained as one."""
+    assert not refusals.is_view(RuntimeError("shape '[4, 3]' is invalid for input of size 10"))

@@ -1,0 +1,289 @@
+"""Every refusal that PyTorch words has a way out, and the way out computes the same."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seedbed.operations.substitutes import SUBSTITUTES, find_substitute, substitute_for
+
+# What PyTorch 2.15 passes to alertNotDeterministic, as found in its binaries.
+REFUSED = (
+    "adaptive_avg_pool2d_backward_cuda",
+    "adaptive_avg_pool3d_backward_cuda",
+    "avg_pool3d_backward_cuda",
+    "adaptive_max_pool2d_backward_cuda",
+    "fractional_max_pool2d_backward_cuda",
+    "fractional_max_pool3d_backward_cuda",
+    "max_pool3d_with_indices_backward_cuda",
+    "max_unpooling2d_forward_out",
+    "max_unpooling3d_forward_out",
+    "upsample_linear1d_backward_out_cuda",
+    "upsample_bilinear2d_backward_out_cuda",
+    "upsample_bicubic2d_backward_out_cuda",
+    "upsample_trilinear3d_backward_out_cuda",
+    "upsample_bilinear2d_aa_backward_out_cuda",
+    "reflection_pad1d_backward_out_cuda",
+    "reflection_pad3d_backward_out_cuda",
+    "replication_pad1d_backward_cuda",
+    "replication_pad2d_backward_cuda",
+    "replication_pad3d_backward_cuda",
+    "nll_loss2d_forward_out_cuda_template",
+    "nll_loss2d_backward_out_cuda_template",
+    "ctc_loss_backward_gpu",
+    "embedding_bag_backward_cuda_max",
+    "_histc_cuda with floating point input",
+    "_bincount_cuda",
+    "median CUDA with indices output",
+    "grid_sampler_2d_backward_cuda",
+    "grid_sampler_3d_backward_cuda",
+    "cudnn_grid_sampler",
+    "index_reduce_cuda",
+    "scatter_reduce_cuda_prod_",
+    "scatter_reduce_cuda_amax_",
+    "put_",
+    "quantized_resize_cpu_",
+)
+ADVICE = (
+    " does not have a deterministic implementation, but you set "
+    "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this "
+    "operation, or you can use the 'warn_only=True' option, if that's acceptable for your "
+    "application."
+)
+
+
+def uniform(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def indices(*shape: int, below: int) -> Tensor:
+    return torch.randint(below, shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("operation", REFUSED)
+def test_every_refused_operation_has_a_substitute(operation: str) -> None:
+    """What PyTorch refuses comes with what to use instead."""
+    found = find_substitute(operation + ADVICE)
+
+    assert found is not None
+    assert substitute_for(operation + ADVICE) == found.instead
+    assert found.source.startswith("https://")
+
+
+def test_an_operation_that_is_not_in_the_table_has_none() -> None:
+    """PyTorch's advice, the same for every operation, is not taken for an operation's name."""
+    assert substitute_for("roll_cuda" + ADVICE) is None
+    assert substitute_for("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)") is None
+
+
+def test_each_entry_can_be_reached() -> None:
+    """No entry hides behind another one."""
+    others = ("avg_pool2d_backward_mps", "index_put_mps", "embedding_dense_backward_mps",
+              "cuDNN SDPA is not deterministic", "LSTM dropout", "it uses CuBLAS")  # fmt: skip
+
+    reached = {find_substitute(text) for text in (*REFUSED, *others)}
+
+    assert reached == set(SUBSTITUTES)
+
+
+@pytest.mark.parametrize(
+    ("refused", "word"),
+    [
+        (lambda x: F.max_unpool2d(x, torch.zeros(x.shape, dtype=torch.long), 2), "scatter"),
+        (lambda x: x.put_(torch.tensor([0]), torch.ones(1, dtype=x.dtype)), "index_put"),
+    ],
+)
+def test_the_texts_are_those_that_pytorch_raises(refused, word: str) -> None:
+    """An error raised on this machine finds its substitute."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError) as error:
+            refused(uniform(1, 1, 2, 2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+    assert word in (substitute_for(str(error.value)) or "")
+
+
+def avg_pool3d(x: Tensor) -> Tensor:
+    flat = F.avg_pool2d(x.flatten(1, 2), 2).unflatten(1, x.shape[1:3])
+    return F.avg_pool2d(flat.flatten(3), (2, 1)).unflatten(3, flat.shape[3:])
+
+
+def pool_and_gather(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        i = F.adaptive_max_pool2d(x, 5, return_indices=True)[1]
+    return x.flatten(2).gather(2, i.flatten(2)).view(i.shape)
+
+
+def unpool(x: Tensor, i: Tensor) -> Tensor:
+    return (
+        torch.zeros(2, 3, 64, dtype=x.dtype).scatter(2, i.flatten(2), x.flatten(2)).view(2, 3, 8, 8)
+    )
+
+
+def resize(mode: str):
+    def by_matrices(x: Tensor) -> Tensor:
+        def matrix(n: int, out: int) -> Tensor:
+            eye = torch.eye(n, dtype=x.dtype)[None, None]
+            return F.interpolate(eye, (out, n), mode=mode, antialias=True)[0, 0]
+
+        return matrix(8, 4) @ x @ matrix(6, 3).mT
+
+    return by_matrices
+
+
+def reflect(x: Tensor) -> Tensor:
+    n = x.shape[-1]
+    i = torch.arange(-2, n + 3)
+    return x.index_select(-1, n - 1 - (n - 1 - i.abs()).abs())
+
+
+def replicate(x: Tensor) -> Tensor:
+    n = x.shape[-1]
+    return x.index_select(-1, torch.arange(-2, n + 3).clamp(0, n - 1))
+
+
+def grid_sample(x: Tensor, grid: Tensor) -> Tensor:
+    """Bilinear, align_corners=True, for grids inside the image."""
+    column, row = ((grid + 1) / 2 * (torch.tensor([x.shape[3], x.shape[2]]) - 1)).unbind(-1)
+    out = torch.zeros(())
+    for r in (row.floor(), row.floor() + 1):
+        for c in (column.floor(), column.floor() + 1):
+            weight = (1 - (row - r).abs()) * (1 - (column - c).abs())
+            corner = x[0][:, r[0].long().clamp(max=7), c[0].long().clamp(max=5)]
+            out = out + weight * corner[None]
+    return out
+
+
+IMAGE, VOLUME, LINE = uniform(2, 3, 8, 6), uniform(2, 3, 4, 6, 8), uniform(2, 3, 9)
+UNPOOLED = F.max_pool2d(uniform(2, 3, 8, 8), 2, return_indices=True)
+RECIPES = {
+    "adaptive_avg_pool2d_backward": (
+        lambda x: F.adaptive_avg_pool2d(x, (4, 2)),
+        lambda x: x.unflatten(-1, (2, -1)).unflatten(-3, (4, -1)).mean((-3, -1)),
+        (IMAGE,),
+    ),
+    "adaptive_avg_pool2d_backward to 1": (
+        lambda x: F.adaptive_avg_pool2d(x, 1),
+        lambda x: x.mean((-2, -1), keepdim=True),
+        (IMAGE,),
+    ),
+    "avg_pool3d_backward": (lambda x: F.avg_pool3d(x, 2), avg_pool3d, (VOLUME,)),
+    "avg_pool2d_backward": (
+        lambda x: F.avg_pool2d(x, 2),
+        lambda x: x.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).mean((-3, -1)),
+        (IMAGE,),
+    ),
+    "adaptive_max_pool2d_backward": (
+        lambda x: F.adaptive_max_pool2d(x, 5),
+        pool_and_gather,
+        (IMAGE,),
+    ),
+    "max_unpooling2d": (lambda x, i: F.max_unpool2d(x, i, 2), unpool, UNPOOLED),
+    "upsample_bilinear2d_aa": (
+        lambda x: F.interpolate(x, (4, 3), mode="bilinear", antialias=True),
+        resize("bilinear"),
+        (IMAGE,),
+    ),
+    "upsample_bicubic2d_aa": (
+        lambda x: F.interpolate(x, (4, 3), mode="bicubic", antialias=True),
+        resize("bicubic"),
+        (IMAGE,),
+    ),
+    "upsample_linear1d_backward": (
+        lambda x: F.interpolate(x, 15, mode="linear"),
+        lambda x: F.interpolate(x[:, :, None], (1, 15), mode="bilinear")[:, :, 0],
+        (LINE,),
+    ),
+    "reflection_pad1d_backward": (lambda x: F.pad(x, (2, 3), "reflect"), reflect, (LINE,)),
+    "replication_pad1d_backward": (lambda x: F.pad(x, (2, 3), "replicate"), replicate, (LINE,)),
+    "nll_loss2d": (
+        lambda x, t: F.cross_entropy(x, t),
+        lambda x, t: F.cross_entropy(x.movedim(1, -1).flatten(0, -2), t.flatten()),
+        (IMAGE, indices(2, 8, 6, below=3)),
+    ),
+    "embedding_bag_backward_max": (
+        lambda w, i: F.embedding_bag(i, w, mode="max"),
+        lambda w, i: F.embedding(i, w).max(dim=1).values,
+        (uniform(7, 5), indices(4, 3, below=7)),
+    ),
+    "histc": (
+        lambda x: x.detach().histc(5, 0, 1),
+        lambda x: torch.bincount((x * 5).long().clamp(max=4), minlength=5).to(x.dtype),
+        (uniform(100),),
+    ),
+    "bincount": (
+        lambda i, w: i.bincount(w.detach(), minlength=7),
+        lambda i, w: torch.zeros(7, dtype=w.dtype).index_add(0, i, w),
+        (indices(50, below=7), uniform(50)),
+    ),
+    "median": (
+        lambda x: x.median(2).values,
+        lambda x: x.sort(dim=2, stable=True)[0][..., (9 - 1) // 2],
+        (LINE,),
+    ),
+    "grid_sampler_2d_backward": (
+        lambda x, g: F.grid_sample(x, g, align_corners=True),
+        grid_sample,
+        (uniform(1, 3, 8, 6), uniform(1, 4, 4, 2) * 2 - 1),
+    ),
+    "scatter_reduce amax": (
+        lambda s, i: torch.full((7,), -torch.inf, dtype=s.dtype).scatter_reduce(0, i, s, "amax"),
+        lambda s, i: torch.where(F.one_hot(i, 7).bool().T, s, -torch.inf).amax(1),
+        (uniform(50), indices(50, below=7)),
+    ),
+    "index_reduce mean": (
+        lambda s, i: torch.zeros(7, dtype=s.dtype).index_reduce(
+            0, i, s, "mean", include_self=False
+        ),
+        lambda s, i: torch.zeros(7, dtype=s.dtype).index_add(0, i, s) / i.bincount(minlength=7),
+        (uniform(50), indices(50, below=7)),
+    ),
+    "put_": (
+        lambda x, s: x.clone().put_(torch.tensor([3, 8]), s),
+        lambda x, s: x.flatten().index_put((torch.tensor([3, 8]),), s).view(x.shape),
+        (LINE, uniform(2)),
+    ),
+    "embedding_dense_backward": (
+        lambda w, i: F.embedding(i, w),
+        lambda w, i: F.one_hot(i, 7).to(w.dtype) @ w,
+        (uniform(7, 5), indices(4, 3, below=7)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_substitute_computes_the_same(name: str) -> None:
+    """Values and gradients of a recipe are those of the operation, to rounding."""
+    operation, recipe, inputs = RECIPES[name]
+    assert substitute_for(name) is not None
+
+    expected, actual = values_and_gradients(operation, inputs), values_and_gradients(recipe, inputs)
+
+    # Some recipes have gradients that the operation does not have.
+    torch.testing.assert_close(actual[: len(expected)], expected)
+
+
+def test_the_comparison_of_recipes_can_fail() -> None:
+    """A recipe that is nearly right is found out."""
+    operation, _, inputs = RECIPES["reflection_pad1d_backward"]
+
+    expected, actual = (
+        values_and_gradients(operation, inputs),
+        values_and_gradients(replicate, inputs),
+    )
+
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(actual, expected)
+
+
+def values_and_gradients(function, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """Return what a function of the inputs gives, and the gradients of its sum of squares."""
+    copies = [t.clone().requires_grad_(t.is_floating_point()) for t in inputs]
+    out = function(*copies)
+    if not out.requires_grad:
+        return [out]
+    floats = [t for t in copies if t.is_floating_point()]
+    gradients = torch.autograd.grad(out.square().sum(), floats, allow_unused=True)
+    return [out.detach(), *(g for g in gradients if g is not None)]

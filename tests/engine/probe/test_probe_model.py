@@ -1,0 +1,531 @@
+"""Examining one's own model finds what would not come back, and where, and nothing else."""
+
+import math
+import random
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from project.models.recurrent import Recurrent
+from seedbed import determinism, rng
+from seedbed.errors import InputError
+from seedbed.operations.refusals import Place
+from seedbed.operations.tracing import Event, differing, hashes, traced
+from seedbed.probe.examine import Remark, examine
+from seedbed.probe.randomness import Lookout, entropy_noted, held_generators
+
+ROOT = Path(__file__).resolve().parents[3]
+SHARED = np.random.default_rng(0)
+
+
+class Honest(torch.utils.data.Dataset):
+    """Sixteen images of 4 x 4 with noise from keyed generators."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.rand(1, 4, 4) + self.noise() + rng.generator().random(), index % 3
+
+    def noise(self) -> float:
+        return random.random() + np.random.random()
+
+
+class OwnGenerator(Honest):
+    def __init__(self) -> None:
+        self.transform = [np.random.RandomState(0)]
+
+    def noise(self) -> float:
+        return float(self.transform[0].random_sample())
+
+
+class Unseeded(Honest):
+    def noise(self) -> float:
+        return float(np.random.default_rng().random())
+
+
+class SeededByIndex(Honest):
+    """A generator of its own for each sample, which has the same numbers every time."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        own = np.random.RandomState(
+            index,
+        )
+        return torch.rand(1, 4, 4) + own.random_sample(), index % 3
+
+
+class Unfixed(Honest):
+    """A generator that somebody forgot to seed."""
+
+    seed = None
+
+    def noise(self) -> float:
+        return float(np.random.RandomState(self.seed).random_sample())
+
+
+class SharedGenerator(Honest):
+    def noise(self) -> float:
+        return float(SHARED.random())
+
+
+class DrawsInFetch(Honest):
+    def __init__(self) -> None:
+        self.scale = np.random.random()  # and when it is built
+
+    def fetch(self, ids: np.ndarray, draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
+        return torch.ones(len(ids), 1, 4, 4) * np.random.random(), torch.from_numpy(ids % 3)
+
+
+class Net(nn.Module):
+    """Two layers with dropout between them, and a place for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(), self.middle())
+        self.head = nn.Linear(8, 3)
+
+    def middle(self) -> nn.Module:
+        return nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+class Unpooling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pooled, indices = F.max_pool1d(x[:, None], 2, return_indices=True)
+        return F.max_unpool1d(pooled, indices, 2)[:, 0]
+
+
+class Refused(Net):
+    def middle(self) -> nn.Module:
+        return Unpooling()
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()
+        self.generator.manual_seed(secrets.randbits(60))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(x.shape, generator=self.generator)
+
+
+class Noisy(Net):
+    def middle(self) -> nn.Module:
+        return Noise()
+
+
+class Outside(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.from_numpy(np.random.default_rng().random(8)).float()
+
+
+class FromOutside(Net):
+    def middle(self) -> nn.Module:
+        return Outside()
+
+
+class RandomStart(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.constant_(self.head.bias, secrets.randbits(20))
+
+
+class Forking(torch.autograd.Function):
+    """Does nothing; its gradient is another one each time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient + torch.rand(
+            1, generator=torch.Generator().manual_seed(secrets.randbits(60))
+        )
+
+
+class ForkingLayer(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Forking.apply(x)
+
+
+class OtherGradient(Net):
+    def middle(self) -> nn.Module:
+        return ForkingLayer()
+
+
+@pytest.fixture(autouse=True)
+def _flags() -> Iterator[None]:
+    before = determinism.in_force()
+    yield
+    determinism.apply(before)
+
+
+def settings(
+    model: type = Net, data: type = Honest, level: str = "strict", seeding: bool = True
+) -> dict[str, Any]:
+    spec = OmegaConf.to_container(OmegaConf.load(ROOT / f"configs/determinism/{level}.yaml"))
+    # This process has started already, with an environment and threads of its own.
+    spec |= {"env": {}, "interop_threads": None, "threads": 1, "seeding": seeding}
+    here = {"_target_": f"{__name__}.{data.__name__}"}
+    return {
+        "seed": 0,
+        "seeds": dict.fromkeys(rng.STREAMS, 0),
+        "determinism": spec,
+        "trainer": {
+            "device": "cpu", "compile": False, "precision": "float32", "gradient_clip_norm": 1.0,
+            "processes": 1, "shards": 1,
+        },
+        "data": {
+            "batch_size": 4, "task": {"name": "classification"}, "train": here, "validation": here,
+        },
+        "model": {"name": "net", "_target_": f"{__name__}.{model.__name__}"},
+        "optimizer": {"name": "adamw", "_target_": "torch.optim.AdamW", "lr": 0.01},
+        "trusted_packages": [__name__, "torch.optim"],
+    }  # fmt: skip
+
+
+def found(remarks: list[Remark]) -> list[tuple[str, str, str]]:
+    return [(remark.where, remark.phase, remark.what) for remark in remarks]
+
+
+@pytest.mark.parametrize("level", ["strict", "seeded", "fast"])
+def test_an_honest_configuration_gets_no_remark(level: str) -> None:
+    """Keyed draws from four generators, in data and model, are no reason for a remark."""
+    assert examine(settings(level=level)) == []
+
+
+@pytest.mark.parametrize("level", ["strict", "fast"])
+def test_a_refused_operation_is_named_with_its_module_and_line(level: str) -> None:
+    """What strict would refuse is found at every level, with what to use instead."""
+    (remark,) = examine(settings(Refused, level=level))
+
+    assert found([remark]) == [("body.3", "forward", "aten.max_unpool2d.default")]
+    assert "raises under strict: max_unpooling2d_forward_out" in remark.says
+    assert "use torch.zeros" in remark.says
+    assert remark.line.startswith(f"{__file__}:")
+
+
+def test_a_generator_of_ones_own_in_a_model_is_found() -> None:
+    """The operation that draws from it, the generator, and the entropy behind its seed."""
+    remarks = examine(settings(Noisy))
+
+    assert ("body.3", "forward", "aten.rand.generator") in found(remarks)
+    assert ("model", "step", "model.body.3.generator") in found(remarks)
+    says = {remark.says for remark in remarks if remark.what == "aten.rand.generator"}
+    assert "gives other bits for the same inputs" in says
+
+
+def test_what_comes_in_from_outside_is_named_where_it_comes_in() -> None:
+    """A NumPy draw in a model has no operation of its own; the one that takes it is named."""
+    remarks = examine(settings(FromOutside))
+
+    (first,) = [r for r in remarks if r.says.startswith("gets other bits, which no operation made")]
+    assert (first.where, first.phase) == ("body.3", "forward")
+    assert first.line.startswith(f"{__file__}:")
+    assert any(__file__ in remark.what for remark in remarks if remark.phase == "step")
+
+
+def test_a_backward_pass_is_placed_in_the_module_of_its_forward_pass() -> None:
+    """Another gradient each time is found in the layer whose gradient it is."""
+    remarks = examine(settings(OtherGradient))
+
+    assert ("body.3", "backward", "aten.rand.generator") in found(remarks)
+
+
+def test_weights_that_start_otherwise_are_found() -> None:
+    """Initial weights that do not come from the init stream are named, and only those."""
+    remarks = examine(settings(RandomStart))
+
+    says = "starts with other values"
+    assert [r.what for r in remarks if r.says == says] == ["head.bias"]
+    assert not any("aten" in remark.what for remark in remarks)
+
+
+@pytest.mark.parametrize(
+    ("data", "drawn"),
+    [
+        (OwnGenerator, "data.train.dataset.transform[0]"),
+        (SharedGenerator, f"{__name__}.SHARED"),
+        (Unseeded, "the operating system's entropy"),
+        (Unfixed, "the operating system's entropy"),
+    ],
+)
+def test_randomness_outside_the_streams_is_found_in_data(data: type, drawn: str) -> None:
+    """A generator that moved without being keyed is named by where it is held."""
+    remarks = examine(settings(data=data))
+
+    assert any(r.where == "data.train" and r.what.startswith(drawn) for r in remarks)
+
+
+def test_a_generator_seeded_by_the_sample_gets_no_remark() -> None:
+    """NumPy reads entropy for RandomState(index), too, and drops it."""
+    assert examine(settings(data=SeededByIndex)) == []
+
+
+@pytest.mark.parametrize(
+    ("draw", "noted"),
+    [
+        (lambda: np.random.RandomState(3), 0),
+        (lambda: np.random.RandomState(seed=int("3")), 0),
+        (lambda: np.random.RandomState(), 1),
+        (lambda: np.random.RandomState(None), 1),
+        (lambda: np.random.default_rng(), 1),
+        (lambda: np.random.default_rng(None), 1),
+        (lambda: secrets.token_bytes(4), 1),
+    ],
+)
+def test_only_entropy_that_is_used_is_noted(draw: Callable[[], object], noted: int) -> None:
+    """Whether a call got a seed decides, not whether it read entropy."""
+    with entropy_noted() as lines:
+        draw()
+    assert len(lines) == noted
+
+
+def test_draws_of_whole_batches_and_when_data_is_built_are_keyed() -> None:
+    """They come from a stream; without seeding they do not, and are found."""
+    assert examine(settings(data=DrawsInFetch)) == []
+    remarks = examine(settings(data=DrawsInFetch, seeding=False))
+    places = {("data", "building", "numpy.random"), ("data.train", "loading", "numpy.random")}
+    assert places <= set(found(remarks))
+
+
+def test_batches_that_differ_are_found_once_and_not_again_in_operations() -> None:
+    """The same samples with other contents are the data's fault alone."""
+    remarks = examine(settings(data=Unseeded))
+
+    assert [r.what for r in remarks if "same sample ids" in r.says] == ["batch"]
+    assert {r.where for r in remarks} == {"data.train"}
+
+
+def test_without_seeding_all_that_is_drawn_is_found() -> None:
+    """determinism.seeding=false leaves the generators to themselves, and dropout shows it."""
+    remarks = examine(settings(seeding=False))
+
+    assert ("model", "step", "torch") in found(remarks)
+    assert ("body.2", "forward") in [(where, phase) for where, phase, _ in found(remarks)]
+
+
+EVENT = Event(Place("a", "", "forward"), "aten.mm", (1,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "says"),
+    [
+        ([EVENT], [EVENT], []),
+        ([EVENT], [replace(EVENT, outputs=(3,))], ["gives other bits"]),
+        ([EVENT], [replace(EVENT, inputs=(0,), outputs=(3,))], ["gets other bits"]),
+        ([EVENT], [replace(EVENT, inputs=(0,))], []),
+        (
+            [EVENT, EVENT],
+            [replace(EVENT, outputs=(3,)), replace(EVENT, inputs=(3,), outputs=(4,))],
+            ["gives other bits"],
+        ),
+        ([EVENT, EVENT], [EVENT], ["runs in one run of the step only"]),
+        ([EVENT], [replace(EVENT, operation="aten.add")], ["another operation, aten.mm"]),
+    ],
+)
+def test_the_first_to_part_is_blamed(
+    first: list[Event], again: list[Event], says: list[str]
+) -> None:
+    """An operation that passes on other bits is not blamed for them, except the first one."""
+    said = [text for _, text in differing(first, again)]
+
+    assert [b for a, b in zip(said, says, strict=True) if not a.startswith(b)] == []
+
+
+def test_the_global_generators_are_nobodys_own() -> None:
+    """The search finds generators that objects hold, and leaves out those that are keyed."""
+
+    class Holder:
+        own = None
+
+        def __init__(self) -> None:
+            self.parts = {"x": (np.random.default_rng(0), torch.default_generator)}
+            self.draw = lambda: SHARED.random()
+
+    assert set(held_generators({"data": Holder()})) == {
+        "data.parts['x'][0]",
+        f"{__name__}.SHARED",
+    }
+
+
+def test_a_closure_may_hold_anything() -> None:
+    """Arrays and tensors, which are neither true nor false, and names without a value yet."""
+    array, tensor, own = np.ones(2), torch.ones(2), np.random.default_rng(0)
+
+    def function() -> object:
+        return array, tensor, own, later
+
+    found = held_generators({"data": function})
+    later = None
+
+    assert found == {"data": own}
+
+
+def test_a_generator_without_a_state_is_left_to_the_watch_on_entropy() -> None:
+    """SystemRandom has nothing to compare; what it draws is found where the system gives it."""
+    system = random.SystemRandom()
+    assert held_generators({"data": [system]}) == {}
+
+    with entropy_noted() as entropy:
+        lookout = Lookout(torch.device("cpu"), entropy)
+        lookout.watch({"data": [system]})
+        system.random()
+        drawn = lookout.drawn(keyed=True)
+
+    assert [name.startswith("the operating system's entropy") for name in drawn] == [True]
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_sparse_gradients_are_traced_like_others(sparse: bool) -> None:
+    """They lie in parts, and are looked into all the same: other gradients, other hashes."""
+    embedding = nn.Embedding(5, 3, sparse=sparse)
+    optimizer = torch.optim.SGD(embedding.parameters(), 0.1)
+    with traced(embedding, optimizer) as events:
+        embedding(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+
+    assert any("weight" in event.names for event in events)
+    assert {"forward", "backward", "update"} <= {event.place.phase for event in events}
+    assert hashes([embedding.weight.grad]) != hashes([2 * embedding.weight.grad])
+
+
+def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
+    """Parts of it are never written; twin: other sequences are seen."""
+
+    def trace(dirt: float, value: float) -> list[Event]:
+        torch.manual_seed(0)
+        model = Recurrent((100, 2), 1, "lstm", 64, 1, 0.0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        torch.full((6_300_000,), dirt)  # of the workspace's size
+        with traced(model, optimizer) as events:
+            model(torch.full((64, 100, 2), value)).sum().backward()
+        return events
+
+    first, second = trace(1e30, 0.5), trace(math.nan, 0.5)
+    assert any("mkldnn_rnn_layer_backward" in event.operation for event in first)
+    assert first == second != trace(math.nan, 0.25)
+
+
+def test_conjugates_are_hashed_as_what_they_stand_for() -> None:
+    """A view that only says that it is conjugated or negated has the bits of one that is."""
+    x = torch.tensor([1 + 2j, 3 - 1j])
+
+    assert hashes([x.conj()]) == hashes([x.conj().resolve_conj()]) != hashes([x])
+    assert hashes([x.conj().imag]) == hashes([-x.imag])
+
+
+class ExtraState(Net):
+    def get_extra_state(self) -> object:
+        return {"version": 1}
+
+    def set_extra_state(self, state: object) -> None:
+        assert state == {"version": 1}
+
+
+class Lazy(Net):
+    def middle(self) -> nn.Module:
+        return nn.LazyLinear(8)
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Fourier(Net):
+    def middle(self) -> nn.Module:
+        return Calls(lambda x: torch.fft.ifft(torch.fft.fft(x).conj()).real)
+
+
+class Nested(Net):
+    def middle(self) -> nn.Module:
+        return Calls(lambda x: torch.nested.nested_tensor(list(x)).to_padded_tensor(0.0) + x)
+
+
+class Quantized(Net):
+    def middle(self) -> nn.Module:
+        return Calls(
+            lambda x: x + torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.qint8).dequantize()
+        )
+
+
+class Shapeless(Net):
+    def middle(self) -> nn.Module:
+        return Calls(lambda x: x * torch.ones(8, device="meta").numel())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", [ExtraState, Lazy, Fourier, Nested, Quantized, Shapeless])
+def test_any_kind_of_tensor_and_state_can_be_examined(model: type) -> None:
+    """What is no plain tensor ends in no traceback, and honest models get no remark."""
+    assert examine(settings(model)) == []
+
+
+class RefusedInLoading(Honest):
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        shuffled = torch.zeros(16).put_(torch.arange(16), torch.rand(16))
+        return shuffled.view(1, 4, 4), index % 3
+
+
+def test_what_is_refused_in_loading_is_named() -> None:
+    """A transform that strict would stop at is one remark, not the end of the examination."""
+    (remark,) = examine(settings(data=RefusedInLoading))
+
+    assert (remark.where, remark.phase) == ("data.train", "loading")
+    assert remark.says.startswith("raises under strict: put_ does not have a deterministic")
+
+
+class GrowsAnew(Net):
+    built = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        GrowsAnew.built += 1
+        for index in range(GrowsAnew.built):
+            self.add_module(f"more_{index}", nn.Linear(2, 2))
+
+
+def test_a_model_that_is_another_one_each_time_is_refused_in_one_line() -> None:
+    """Nothing of two models can be compared; the line says what one of them lacks."""
+    with pytest.raises(InputError, match=r"model: expected the same parameters .*more_1") as caught:
+        examine(settings(GrowsAnew))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_examines_the_configuration_that_train_would_make() -> None:
+    """Overrides are composed as by train.py; an honest model exits with 0."""
+    done = script("model=cnn", "data.batch_size=8")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all operations came back, all randomness was keyed" in done.stdout
+
+
+def test_the_command_says_no() -> None:
+    """Something found is exit status 1; a key that does not exist is 2."""
+    assert script("model=cnn", "data.batch_size=8", "determinism.seeding=false").returncode == 1
+    assert script("no_such=1").returncode == 2
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "probe_ops.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -1,0 +1,286 @@
+"""Records: what is written is whole, what is damaged is noticed, one process works on a run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seedbed import record
+from seedbed.errors import InputError
+from seedbed.record import untrusted
+
+FIELDS = ("step", "loss")
+
+
+def rows(*steps: int) -> list[dict[str, object]]:
+    return [{"step": step, "loss": repr(1 / step)} for step in steps]
+
+
+def written(path: Path, steps: int) -> int:
+    table = record.Table(path, FIELDS)
+    table.append(rows(*range(1, steps + 1)))
+    length = table.sync()
+    table.close()
+    return length
+
+
+def test_a_table_reads_as_it_was_written(tmp_path: Path) -> None:
+    """Floats at full precision; missing fields are empty."""
+    written(tmp_path / "t.csv", 3)
+    found = list(untrusted.read_rows(tmp_path / "t.csv", FIELDS))
+    assert [int(row["step"]) for row in found] == [1, 2, 3]
+    assert [float(row["loss"]) for row in found] == [1.0, 1 / 2, 1 / 3]
+    table = record.Table(tmp_path / "u.csv", FIELDS)
+    table.append([{"step": 1}])
+    table.close()
+    assert list(untrusted.read_rows(tmp_path / "u.csv", FIELDS)) == [{"step": "1", "loss": ""}]
+
+
+def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Path) -> None:
+    """What a killed process wrote after its checkpoint is gone, also half a line."""
+    written(tmp_path / "whole.csv", 5)
+    length = written(tmp_path / "cut.csv", 3)
+    with open(tmp_path / "cut.csv", "a") as file:
+        file.write("4,0.25\n5,0.1999")
+    table = record.Table(tmp_path / "cut.csv", FIELDS, length)
+    table.append(rows(4, 5))
+    table.close()
+    assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def test_a_table_that_was_shortened_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """Truncating to a longer length would fill it with zeros."""
+    length = written(tmp_path / "t.csv", 3)
+    os.truncate(tmp_path / "t.csv", length - 1)
+    with pytest.raises(InputError, match=f"expected at least {length} bytes, got {length - 1}"):
+        record.Table(tmp_path / "t.csv", FIELDS, length)
+    assert (tmp_path / "t.csv").stat().st_size == length - 1
+    with pytest.raises(InputError, match=f"expected at least {length} bytes, got 0"):
+        record.require_bytes(tmp_path / "none.csv", length)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["step,loss\n1,0.5\n2,0.2", "step,loss\n1,0.5\n2\n", "step,loss\n1,2,3\n", "loss,step\n1,2\n"],
+)
+def test_a_damaged_table_is_refused(content: str, tmp_path: Path) -> None:
+    """A line that is cut off, a column too few or too many, other columns."""
+    (tmp_path / "t.csv").write_text(content)
+    with pytest.raises(InputError, match="expected"):
+        list(untrusted.read_rows(tmp_path / "t.csv", FIELDS))
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fills up in the middle leaves the old content and nothing else."""
+    path = tmp_path / "summary.json"
+    record.write_json(path, {"a": 1})
+
+    def full(_descriptor: int) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            record.write_json(path, {"a": 2})
+    assert record.read_json(path) == {"a": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
+
+
+LOCKED = "from pathlib import Path; from seedbed import record\nwith record.lock(Path('.')): "
+
+
+def works_on(folder: Path) -> bool:
+    """Say whether another process could work on a run now."""
+    code = LOCKED + "pass"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 or "one that is still alive" in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def test_one_process_works_on_a_run(tmp_path: Path) -> None:
+    """The lock goes with the process, however it ends; twin: without it another gets in."""
+    code = LOCKED + "print('locked', flush=True); input()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "locked\n"
+    assert not works_on(tmp_path)
+    process.kill()
+    process.communicate()
+    assert works_on(tmp_path)
+
+
+def test_reading_the_folder_keeps_the_lock(tmp_path: Path) -> None:
+    """A logger that archives the run folder opens and closes .lock in the same process."""
+    code = LOCKED + "shutil.make_archive('../all', 'tar'); print('read', flush=True); input()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import shutil; " + code],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "read\n"
+    assert not works_on(tmp_path)
+    process.communicate("\n")
+    assert works_on(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_killed_run_is_free_although_a_loader_worker_lives_on(
+    method: str, tmp_path: Path
+) -> None:
+    """However it was started: workers, and what serves them, do not keep the lock."""
+    code = (
+        "import multiprocessing, os, sys, time; from pathlib import Path\n"
+        "from seedbed import record\n"
+        "def work(pid):\n    pid.value = os.getpid(); time.sleep(60)\n"
+        "if __name__ == '__main__':\n"
+        "    with record.lock(Path('.')):\n"
+        f"        context = multiprocessing.get_context('{method}')\n"
+        "        pid = context.Value('i')\n"
+        "        context.Process(target=work, args=[pid]).start()\n"
+        "        while not pid.value: time.sleep(0.01)\n"
+        "        print(pid.value, flush=True); time.sleep(60)\n"
+    )
+    (tmp_path / "program.py").write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    assert not works_on(tmp_path)
+    process.kill()
+    process.wait()
+    try:
+        assert works_on(tmp_path)
+        os.kill(child, 0)  # raises if it did not live on
+    finally:
+        os.kill(child, 9)
+        process.stdout.close()
+
+
+def test_a_run_folder_in_its_place_is_told_from_one_that_is_not(tmp_path: Path) -> None:
+    """Moved away, or another is in its place; negative control: back again, and one not held."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with record.lock(folder):
+        record.require_in_place(folder)
+        folder.rename(tmp_path / "moved")
+        for _ in range(2):
+            with pytest.raises(InputError, match="moved or deleted"):
+                record.require_in_place(folder)
+            folder.mkdir(exist_ok=True)
+            (folder / ".lock").touch()
+        shutil.rmtree(folder)
+        (tmp_path / "moved").rename(folder)
+        record.require_in_place(folder)
+    record.require_in_place(tmp_path / "nobody's")
+
+
+def test_a_child_that_outlives_the_process_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """Loader workers that were forked live on for seconds when the training process is killed."""
+    code = LOCKED + "import os, time; os.fork() or (print(os.getpid(), flush=True), time.sleep(30))"
+    code += "; os._exit(0)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    assert process.wait() == 0
+    try:
+        assert works_on(tmp_path)
+        os.kill(child, 0)  # raises if it did not live on
+    finally:
+        os.kill(child, 9)
+        process.stdout.close()
+
+
+def run_folder(folder: Path, summary: object = None) -> Path:
+    folder.mkdir()
+    (folder / "config.yaml").write_text("seed: 0\n")
+    (folder / "summary.json").write_text(json.dumps(summary or {"format_version": 1}))
+    return folder
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    """No folder, a folder without a record; twin: a run is not refused."""
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(InputError, match="expected a run folder"):
+            record.require_run(folder)
+    run = run_folder(tmp_path / "run")
+    assert record.require_run(run) == run
+
+
+def test_a_record_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    """The line says what can read it."""
+    run = run_folder(tmp_path / "run", {"format_version": record.FORMAT_VERSION + 1})
+    with pytest.raises(InputError, match="the version of Seedbed that wrote it"):
+        record.require_run(run)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 1', "\x00"])
+def test_damaged_json_is_refused(content: str, tmp_path: Path) -> None:
+    """Cut off, or something else altogether."""
+    (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(InputError, match=r"summary\.json: expected"):
+        record.read_json(tmp_path / "summary.json")
+
+
+@pytest.mark.parametrize(
+    "content", [b"a: [1,", b"- 1\n", b"\xff\xfe\xff", b"a: ${b", b"a: &a [*a]"]
+)
+def test_a_damaged_configuration_is_refused(content: bytes, tmp_path: Path) -> None:
+    """Cut off, a list, no text."""
+    (tmp_path / "config.yaml").write_bytes(content)
+    with pytest.raises(InputError, match=r"config\.yaml: expected"):
+        record.read_config(tmp_path)
+
+
+@given(
+    st.recursive(
+        st.integers() | st.text(max_size=3),
+        lambda inner: st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3),
+        max_leaves=4,
+    ).filter(lambda tree: isinstance(tree, dict))
+)
+def test_flattened_leaves_are_where_their_paths_say(tree: dict[str, object]) -> None:
+    """Every leaf is there once, and nothing else."""
+    flat = record.flatten(tree)
+    for path, leaf in flat.items():
+        found: object = tree
+        for name in path.split("."):
+            assert isinstance(found, dict)
+            found = found[name]
+        assert found == leaf
+
+    def leaves(value: object) -> int:
+        return sum(map(leaves, value.values())) if isinstance(value, dict) else 1
+
+    assert len(flat) == leaves(tree)
+
+
+def test_a_json_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    """A made-up record gets a line, not a traceback; twin: one that is nested a little is read."""
+    path = tmp_path / "environment.json"
+    path.write_text('{"a": ' + "[" * 100_000)
+    with pytest.raises(InputError, match="expected JSON, got"):
+        record.read_json(path)
+    path.write_text('{"a": [[]]}')
+    assert record.read_json(path) == {"a": [[]]}

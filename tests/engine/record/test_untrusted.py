@@ -1,0 +1,509 @@
+"""Nothing of a stranger's record acts; each attack has a control that leaves a trace."""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from project.data.mnist import MNIST
+from seedbed import compare, config, errors, launch, offline, record
+from seedbed.compare import causes
+from seedbed.config import build
+from seedbed.errors import InputError
+from seedbed.launch import resume
+from seedbed.record import source, untrusted
+from seedbed.sweeps import groups, resume_sweep
+from seedbed.sweeps import plan as sweep_plan
+from tests.fake_runs import write_run
+from tests.running import ROOT
+
+FIELDS = ("step", "loss")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run folder that says it trained."""
+    return write_run(tmp_path / "run")
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Path:
+    """Return a file that exists once code of a record was executed."""
+    return tmp_path / "canary"
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[str]]]:
+    """Return the address of a server on this machine, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}", asked
+        found.shutdown()
+
+
+# Reading: limits, and nothing that is resolved.
+
+
+def bomb(levels: int) -> str:
+    lines = ["a0: &a0 [x, x, x]"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+def test_aliases_are_refused_before_they_multiply(tmp_path: Path) -> None:
+    """Each level holds three times as much; control: a few levels do, where they are read."""
+    path = tmp_path / "config.yaml"
+    assert str(yaml.safe_load(bomb(6))["a5"]).count("x") == 3**6
+    path.write_text(bomb(200))
+    for read in (record.read_config, untrusted.read_yaml):
+        with pytest.raises(InputError, match="expected YAML, got an alias or a tag in line 2"):
+            read(path)
+    path.write_text("a: [x, x, x]\n")
+    assert record.read_config(path).a == ["x"] * 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["a: !!python/object/apply:os.getcwd []", "a: !!binary aGk=", "a: " + "[" * 40 + "]" * 40,
+     "a: [" + "1, " * 30_000 + "1]", "a: 0x" + "f" * 5000, "a: " + ":".join(["1"] * 3000)],
+)  # fmt: skip
+def test_yaml_beyond_the_limits_is_refused(content: str, tmp_path: Path) -> None:
+    """Tags, depth, the number of values, integers that cannot be printed; control: near them."""
+    path = tmp_path / "config.yaml"
+    path.write_text(content)
+    with pytest.raises(InputError, match="expected YAML, got"):
+        record.read_config(path)
+    path.write_text("a: " + "[" * 20 + "]" * 20 + "\nb: [" + "1, " * 10_000 + f"1]\nc: {2**63}")
+    assert len(record.read_config(path).b) == 10_001
+
+
+@pytest.mark.parametrize("value", ["${oc.env:CANARY}", "x-${oc.env:CANARY}", "${seed}", "???"])
+def test_no_interpolation_of_a_record_is_resolved(
+    value: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable of whoever reads would go with it; control: OmegaConf resolves the same file."""
+    monkeypatch.setenv("CANARY", "hunter2")
+    path = run / "config.yaml"
+    path.write_text(path.read_text() + f"data_root: '{value}'\n")
+    with pytest.raises(InputError, match="where a record has a value") as refused:
+        compare.read(run)
+    assert "hunter2" not in str(refused.value)
+    path.write_text("root: ${oc.env:CANARY}\n")
+    assert OmegaConf.load(path).root == "hunter2"
+    plan = untrusted.read_config(path, resolved=False)
+    assert OmegaConf.to_container(plan) == {"root": "${oc.env:CANARY}"}
+
+
+def test_json_that_is_nested_deeply_is_refused(run: Path) -> None:
+    """In one line, also where Python's parser bears it; control: a little deep is read."""
+    path = run / "environment.json"
+    for depth, number in ((900, "1"), (100_000, "1"), (1, "9" * 100)):
+        path.write_text('{"a": ' * depth + number + "}" * depth)
+        with pytest.raises(InputError, match="expected JSON, got"):
+            compare.read(run)
+    path.write_text('{"a": ' * 20 + "1" + "}" * 20)
+    assert list(record.flatten(record.read_json(path)).values()) == [1]
+
+
+@pytest.mark.parametrize("line", ["1," + "9" * 200_000, "1,2,3", "1", ""])
+def test_a_line_of_a_table_that_is_no_row_is_refused(line: str, tmp_path: Path) -> None:
+    """Too long, or with other columns."""
+    (tmp_path / "t.csv").write_text(f"step,loss\n{line}\n" * 2)
+    with pytest.raises(InputError, match=r"expected (2 columns|the columns)"):
+        list(untrusted.read_rows(tmp_path / "t.csv", FIELDS))
+
+
+def test_a_large_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a million steps are a long run and no attack; control: the limit is one of rows."""
+    path = tmp_path / "t.csv"
+    path.write_text("step,loss\n" + "".join(f"{step},0.5\n" for step in range(500_000)))
+    assert sum(1 for _ in untrusted.read_rows(path, FIELDS)) == 500_000
+    monkeypatch.setattr(untrusted, "MAX_ROWS", 499_999)
+    with pytest.raises(InputError, match="expected at most 499,999 rows"):
+        sum(1 for _ in untrusted.read_rows(path, FIELDS))
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "environment.json", "metrics.csv", "source.patch"])
+def test_what_never_ends_is_not_read(name: str, run: Path) -> None:
+    """A pipe, a device, a file with room for a hundred terabytes; control: the same as a file."""
+    (run / "environment.json").write_text("{}")
+    (run / "source.patch").write_text("")
+    (run / "fingerprints.csv").write_text(",".join(record.FINGERPRINT_FIELDS) + "\n")
+    compare.read(run)
+    path = run / name
+    path.unlink()
+    os.mkfifo(path)
+    if name != "source.patch":  # which is not there, then
+        with pytest.raises(InputError):
+            compare.read(run)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    if name != "source.patch":
+        with pytest.raises(InputError):
+            compare.read(run)
+    path.unlink()
+    path.touch()
+    os.truncate(path, 1 << 42)
+    with pytest.raises(InputError, match=r"expected at most [\d,]+ bytes, got 4,398"):
+        compare.read(run)
+
+
+def test_a_patch_of_headers_alone_is_read() -> None:
+    """A hundred thousand of them, some without a name; control: a name is found."""
+    patch = b"diff --git \n" * 100_000 + b"diff --git a/x b/x\nindex 00..12\n"
+    assert set(compare.patched_files(patch)) == {"", "x"}
+    assert source.patched_files(patch) == {"x": "12"}
+
+
+def test_links_that_go_round_are_not_followed(tmp_path: Path) -> None:
+    """Two of them make 2**40 paths; control: a run that is linked to is read."""
+    write_run(tmp_path / "elsewhere")
+    sweep = tmp_path / "sweep"
+    (report / "sub").mkdir(parents=True)
+    for name in ("a", "b"):
+        (report / "sub" / name).symlink_to(report)
+    (report / "0").symlink_to(tmp_path / "elsewhere")
+    assert [run.name for run in groups.read(report).runs] == ["0"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["seed=range(0,1000000000)"], ["seed=shuffle(range(0,1000000000))"], ["a=range(0,1,1e-9)"],
+     ["seed=range(0,5,0)"], [f"{key}=range(0,100)" for key in "abcd"], ["a=" + "[" * 5000],
+     ["a=" + "1," * 20_000 + "1"]],
+)  # fmt: skip
+def test_jobs_beyond_number_are_not_enumerated(words: list[str], tmp_path: Path) -> None:
+    """Counted without making them; control: as many as people start are."""
+    with pytest.raises(InputError, match="expected a sweep of at most 10,000 jobs"):
+        sweep_plan.require_countable(tmp_path, words)
+    assert sweep_plan._product(words) == []
+    few = ["seed=range(0,10)", "model=cnn,lstm", "x=choice(1,2,3)", "trainer.max_steps=3"]
+    sweep_plan.require_countable(tmp_path, few)
+    assert len(sweep_plan._product(few)) == 60
+
+
+# Printing: what a terminal would act on.
+
+
+def test_control_characters_of_a_record_are_escaped(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In keys, values, names of runs and errors; control: they are in the record, as read."""
+    evil = "\x1b]0;title\x07\u202e\ud800\x9b1m"
+    changes = [causes.Change("configuration", f"model.{evil}\n  forged", evil, "b")]
+    shown = "\n".join(causes.table(changes))
+    assert evil in changes[0].key
+    folder = tmp_path / "sweep"
+    write_run(folder / "0\x1b[31m", status="failed", error="\x1b[2J")
+    found = groups.read(folder).runs[0]
+    assert "\x1b[2J" in found.problem
+    shown += errors.printable(found.problem) + found.name
+
+    def main() -> int:
+        raise InputError(evil)
+
+    assert errors.exit_status(main) == 2
+    shown += capsys.readouterr().err
+    assert not set(shown) & set(evil) - set("]0;title1m")
+    assert len(shown.splitlines()) == 2
+    shown.encode()
+
+
+# Executing: classes, the current folder, environment variables.
+
+
+def lying(root: Path, canary: Path) -> None:
+    """Write a pickle that creates the canary when it is loaded."""
+
+    class Lying:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (canary,))
+
+    (root / "x.pickle").write_bytes(pickle.dumps(Lying()))
+
+
+def unpickling(root: Path) -> dict[str, Any]:
+    """Return the data set of a configuration that loads each pickle below a folder."""
+    pipes = "torch.utils.data.datapipes.iter"
+    files = {"_target_": f"{pipes}.filelister.FileListerIterDataPipe", "root": str(root)}
+    opened = {"_target_": f"{pipes}.fileopener.FileOpenerIterDataPipe", "datapipe": files,
+              "mode": "rb"}  # fmt: skip
+    decoded = {"_target_": f"{pipes}.routeddecoder.RoutedDecoderIterDataPipe", "datapipe": opened}
+    return {"_target_": "torch.utils.data.ConcatDataset", "datasets": decoded}
+
+
+def test_the_packages_that_are_trusted_unpickle_no_files(tmp_path: Path, canary: Path) -> None:
+    """Of torch.utils.data a few classes are trusted; control: with the package, it happens."""
+    lying(tmp_path, canary)
+    ours = untrusted.read_config(ROOT / "configs" / "config.yaml", resolved=False).trusted_packages
+    with pytest.raises(InputError, match="expected a class defined in trusted_packages"):
+        build.build(unpickling(tmp_path), "data.train", ours)
+    assert not canary.exists()
+    build.build(unpickling(tmp_path), "data.train", ["torch.utils.data"])
+    assert canary.exists()
+
+
+def test_classes_can_be_trusted_by_name() -> None:
+    """The class and no other of its package."""
+    part = {"_target_": "torch.utils.data.Subset", "dataset": [3, 4], "indices": [1]}
+    assert build.build(part, "data.train", ["torch.utils.data.Subset"])[0] == 4
+    with pytest.raises(InputError):
+        build.build(part, "data.train", ["torch.utils.data.ConcatDataset"])
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["torchvision.datasets.LSUN", "seedbed.loggers.mlflow.MLflow", "project.data.mnist.load"],
+)
+def test_what_unpickles_sends_or_is_a_function_is_no_data_set(target: str) -> None:
+    """Although its package is trusted; control: a logger is one where loggers are."""
+    with pytest.raises(InputError, match="expected a class defined in trusted_packages"):
+        build.resolve(target, "data.train", ["torchvision.datasets", "seedbed"])
+    build.resolve("seedbed.loggers.mlflow.MLflow", "logger.mlflow", ["seedbed.loggers"])
+
+
+def test_what_is_not_trusted_is_not_imported(
+    tmp_path: Path, canary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing a module executes it; control: a module that is trusted."""
+    (tmp_path / "singing.py").write_text(f"open({str(canary)!r}, 'w')\ndef collate(batch): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError):
+        build.resolve("singing.collate", "data.collate", ["torch.nn"])
+    assert not canary.exists()
+    build.resolve("singing.collate", "data.collate", ["singing"])
+    assert canary.exists()
+
+
+def test_a_training_process_does_not_import_from_the_current_folder(
+    tmp_path: Path, canary: Path
+) -> None:
+    """Nor do its children, which inherit it; control: without the variable it does."""
+    (tmp_path / "omegaconf.py").write_text(f"open({str(canary)!r}, 'w')\nraise SystemExit\n")
+    environment = launch.training_environment(settings())
+    words = [sys.executable, "-m", "seedbed.worker", "nowhere"]
+    for variables, sings in ((environment, False), ({**environment, "PYTHONSAFEPATH": ""}, True)):
+        subprocess.run(words, cwd=tmp_path, env=variables, timeout=120, capture_output=True)
+        assert canary.exists() is sings
+
+
+def test_packages_beside_train_py_are_found_from_any_folder(tmp_path: Path) -> None:
+    """As they were when it was started in the checkout; control: not without the variable."""
+    environment = launch.training_environment(settings())
+    words = [sys.executable, "-c", "import tests.faults"]
+    for variables, status in ((environment, 0), ({**environment, "PYTHONPATH": ""}, 1)):
+        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, timeout=120)
+        assert done.returncode == status, done.stderr
+
+
+def test_the_environment_of_a_training_process_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computed once more in it, it is the same; torchrun's processes compare the two."""
+    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}/a")
+    first = launch.training_environment(settings())
+    assert first["PYTHONPATH"].split(os.pathsep) == ["/a", str(source.project_root())]
+    for name, value in first.items():
+        monkeypatch.setenv(name, value)
+    assert launch.training_environment(settings()) == first
+
+
+def settings(**env: Any) -> Any:
+    """Return what of a configuration decides on the environment."""
+    determinism = {"name": "x", "threads": 1, "env": env}
+    return OmegaConf.create({"determinism": determinism, "trainer": {"processes": 1}})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONINSPECT",
+     "PYTHONHOME", "PYTHONSAFEPATH", "BASH_ENV", "PATH", "OMP_TOOL_LIBRARIES", "HOME",
+     "TORCHINDUCTOR_CACHE_DIR", "TORCH_DEVICE_BACKEND_AUTOLOAD", "CUDA_INJECTION64_PATH",
+     "MKL_VERBOSE_OUTPUT_FILE", "NCCL_NET_PLUGIN", "GCONV_PATH", "SEEDBED_OFFLINE"],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["x", None])
+def test_a_record_sets_no_variables_that_no_preset_names(name: str, value: str | None) -> None:
+    """What loads code is not among those; control: what a preset names may have a value."""
+    with pytest.raises(InputError, match=f"configs/determinism names, got {name} in the record"):
+        launch.require_trusted(settings(**{name: value}), Path("run"))
+    launch.require_trusted(settings(MKL_CBWR="AVX2"), Path("run"))
+
+
+@pytest.mark.parametrize("seed", ["abc", "-1", "4294967296", "", "1 ", "9" * 5000])
+def test_a_hash_seed_that_python_does_not_start_with_is_refused(seed: str) -> None:
+    """Before it is started; control: those that it takes."""
+    rule = config.RULES["determinism.env.PYTHONHASHSEED"]
+    assert not rule.holds(seed)
+    assert all(map(rule.holds, ("0", 0, "4294967295", "random", None)))
+
+
+# Addresses, and places to write.
+
+
+def test_mirrors_and_folders_of_a_record_are_left_alone(
+    server: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data set says what it lacks, and creates nothing; control: it downloads otherwise."""
+    address, asked = server
+    where = {"root": str(tmp_path / "nowhere"), "mirrors": [address, "file:///etc"]}
+    monkeypatch.setenv(offline.VARIABLE, "1")
+    with pytest.raises(InputError, match=r"data\.root: expected train-images.* --online"):
+        MNIST(**where, split="train", seed=0, validation_samples=1)  # type: ignore[arg-type]
+    assert not asked
+    assert not (tmp_path / "nowhere").exists()
+    monkeypatch.delenv(offline.VARIABLE)
+    with pytest.raises(InputError, match=r"data\.mirrors: expected train-images"):
+        MNIST(**where, split="train", seed=0, validation_samples=1)  # type: ignore[arg-type]
+    assert asked
+
+
+def test_nothing_is_downloaded_for_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchvision is not asked to; control: the same key arrives elsewhere."""
+    name = "torchvision.datasets.FashionMNIST"
+    spec = {"_target_": name, "root": str(tmp_path / "nowhere"), "download": True}
+    monkeypatch.setenv(offline.VARIABLE, "1")
+    with pytest.raises(InputError, match="Dataset not found"):
+        build.build(spec, "data.train", [name])
+    assert not (tmp_path / "nowhere").exists()
+    monkeypatch.delenv(offline.VARIABLE)
+    call = build.prepare(spec, "data.train", [name])
+    assert call.keywords["download"] is True  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("act", ["urlopen('{}')", "socket.getaddrinfo('localhost', 80)"])
+def test_a_process_without_addresses_opens_none(act: str, server: tuple[str, list[str]]) -> None:
+    """Whatever class wants to; control: the same program without the variable."""
+    address, asked = server
+    code = (
+        "import socket\nfrom urllib.request import urlopen\nfrom urllib.error import HTTPError\n"
+        "from seedbed import offline\noffline.enforce()\n"
+        "a, b = socket.socketpair()\nsocket.socket(socket.AF_INET).bind(('127.0.0.1', 0))\n"
+        f"try: {act.format(address)}\nexcept HTTPError: pass\n"
+    )
+    for variables in (offline.variables(online=False), offline.variables(online=True)):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True,
+            text=True, timeout=120,
+        )  # fmt: skip
+        assert ("no address is opened for a record" in done.stderr) is bool(variables)
+        assert done.returncode == bool(variables)
+        if "urlopen" in act:
+            assert bool(asked) is not bool(variables)
+
+
+def test_loggers_of_a_record_send_nothing_unasked(tmp_path: Path) -> None:
+    """Other values than configs/logger has are to be named; control: those that it has."""
+    ours = OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / "logger" / "mlflow.yaml"))
+    key, address = "logger.mlflow.tracking_uri", "http://127.0.0.1"
+    recorded = OmegaConf.create({"logger": ours})
+    resume.require_our_loggers(recorded, tmp_path, resume.Request())
+    OmegaConf.update(recorded, key, address)
+    with pytest.raises(InputError, match=f"got {key}={address} in the record"):
+        resume.require_our_loggers(recorded, tmp_path, resume.Request())
+    resume.require_our_loggers(recorded, tmp_path, resume.Request({key: address}))
+    recorded = OmegaConf.create({"logger": {"own": {"_target_": "x"}}})
+    with pytest.raises(InputError, match=r"got logger\.own\._target_=x in the record"):
+        resume.require_our_loggers(recorded, tmp_path, resume.Request())
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "train.log", ".lock", "checkpoints", "new"])
+def test_links_out_of_a_run_are_not_written_through(name: str, run: Path, tmp_path: Path) -> None:
+    """Resuming would append to what they lead to; control: a table does, and inside it may."""
+    target = tmp_path / "precious"
+    target.write_text("mine\n")
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(target)
+    with pytest.raises(InputError, match=f"{name}: expected a file or folder of its own"):
+        resume.go_on(run, (), allow_changed=True)
+    assert target.read_text() == "mine\n"
+    record.Table(run / name, ("a",)).close()
+    assert target.read_text() == "a\n"
+    (run / name).unlink()
+    (run / name).symlink_to(run / "summary.json")
+    untrusted.require_no_way_out(run)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["hydra/sweeper=../../../stranger/evil", "hydra/launcher=../evil", "hydra/sweeper=/tmp/evil",
+     "hydra.sweep.subdir=../escaped/${hydra.job.num}", "hydra.sweep.subdir=/tmp/${hydra.job.num}",
+     "hydra.sweep.subdir=${oc.env:HOME}", "hydra.launcher.partition=${oc.env:TOKEN}",
+     "hydra.launcher.srun_args=[--prolog=/tmp/evil]", "hydra.launcher.ray.init.address=host:1",
+     "hydra.launcher.submitit_folder=x", "hydra.sweeper.params.trusted_packages=choice([os])",
+     "hydra.sweeper.params={trusted_packages: [os]}", "hydra.output_subdir=x"],
+)  # fmt: skip
+def test_words_for_hydra_that_lead_elsewhere_have_to_be_said_again(word: str) -> None:
+    """Control: choices of what is installed, numbers, spaces to search, names of folders."""
+    harmless = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=20",
+                "hydra.sweep.subdir=${hydra.job.num}", "hydra.launcher.timeout_min=60",
+                "hydra.sweeper.params.optimizer.lr=interval(1e-4,0.1)"]  # fmt: skip
+    assert resume_sweep._words({"task": [], "hydra": harmless}, []) == harmless
+    with pytest.raises(InputError, match="because it can name code"):
+        resume_sweep._words({"task": [], "hydra": [*harmless, word]}, [])
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["experiment=/tmp/evil", "experiment=a/../../evil", "experiment=a,/tmp/evil", "../x=y",
+     "experiment=[a, /b]", "data.mirrors=['http://h/${oc.env:TOKEN}']", "logger.wandb.mode=online",
+     "experiment=a\n../b", "+data={root: x}", "experiment=file:///x"],
+)  # fmt: skip
+def test_words_for_runs_that_lead_elsewhere_have_to_be_said_again(word: str) -> None:
+    """Control: options, also in subfolders, numbers, lists and what is deleted."""
+    harmless = ["experiment=mine/a", "model=cnn,lstm", "seed=range(0,3)", "logger=[mlflow,csv]",
+                "data.root=../data", "model=glob(*)", "~experiment", "++model.x=[1, 2]",
+                "objective=best_validation_accuracy"]  # fmt: skip
+    assert resume_sweep._words({"task": harmless, "hydra": []}, []) == harmless
+    with pytest.raises(InputError, match="because it can name code"):
+        resume_sweep._words({"task": [*harmless, word], "hydra": []}, [])
+
+
+def test_names_of_a_record_are_no_mathematics(tmp_path: Path) -> None:
+    r"""`$\frac$` is drawn as it stands; control: matplotlib cannot draw it as mathematics."""
+    from matplotlib.figure import Figure
+
+    from seedbed.sweeps import report
+
+    name = r"$\frac$" + "x" * 10_000
+    with pytest.raises(ValueError, match="frac"):
+        Figure(figsize=(1, 1)).text(0, 0, name).figure.savefig(io.BytesIO())
+    for number, model in enumerate((name, "cnn")):
+        write_run(tmp_path / "sweep" / str(number), model=f"'{model}'")
+    report.write(groups.read(tmp_path / "sweep"))
+    assert (tmp_path / "sweep" / "sweep.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("junk", [None, [], {}, "x", 1e999, -1, [{}], {"a": None}])
+def test_entries_of_another_type_give_no_traceback(junk: Any, run: Path, tmp_path: Path) -> None:
+    """A report or one line; control: with the entries as they were, a report."""
+    from seedbed.sweeps import report
+
+    path = run / "summary.json"
+    whole = json.loads(path.read_text())
+    assert "| mean" in report.write(groups.read(tmp_path))
+    for key in whole:
+        path.write_text(json.dumps(whole | {key: junk}))
+        with contextlib.suppress(InputError):
+            report.write(groups.read(tmp_path))

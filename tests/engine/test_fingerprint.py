@@ -1,0 +1,394 @@
+"""A fingerprint sees every bit and its place, and nothing else."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from seedbed import fingerprint
+from seedbed.record import RUNGS
+from seedbed.training import capture
+from tests.engine.test_rng import splitmix64
+
+ROW_WORDS, ROOM_WORDS = 2**10, 2**20
+MASK = 2**64 - 1
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.float8_e4m3fn),
+)
+# The same examples every time, and no limit on how long one takes on a busy machine.
+property_test = settings(max_examples=100, deadline=None, derandomize=True)
+BITS = st.binary(min_size=16, max_size=160).map(lambda b: b[: len(b) // 16 * 16])
+
+
+def of(*tensors: Tensor) -> int:
+    return int(fingerprint.of_tensors(tensors)) & MASK
+
+
+def from_bytes(content: bytes, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(dtype)
+
+
+def from_bits(*words: int) -> Tensor:
+    """Make float32 numbers of their bits."""
+    return from_bytes(struct.pack(f"<{len(words)}I", *words))
+
+
+def reference(content: bytes) -> int:
+    """Hash 32-bit words as the module's docstring says, in plain Python."""
+    words = struct.unpack(f"<{len(content) // 4}i", content)
+    rows = (words[i : i + ROW_WORDS] for i in range(0, len(words), ROW_WORDS))
+    hashes = (
+        sum(word * (splitmix64(0x5EEDBED, i) | 1) for i, word in enumerate(row)) for row in rows
+    )
+    terms = (row * (splitmix64(0xC0FFEE, i) | 1) for i, row in enumerate(hashes))
+    return (sum(terms) + len(words)) & MASK
+
+
+@property_test
+@given(BITS)
+def test_it_is_the_multilinear_hash(content: bytes) -> None:
+    """The hash is the one that is documented, as an independent implementation has it."""
+    assert of(from_bytes(content)) == reference(content)
+
+
+@property_test
+@given(BITS, st.data(), st.sampled_from(DTYPES))
+def test_one_flipped_bit_is_seen(content: bytes, data: st.DataObject, dtype: torch.dtype) -> None:
+    """Whichever bit of whichever dtype flips, the hash is another; flipped back, it is the same."""
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    flipped = bytearray(content)
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert of(from_bytes(content, dtype)) != of(from_bytes(bytes(flipped), dtype))
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert of(from_bytes(content, dtype)) == of(from_bytes(bytes(flipped), dtype))
+
+
+@property_test
+@given(BITS, BITS)
+def test_equal_hashes_mean_equal_bits(a: bytes, b: bytes) -> None:
+    """Of tensors of random bits, those with equal hashes have equal bits and lengths."""
+    assert (of(from_bytes(a)) == of(from_bytes(b))) == (a == b)
+
+
+@property_test
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=30), st.data())
+def test_position_is_seen(words: list[int], data: st.DataObject) -> None:
+    """Two swapped elements change the hash, unless they are equal; an XOR or a norm would not."""
+    i, j = (data.draw(st.integers(0, len(words) - 1)) for _ in range(2))
+    swapped = list(words)
+    swapped[i], swapped[j] = swapped[j], swapped[i]
+    assert (of(from_bits(*words)) == of(from_bits(*swapped))) == (words == swapped)
+
+
+@pytest.mark.parametrize(
+    ("what", "a", "b"),
+    [
+        ("the sign of a zero", 0x00000000, 0x80000000),
+        ("the sign of a number", 0x3F800000, 0xBF800000),
+        ("the payload of a NaN", 0x7FC00000, 0x7FC00001),
+        ("the sign of a NaN", 0x7FC00000, 0xFFC00000),
+        ("a number that is not normal", 0x00000000, 0x00000001),
+    ],
+)
+def test_bits_that_comparisons_overlook_are_seen(what: str, a: int, b: int) -> None:
+    """Numbers that `==` calls equal, or that equal nothing, are told apart by their bits."""
+    assert of(from_bits(1, a, 2)) != of(from_bits(1, b, 2)), what
+    assert of(from_bits(1, a, 2)) == of(from_bits(1, a, 2)), what
+
+
+def test_length_is_seen() -> None:
+    """A zero more or less at the end is another tensor."""
+    hashes = {of(torch.zeros(n)) for n in range(5)}
+    assert len(hashes) == 5
+    assert of(torch.arange(3)) != of(torch.arange(1, 3))
+
+
+def test_the_order_of_tensors_is_seen() -> None:
+    """Two tensors that change places change the hash."""
+    a, b = torch.arange(4.0), torch.arange(4.0) + 1
+    assert of(a, b) != of(b, a)
+    assert of(a, b) == of(a.clone(), b.clone())
+
+
+def test_what_is_not_a_bit_is_not_seen() -> None:
+    """Strides, views, gradients and empty tensors change nothing."""
+    tensor = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    assert of(tensor.t().contiguous()) == of(tensor.t())
+    assert of(torch.stack([tensor, -tensor], dim=-1)[..., 0]) == of(tensor)
+    assert of(tensor.clone().requires_grad_()) == of(tensor)
+    assert of(tensor, torch.zeros(0, 3)) == of(tensor)
+    image = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert of(image.to(memory_format=torch.channels_last)) == of(image)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
+def test_memory_is_not_seen(dtype: torch.dtype) -> None:
+    """Every second element, a transposed matrix or a scalar have the hash of their copies."""
+    bits = torch.arange(16 * 24, dtype=torch.int32).to(torch.uint8)
+    numbers = bits % 2 == 1 if dtype is torch.bool else bits.view(dtype)[:24]
+    views = (numbers[::2], numbers[:24].view(4, 6).t(), numbers[3], numbers[5::30])
+    for view in views:
+        copy = torch.empty(view.shape, dtype=dtype).copy_(view)
+        assert of(view) == of(copy)
+    assert len({of(view) for view in views}) == 4
+
+
+def test_a_transposed_matrix_is_another() -> None:
+    """Twin: what counts is the logical order, which a transposition changes."""
+    tensor = torch.arange(6.0).view(2, 3)
+    assert of(tensor.t()) != of(tensor)
+
+
+def test_booleans_and_complex_numbers_have_bits_too() -> None:
+    """Truth values and imaginary parts are seen."""
+    assert of(torch.tensor([True, False])) != of(torch.tensor([False, True]))
+    assert of(torch.tensor([1 + 2j])) != of(torch.tensor([1 + 3j]))
+
+
+@pytest.mark.parametrize("words", [ROOM_WORDS - 1, ROOM_WORDS, ROOM_WORDS + 1, 2 * ROOM_WORDS + 5])
+def test_large_tensors_are_seen_to_their_end(words: int) -> None:
+    """Flips, swaps of what has the same column's coefficient, and rows that move are seen."""
+    tensor = torch.arange(words, dtype=torch.int32)
+    before = of(tensor)
+    for place in {0, words // 2, words - 1}:
+        tensor[place] ^= 1 << 31
+        assert of(tensor) != before
+        tensor[place] ^= 1 << 31
+    assert of(tensor) == before
+    for distance in (ROW_WORDS, ROOM_WORDS - ROW_WORDS):
+        there = torch.tensor([3, 3 + distance]) % words
+        tensor[there] = tensor[there.flip(0)]
+        assert of(tensor) != before
+        tensor[there] = tensor[there.flip(0)]
+    assert of(torch.cat([tensor[ROW_WORDS:], tensor[:ROW_WORDS]])) != before
+
+
+@pytest.mark.parametrize("words", [1000, ROW_WORDS, 5 * ROW_WORDS + 7, ROOM_WORDS + 2500])
+def test_it_is_the_same_hash_whatever_the_size(words: int) -> None:
+    """Within a row, beyond it, and beyond the room; also where other tensors lie before it."""
+    numbers = torch.randn(words, generator=torch.Generator().manual_seed(0))
+    expected = reference(numbers.numpy().tobytes())
+    assert of(numbers) == of(numbers[:700], numbers[700:]) == expected
+    others = [[torch.ones(5)], [torch.ones(ROOM_WORDS - 3000)], [numbers]]
+    assert int(fingerprint.of_lists(others)[2]) & MASK == expected
+
+
+class TestTally:
+    def tally(self, *rounds: list[list[Tensor]]) -> list[list[int]]:
+        """Hash lists of lists, one after another, with what is left of those before them."""
+        tally, found = fingerprint.Tally(torch.device("cpu")), []
+        for lists in rounds:
+            tally.add(*lists[:1])
+            tally.add(*lists[1:])
+            found.append(tally.hashes().tolist())
+        return found
+
+    def test_nothing_is_left_of_the_step_before(self) -> None:
+        """Whatever was hashed before: longer lists, shorter ones, more than there is room for."""
+        few = [[torch.ones(3)], [], [torch.ones(7), torch.arange(4)]]
+        more = [[torch.ones(5000)], [torch.ones(9)]]
+        many = [[torch.ones(10)], [torch.ones(ROOM_WORDS), torch.ones(77)], [torch.ones(5)]]
+        rounds = [few, few, more, few, many, many, more, few, more, many]
+        assert self.tally(*rounds) == [self.tally(each)[0] for each in rounds]
+        assert self.tally(few) != self.tally([few[0], few[1], [few[2][0], few[2][1] + 1]])  # twin
+
+    def test_a_tensor_may_change_once_it_was_added(self) -> None:
+        """Clipping changes gradients in place; twin: before they are added, it counts."""
+        tensor = torch.ones(4)
+        tally = fingerprint.Tally(tensor.device)
+        tally.add([tensor])
+        tensor *= 2
+        tally.add([tensor])
+        assert tally.hashes().tolist() == [
+            int(fingerprint.of_tensors([each])) for each in (torch.ones(4), 2 * torch.ones(4))
+        ]
+
+    def test_shapes_that_come_and_go_are_forgotten(self) -> None:
+        """Sequences of a thousand lengths leave no thousand layouts behind, and the same hashes."""
+        rounds = [[[torch.ones(n % 1000 + 1)]] for n in range(1100)]
+        found = self.tally(*rounds)
+        assert found[1000:] == found[:100]
+        assert len({hashes[0] for hashes in found}) == 1000
+        tally = fingerprint.Tally(torch.device("cpu"))
+        for (tensors,) in rounds:
+            tally.add(tensors)
+            tally.hashes()
+        assert 0 < len(tally._layouts) <= fingerprint._MAX_LAYOUTS < 1000
+
+    def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same(self) -> None:
+        """Whether it fills the room alone, or is too large for it, and in whatever order."""
+        sizes = (10, ROOM_WORDS - 500, ROW_WORDS, ROOM_WORDS, 7, ROOM_WORDS + 1, 600_000, 600_000)
+        lists = [[torch.arange(n) % 251 == 0, torch.tensor([n])] for n in sizes]
+        expected = [int(fingerprint.of_tensors(each)) for each in lists]
+        assert fingerprint.of_lists(lists).tolist() == expected
+        assert fingerprint.of_lists(lists[::-1]).tolist() == expected[::-1]
+        assert len(set(expected)) == len(set(sizes))
+
+    def test_shards_that_are_elsewhere_are_0(self) -> None:
+        """The sum over processes has all; twin: another place of a shard."""
+        ids, contents = [torch.arange(3), torch.arange(4)], [[torch.ones(2)], [torch.zeros(2)]]
+        tally = fingerprint.Tally(torch.device("cpu"))
+        both = tally.of_shards(ids, contents, range(1, 3), 4)
+        assert both.shape == (2, 4)
+        parts = [
+            tally.of_shards(ids[i : i + 1], contents[i : i + 1], range(1 + i, 2 + i), 4)
+            for i in range(2)
+        ]
+        assert torch.equal(parts[0] + parts[1], both)
+        assert both[:, [0, 3]].eq(0).all()
+        assert both[:, 1:3].ne(0).all()
+        tally.add_shards(both)
+        found = tally.hashes().tolist()
+        tally.add_shards(both.roll(1, 1))
+        assert all(a != b for a, b in zip(found, tally.hashes().tolist(), strict=True))
+
+
+def test_threads_do_not_matter() -> None:
+    """Any number of threads gives the hash that one gives, where a float sum would not."""
+    tensor = torch.randn(300_000, generator=torch.Generator().manual_seed(0))
+    before = torch.get_num_threads()
+    try:
+        hashes, sums = set(), set()
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            hashes.add(of(tensor))
+            sums.add(tensor.sum().item())
+    finally:
+        torch.set_num_threads(before)
+    assert len(hashes) == 1
+    assert len(sums) > 1, "twin: a float sum was expected to depend on the threads"
+
+
+def test_no_tensors_have_the_hash_0() -> None:
+    """A model without buffers, an empty list, is a hash like any other."""
+    assert of() == 0
+
+
+def test_text_is_16_digits() -> None:
+    """Negative hashes and small ones are 16 hexadecimal digits, each its own."""
+    assert fingerprint.text(-1) == "f" * 16
+    assert fingerprint.text(1) == "0" * 15 + "1"
+    assert fingerprint.text(-(2**63)) == "8" + "0" * 15
+
+
+@pytest.mark.parametrize("large", [0, ROOM_WORDS])
+def test_lists_are_hashed_as_if_each_were_alone(large: int) -> None:
+    """However many there are, of whatever types and sizes; twin: a word moved over is seen."""
+    lists = [
+        [torch.arange(5), torch.ones(3, dtype=torch.float64)],
+        [],
+        [torch.randn(7, 2), torch.tensor(True), torch.ones(4, dtype=torch.bfloat16)],
+        [torch.zeros(large), torch.tensor(1 + 2j)],
+    ]
+    hashes = fingerprint.of_lists(lists).tolist()
+    assert hashes == [int(fingerprint.of_tensors(each)) for each in lists]
+    lists[0].append(lists[2].pop(0))
+    assert [a != b for a, b in zip(hashes, fingerprint.of_lists(lists).tolist(), strict=True)] == [
+        True, False, True, False,
+    ]  # fmt: skip
+
+
+def test_file_hash_is_sha256(tmp_path: Path) -> None:
+    """A file's fingerprint is the beginning of its SHA-256."""
+    (tmp_path / "file").write_bytes(b"abc")
+    assert fingerprint.of_file(tmp_path / "file") == "ba7816bf8f01cfea"
+
+
+class TestLadder:
+    def test_rows_are_those_that_were_added(self) -> None:
+        """Each step gives a row with its rungs as text; a rung that does not exist is left out."""
+        ladder = fingerprint.Ladder()
+        for step in (1, 2):
+            hashes = [0 if name == "buffers" else step * 10 + i for i, name in enumerate(RUNGS)]
+            ladder.add(step, torch.tensor(hashes))
+        rows = ladder.take_rows()
+        assert [row["step"] for row in rows] == [1, 2]
+        assert rows[1] == {"step": 2} | {
+            name: fingerprint.text(20 + i) for i, name in enumerate(RUNGS) if name != "buffers"
+        }
+
+    def test_rows_are_taken_once(self) -> None:
+        """What was written down is not written again."""
+        ladder = fingerprint.Ladder()
+        assert ladder.take_rows() == []
+        ladder.add(1, torch.tensor([0, 0, 3, 0, 0, 0, 0]))
+        assert len(ladder.take_rows()) == 1
+        assert ladder.take_rows() == []
+
+
+class TestOptimizerTensors:
+    def step(self, seed: int = 0) -> torch.optim.Optimizer:
+        generator = torch.Generator().manual_seed(seed)
+        model = nn.Linear(3, 2)
+        for parameter in model.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator)
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer = torch.optim.AdamW(model.parameters())
+        optimizer.step()
+        return optimizer
+
+    def test_every_moment_counts(self) -> None:
+        """One bit of one moment of one parameter changes the hash of the optimizer's state."""
+        optimizer = self.step()
+        tensors = capture.optimizer_tensors(optimizer)
+        before = of(*tensors)
+        assert before == of(*capture.optimizer_tensors(self.step()))
+        for tensor in tensors:
+            bits = tensor.view(torch.int32)
+            bits.view(-1)[-1] ^= 1
+            assert of(*capture.optimizer_tensors(optimizer)) != before
+            bits.view(-1)[-1] ^= 1
+        assert len(tensors) == 6  # step and two moments, of weight and bias
+
+    def test_an_optimizer_without_state_has_no_tensors(self) -> None:
+        """Before its first step, or without momentum, an optimizer remembers nothing."""
+        assert capture.optimizer_tensors(torch.optim.SGD(nn.Linear(1, 1).parameters())) == []
+
+
+def test_golden() -> None:
+    """Hashes of today are hashes of tomorrow, here and elsewhere: records depend on them."""
+    numbers = torch.from_numpy(np.arange(1000, dtype=np.float32) / 7)
+    assert fingerprint.text(of(numbers)) == "3ae21dd138278add"
+    assert of(numbers) == reference(numbers.numpy().tobytes())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
+    """Gradients of `nn.Embedding(sparse=True)` have a rung; twin: another value, another hash."""
+    dense = torch.zeros(5, 2)
+    dense[3] = 1.5
+    other = dense * 2
+    expected = fingerprint.of_tensors([dense])
+    assert fingerprint.of_tensors([dense.to_sparse(1)]) == expected
+    assert fingerprint.of_tensors([other.to_sparse(1)]) != expected
+    assert fingerprint.of_tensors([dense.to_sparse_csr()]) == expected
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_a_nested_tensor_is_hashed(layout: torch.layout) -> None:
+    """Every component of it; twin: another bit is seen."""
+
+    def nested(last: float) -> Tensor:
+        parts = [torch.ones(2, 3), torch.tensor([[1.0, 2.0, last]])]
+        return torch.nested.nested_tensor(parts, layout=layout)
+
+    assert of(nested(3.0), torch.ones(1)) == of(nested(3.0), torch.ones(1))
+    assert of(nested(3.0)) != of(nested(-3.0))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+def test_strides_that_say_nothing_are_not_seen() -> None:
+    """One element of a column is like any other; so are half numbers and lazy conjugates."""
+    column = torch.arange(6, dtype=torch.int64).view(3, 2)[:1, 1]
+    assert of(column) == of(torch.tensor([1]))
+    halves = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex32)
+    assert of(halves) == of(torch.tensor([1.0, 2.0, 3.0, -4.0], dtype=torch.float16))
+    lazy = torch.tensor([1 + 2j]).conj()
+    assert of(lazy) == of(lazy.resolve_conj()) != of(lazy.conj().resolve_conj())

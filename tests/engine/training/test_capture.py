@@ -1,0 +1,380 @@
+"""What is restored is what was captured: values, dtypes, memory order and Python types."""
+
+import copy
+import inspect
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seedbed import record
+from seedbed.errors import InputError
+from seedbed.training import capture, checkpoint
+from seedbed.worker import assemble
+from tests.engine.test_fingerprint import of
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "foreach", "fused", "nesterov")
+REFUSED = ("LBFGS", "SparseAdam")
+Build = Callable[[Any], torch.optim.Optimizer]
+
+
+def classes() -> dict[str, Any]:
+    """Return every optimizer of PyTorch's, by name."""
+    found = {name: getattr(torch.optim, name) for name in torch.optim.__all__}
+    base = torch.optim.Optimizer
+    return {
+        name: each
+        for name, each in found.items()
+        if isinstance(each, type) and issubclass(each, base) and each is not base
+    }
+
+
+def usable() -> Iterator[Any]:
+    """Yield every optimizer that needs no closure and no sparse gradients, in all variants."""
+    for name, each in classes().items():
+        if name in REFUSED:
+            continue
+        arguments = inspect.signature(each).parameters
+        always = {"momentum": 0.9} if "momentum" in arguments else {}
+        yield pytest.param(partial(each, lr=0.01, **always), id=name)
+        for flag in FLAGS:
+            if flag in arguments:
+                options = always | {flag: True}
+                yield pytest.param(partial(each, lr=0.01, **options), id=f"{name}-{flag}")
+
+
+def small_model(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Return a model of matrices, always the same; one lies in memory column by column."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False))
+    model[0].weight.data = model[0].weight.data.t().contiguous().t()
+    return model.to(dtype)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    for step in range(first, last):
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(8, 6, generator=generator).to(next(model.parameters()).dtype)
+        optimizer.zero_grad()
+        model(inputs).float().square().mean().backward()
+        optimizer.step()
+
+
+def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    path = folder / "last.pt"
+    checkpoint.save({"format_version": record.FORMAT_VERSION} | state, path)
+    return checkpoint.load(path)
+
+
+def facts(value: Any) -> Any:
+    """Return what two values have in common if they are the same: types, bits, memory order."""
+    if isinstance(value, Tensor):
+        bits = value.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
+        return type(value), value.dtype, value.shape, value.stride(), bits
+    if isinstance(value, dict):
+        return type(value), [(key, facts(item)) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [facts(item) for item in value]
+    return type(value), repr(value)
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    return facts(capture.capture(model, optimizer))
+
+
+def resumed(build: Build, dtype: torch.dtype, folder: Path) -> tuple[Any, Any, Any, Any]:
+    """Return the states of a run that goes on and of one that is resumed, at once and later."""
+    model, other = small_model(dtype), small_model(dtype)
+    optimizer, fresh = build(model.parameters()), build(other.parameters())
+    train(model, optimizer, 0, 3)
+    saved = through_a_file(capture.capture(model, optimizer), folder)
+    capture.restore(other, fresh, saved)
+    at_once = state_of(model, optimizer), state_of(other, fresh)
+    train(model, optimizer, 3, 6)
+    train(other, fresh, 3, 6)
+    return *at_once, state_of(model, optimizer), state_of(other, fresh)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("build", list(usable()))
+def test_every_optimizer_of_pytorch_goes_on_as_if_never_stopped(
+    build: Build, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """In every variant and dtype: the state is the same at once, and so are later steps."""
+    whole, restored, whole_later, restored_later = resumed(build, dtype, tmp_path)
+    assert restored == whole
+    assert restored_later == whole_later
+    assert whole != whole_later
+
+
+class Own(torch.optim.Optimizer):
+    """SGD as people write it: state of all kinds, under parameters and under names."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01, "betas": (0.9, 0.99), "seen": [0]})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.state["updates"] = self.state.get("updates", 0) + 1  # type: ignore[index, call-overload]
+        self.state["sums"] = {"all": [torch.tensor(0.5, dtype=torch.float64)], "phase": "warm"}  # type: ignore[index]
+        for group in self.param_groups:
+            group["seen"][0] += 1
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["master"] = parameter.detach().float().clone()
+                    state["momentum"] = torch.zeros_like(parameter, dtype=torch.float64)
+                    state["other order"] = torch.zeros(parameter.shape[::-1]).t()
+                    state["count"], state["frozen"], state["nothing"] = 0, False, None
+                    state["phase"], state["bytes"] = "warm", b"\x00\x01"
+                    state["history"] = [torch.zeros((), dtype=torch.int64), (1, "two", 3.0)]
+                    state["kinds"] = OrderedDict(a=Counter("aab"), b={"texts"})
+                    state["wrapped"] = nn.Parameter(torch.ones(2, dtype=torch.float64))
+                state["count"] += 1
+                state["history"][0] += 1
+                state["momentum"].mul_(0.9).add_(parameter.grad.double())
+                state["other order"].add_(parameter.grad)
+                factor = self.state["updates"] / state["history"][0].item()  # type: ignore[index]
+                state["master"].sub_(0.01 * factor * state["momentum"])
+                parameter.copy_(state["master"])
+
+
+class Converts(Own):
+    """Keeps an attribute, and saves a compressed moment, in a `state_dict` of its own."""
+
+    updates = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.updates += 1
+        super().step()
+
+    def state_dict(self) -> dict[str, Any]:
+        inner = super().state_dict()
+        entries = {k: dict(v) if isinstance(k, int) else v for k, v in inner["state"].items()}
+        for key, entry in entries.items():
+            if isinstance(key, int):
+                entry["momentum"] = torch.stack((entry["momentum"], -entry["momentum"]))
+        return {**inner, "state": entries, "own": {"updates": self.updates}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.updates = state_dict["own"]["updates"]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["momentum"] = self.state[parameter]["momentum"][0].clone()
+
+
+class Wraps(torch.optim.Optimizer):
+    """Has another optimizer inside, as Lookahead does."""
+
+    def __init__(self, parameters: Any) -> None:
+        parameters = list(parameters)
+        super().__init__(parameters, {"lr": 0.01})
+        self.inside = torch.optim.NAdam(parameters, lr=0.01)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.inside.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inside": self.inside.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.inside.load_state_dict(state_dict["inside"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("build", [Own, Converts, Wraps])
+def test_optimizers_of_ones_own_go_on_as_if_never_stopped(
+    build: Build, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Master weights, counts, texts, nested state, state under names, a `state_dict` of its own."""
+    whole, restored, whole_later, restored_later = resumed(build, dtype, tmp_path)
+    assert restored == whole
+    assert restored_later == whole_later
+    assert whole != whole_later
+
+
+@pytest.mark.parametrize("build", [torch.optim.NAdam, torch.optim.ASGD, Own])
+def test_pytorch_alone_does_not_bring_it_back(build: Build) -> None:
+    """Twin: `load_state_dict` casts the state of a bfloat16 model."""
+    model, other = small_model(torch.bfloat16), small_model(torch.bfloat16)
+    optimizer, fresh = build(model.parameters()), build(other.parameters())
+    train(model, optimizer, 0, 3)
+    other.load_state_dict(model.state_dict())
+    fresh.load_state_dict(optimizer.state_dict())
+    assert state_of(other, fresh) != state_of(model, optimizer)
+
+
+def test_state_that_lies_like_its_parameter_does_so_on_another_device() -> None:
+    """A GPU has another memory order; fused kernels go through memory as it lies."""
+    there, here = nn.Parameter(torch.rand(2, 3, 4, 5)), nn.Parameter(torch.rand(2, 3, 4, 5))
+    there.data = there.data.contiguous(memory_format=torch.channels_last)
+    optimizer, fresh = (torch.optim.AdamW([p], fused=True) for p in (there, here))
+    there.grad = torch.randn_like(there)
+    optimizer.step()
+    optimizer.state[there]["own order"] = torch.arange(120.0).view(5, 4, 3, 2).permute(3, 2, 1, 0)
+    capture.restore_optimizer(fresh, copy.deepcopy(capture.capture_optimizer(optimizer)))
+    for name, saved in optimizer.state[there].items():
+        assert torch.equal(fresh.state[here][name], saved)
+        own = name == "own order" or saved.dim() == 0
+        assert fresh.state[here][name].stride() == (saved if own else here).stride()
+    fresh.load_state_dict(optimizer.state_dict())
+    assert fresh.state[here]["exp_avg"].stride() != here.stride(), "twin: PyTorch alone"
+
+
+def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> None:
+    """The device `meta` stands for a GPU: a table on the CPU beside parameters on a GPU."""
+    there, here = (nn.Parameter(torch.zeros(2, device="meta")) for _ in range(2))
+    optimizer, fresh = torch.optim.SGD([there]), torch.optim.SGD([here])
+    optimizer.state[there] |= {"table": torch.ones(3), "moment": torch.zeros(2, device="meta")}
+    captured = capture.capture_optimizer(optimizer)
+    capture.restore_optimizer(fresh, captured)
+    assert fresh.state[here]["table"].device.type == "cpu"
+    assert fresh.state[here]["moment"].device.type == "meta"
+    capture.restore_optimizer(fresh, captured | {"parameters": [("cpu", (1,))]})
+    assert fresh.state[here]["table"].device.type == "meta"
+
+
+@pytest.mark.parametrize("key", [0, True, torch.zeros(1)], ids=["number", "bool", "tensor"])
+def test_keys_that_a_state_dict_would_confuse_are_refused(key: Any) -> None:
+    """It numbers parameters: state under a number of one's own would take the place of one's."""
+    optimizer = torch.optim.SGD(small_model().parameters())
+    optimizer.state[key] = {"count": 1}
+    with pytest.raises(InputError, match=r"optimizer\.state: expected keys that are parameters"):
+        capture.capture_optimizer(optimizer)
+
+
+class Remembers(nn.Module):
+    """Makes, fills, enlarges, casts and drops buffers in its first steps, persistent or not."""
+
+    def __init__(self, persistent: bool, scale: Any = 1.0) -> None:
+        super().__init__()
+        self.persistent = persistent
+        self.inner = nn.Linear(6, 4, bias=False)
+        self.inner.register_buffer("filled", None, persistent=persistent)
+        self.register_buffer("grown", torch.zeros(1), persistent=persistent)
+        self.register_buffer("cast", torch.zeros(3), persistent=persistent)
+        self.register_buffer("dropped", torch.zeros(2), persistent=persistent)
+        self.register_buffer("counted", torch.zeros(2), persistent=persistent)
+        self.register_buffer("spread", torch.arange(3.0).expand(4, 3), persistent=False)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "made"):
+            self.register_buffer("made", torch.ones(5).double() / 3, persistent=self.persistent)
+        self.inner.filled = x.detach().mean(0)
+        self.grown = torch.cat((self.grown, x.detach()[:1, 0].float()))
+        self.cast = self.cast.double() + x.detach().mean().double() / 3
+        self.dropped = None  # type: ignore[assignment]
+        self.counted += 1
+        self.scale = self.scale * 1.5
+        return self.inner(x) * float(self.cast.sum() + self.made.sum()) * self.scale
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.scale = state["scale"]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_buffers_of_any_history_are_restored(persistent: bool, tmp_path: Path) -> None:
+    """Made, filled, enlarged, cast or dropped in forward; `get_extra_state`, too."""
+    model, other = Remembers(persistent), Remembers(persistent)
+    build = partial(torch.optim.SGD, lr=0.01)
+    optimizer, fresh = build(model.parameters()), build(other.parameters())
+    train(model, optimizer, 0, 3)
+    kept = other.counted
+    assert state_of(other, fresh) != state_of(model, optimizer)
+    capture.restore(other, fresh, through_a_file(capture.capture(model, optimizer), tmp_path))
+    assert state_of(other, fresh) == state_of(model, optimizer)
+    assert other.counted is kept, "what fits is written in place: others may refer to it"
+    for each, how in ((model, optimizer), (other, fresh)):
+        train(each, how, 3, 5)
+    assert state_of(other, fresh) == state_of(model, optimizer)
+    assert other.state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("place", ["optimizer", "extra state"])
+def test_what_no_file_brings_back_is_named(place: str) -> None:
+    """By the entry and its type, before anything is written; twin: as a float it is let be."""
+    for value, refused in ((np.sqrt(np.float64(2)), True), (float(np.sqrt(2.0)), False)):
+        model = Remembers(True, value if place == "extra state" else 1.0)
+        optimizer = torch.optim.AdamW(model.parameters())
+        train(model, optimizer, 0, 1)
+        if place == "optimizer":
+            optimizer.state[model.inner.weight]["scale"] = value
+        state = capture.capture(model, optimizer)
+        if not refused:
+            checkpoint.require_readable(state)
+            continue
+        names = {"optimizer": "optimizer.state[0].scale", "extra state": "model._extra_state.scale"}
+        with pytest.raises(InputError) as error:
+            checkpoint.require_readable(state)
+        assert str(error.value).startswith(f"{names[place]}: expected tensors, numbers, texts")
+        assert "got numpy.float64; " in str(error.value)
+
+
+def seen(optimizer: torch.optim.Optimizer) -> int:
+    return of(*capture.optimizer_tensors(optimizer))
+
+
+def counting(entry: Any, key: str = "") -> torch.optim.Optimizer:
+    """Return an optimizer with a step taken, and an entry in its state."""
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer, 0, 1)
+    if key:
+        optimizer.state[key] = entry  # type: ignore[index]
+    else:
+        optimizer.state[model[2].weight]["entry"] = entry
+    return optimizer
+
+
+@pytest.mark.parametrize("key", ["", "own"])
+def test_all_of_an_optimizers_state_is_seen(key: str) -> None:
+    """Numbers, truths, texts and what lists and dictionaries hold, in their order."""
+    entries = [
+        *(1, 2, 1.0, -0.0, 0.0, True, "warm", b"warm", 2**80, [1, 2], [2, 1], {"a": 3}, {"a": [4]}),
+        *(torch.ones(2), [torch.zeros(2), 1], {"a": (torch.zeros(3), 1)}),
+    ]
+    found = [seen(counting(entry, key)) for entry in entries]
+    assert len(set(found)) == len(entries)
+    assert found == [seen(counting(copy.deepcopy(entry), key)) for entry in entries]
+
+
+def test_state_of_tensors_alone_has_the_fingerprint_of_them() -> None:
+    """As records have it: each parameter's tensors, in the order of the parameters."""
+    optimizer = counting(None)
+    tensors = [
+        each
+        for parameter in optimizer.param_groups[0]["params"]
+        for each in optimizer.state[parameter].values()
+        if each is not None
+    ]
+    assert seen(optimizer) == of(*tensors)
+    assert len(tensors) == 6
+
+
+def test_every_optimizer_of_pytorch_is_let_be_or_refused_when_it_is_built() -> None:
+    """Those that need a closure or sparse gradients are refused, since no step could be taken."""
+    for name, each in classes().items():
+        model = small_model()
+        optimizer = each(model.parameters())
+        if name in REFUSED:
+            with pytest.raises(InputError, match=rf"^optimizer: expected .*, got {name}; try "):
+                assemble.require_usable(optimizer, model)
+            with pytest.raises((TypeError, RuntimeError)):
+                train(model, optimizer, 0, 1)  # twin: it could not
+        else:
+            assemble.require_usable(optimizer, model)
+            train(model, optimizer, 0, 1)
+    embedding = nn.Embedding(4, 2, sparse=True)
+    assemble.require_usable(torch.optim.SparseAdam(embedding.parameters()), embedding)

@@ -1,0 +1,278 @@
+"""Checkpoints: the last good one is never at risk, a damaged one is noticed, code never runs."""
+
+import errno
+import hashlib
+import io
+import itertools
+import os
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seedbed import record
+from seedbed.errors import InputError
+from seedbed.training import checkpoint
+
+
+def state(step: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(step)
+    weights = torch.randn(20, generator=generator)
+    return {
+        "format_version": record.FORMAT_VERSION,
+        "progress": {"step": step, "best_metric": None},
+        "model": {"weights": weights, "half": weights.bfloat16(), "steps": torch.tensor(step)},
+    }
+
+
+def step_of(found: dict[str, Any] | None) -> int:
+    assert found is not None
+    step = found["progress"]["step"]
+    assert torch.equal(found["model"]["weights"], state(step)["model"]["weights"])
+    return int(step)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("saved") / "last.pt"
+    checkpoint.save(state(1), path)
+    return path.read_bytes()
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    """NaN payloads, negative zeros and integers included; torch.load alone reads it, too."""
+    odd = torch.tensor([0x7FC00001, -0x80000000, 0x7F800000 - 2**32 + 2**31], dtype=torch.int32)
+    checkpoint.save(state(3) | {"odd": odd.view(torch.float32)}, tmp_path / "last.pt")
+    for found in (
+        checkpoint.load(tmp_path / "last.pt"),
+        torch.load(tmp_path / "last.pt", weights_only=True),
+    ):
+        assert torch.equal(found["odd"].view(torch.int32), odd)
+        assert found["model"]["half"].dtype is torch.bfloat16
+        assert step_of(found) == 3
+
+
+@given(place=st.integers(min_value=0), flip=st.integers(1, 255))
+@settings(max_examples=200, deadline=None)
+def test_any_byte_that_changed_is_noticed(place: int, flip: int, saved: bytes) -> None:
+    """Whatever byte changes in whatever way, the file is refused."""
+    damaged = bytearray(saved)
+    damaged[place % len(saved)] ^= flip
+    assert refused(bytes(damaged))
+
+
+@given(length=st.integers(min_value=0))
+@settings(max_examples=50, deadline=None)
+def test_a_file_that_was_cut_off_is_noticed(length: int, saved: bytes) -> None:
+    """Whatever is left of it, from nothing on, is refused."""
+    assert refused(saved[: length % len(saved)])
+
+
+def test_the_file_as_it_was_written_is_not_refused(saved: bytes) -> None:
+    """Twin: the two laws above can fail."""
+    assert not refused(saved)
+
+
+def refused(content: bytes) -> str:
+    """Return why `load` refuses a file's content; empty if it does not."""
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        file.write(content)
+        file.flush()
+        try:
+            checkpoint.load(Path(file.name))
+        except InputError as error:
+            return str(error)
+    return ""
+
+
+class Malicious:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def signed(content: bytes) -> bytes:
+    """Return a zip archive with the comment that Seedbed's checkpoints have."""
+    comment = checkpoint._COMMENT_BYTES.to_bytes(2, "little")
+    body = content[:-2] + comment
+    return body + checkpoint._PREFIX + hashlib.sha256(body).hexdigest().encode()
+
+
+def made_up(value: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return signed(buffer.getvalue())
+
+
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    """Neither as a bare pickle nor inside a checkpoint with the right checksum."""
+    target = tmp_path / "created"
+    assert refused(pickle.dumps(Malicious(target)))
+    assert "expected tensors and numbers" in refused(
+        made_up({"format_version": 1, "model": Malicious(target)})
+    )
+    assert not target.exists()
+
+
+def test_the_malicious_pickle_would_run_if_it_were_let(tmp_path: Path) -> None:
+    """Twin: the file does what the test above fears."""
+    target = tmp_path / "created"
+    pickle.loads(pickle.dumps(Malicious(target)))
+    assert target.exists()
+
+
+def test_foreign_files_are_refused() -> None:
+    """A checkpoint of another program, another format, an archive of something else."""
+    buffer = io.BytesIO()
+    torch.save(state(1), buffer)
+    assert "cut-off or foreign" in refused(buffer.getvalue())
+    assert "format 1" in refused(made_up({"format_version": 2}))
+    assert "format 1" in refused(made_up([1, 2, 3]))
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("a", "text")
+    assert "expected tensors and numbers" in refused(signed(archive.getvalue()))
+    with pytest.raises(InputError, match="expected a checkpoint, got No such file"):
+        checkpoint.load(Path("none.pt"))
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no `except` or `finally` gets anything done after it."""
+
+
+def killed(
+    monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[Path], object], folder: Path
+) -> list[str]:
+    """Do something, and die before its n-th call that reaches the disk; return that call's name."""
+    calls: list[str] = []
+
+    def deadly(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            if len(calls) > number:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for module, name in ((os, "replace"), (os, "fsync"), (os, "open"), (Path, "unlink")):
+            patch.setattr(module, name, deadly(name, getattr(module, name)))
+        try:
+            action(folder)
+        except Killed:
+            return [calls[number]]
+    return []
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill does not lose what a power cut would; not to wait for the disk saves seconds."""
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
+def save(step: int, folder: Path) -> None:
+    checkpoint.save(state(step), folder / "last.pt")
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_a_kill_at_any_point_of_saving_leaves_a_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the one before or the new one, and the next save works; so do kills of both."""
+    pairs = 0
+    for first, second in itertools.product(range(10), range(10)):
+        folder = tmp_path / f"{first}_{second}"
+        folder.mkdir()
+        save(1, folder)
+        save(2, folder)
+        before = killed(monkeypatch, first, partial(save, 3), folder)
+        found = step_of(checkpoint.load_newest(folder)[0])
+        assert found in (2, 3), before
+        after = killed(monkeypatch, second, partial(save, 4), folder)
+        assert step_of(checkpoint.load_newest(folder)[0]) in (found, 4), (before, after)
+        pairs += bool(before and after)
+    assert pairs > 30, "it was not killed where it matters"
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    """It says so; with both damaged there is nothing to go on from."""
+    for step in (1, 2):
+        checkpoint.save(state(step), tmp_path / "last.pt")
+    damage(tmp_path / "last.pt")
+    found, problems = checkpoint.load_newest(tmp_path)
+    assert step_of(found) == 1
+    assert len(problems) == 1
+    assert "last.pt: expected the content that was written, got other bytes" in problems[0]
+    damage(tmp_path / "previous.pt")
+    with pytest.raises(InputError, match=r"last\.pt.*previous\.pt"):
+        checkpoint.load_newest(tmp_path)
+
+
+@pytest.mark.usefixtures("no_fsync")
+@pytest.mark.parametrize("discards", [True, False])
+def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
+    discards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill at any point of discarding it and of saving the next leaves a good one; twin: if it
+    is not discarded, one kill does not."""
+
+    def go_on(folder: Path) -> None:
+        if checkpoint.load_newest(folder)[1] and discards:
+            checkpoint.discard_damaged(folder)
+        save(3, folder)
+
+    lost = []
+    for point in range(20):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        save(1, folder)
+        save(2, folder)
+        damage(folder / "last.pt")
+        call = killed(monkeypatch, point, go_on, folder)
+        try:
+            assert step_of(checkpoint.load_newest(folder)[0]) in (1, 3)
+        except InputError:
+            lost += call
+    assert lost == ([] if discards else ["replace"])
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be written is removed."""
+    checkpoint.save(state(1), tmp_path / "last.pt")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            checkpoint.save(state(2), tmp_path / "last.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
+    assert step_of(checkpoint.load_newest(tmp_path)[0]) == 1
+
+
+def test_a_folder_without_checkpoints_has_none(tmp_path: Path) -> None:
+    """That is no error: the run was stopped before its first one."""
+    assert checkpoint.load_newest(tmp_path) == (None, [])
+    assert checkpoint.load_newest(tmp_path / "none") == (None, [])

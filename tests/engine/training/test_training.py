@@ -1,0 +1,835 @@
+"""Steps, evaluations and the loop around them; learning rates; tasks."""
+
+import copy
+import functools
+import itertools
+import math
+import operator
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from seedbed import fingerprint, rng, tasks
+from seedbed.data.loader import Batch
+from seedbed.errors import InputError, Interrupted
+from seedbed.record import RUNGS
+from seedbed.tasks import Classification, Regression
+from seedbed.training import loop, schedules
+from seedbed.training.loop import Evaluation, Learner, Plan, Progress
+from seedbed.training.shards import Shards
+from seedbed.worker.run_logger import Journal, Silence
+
+STEPS, SAMPLES, BATCH_SIZE = 9, 24, 8  # three epochs
+
+
+def learner(**chosen: Any) -> Learner:
+    """Return a small model with dropout and batch normalisation, always with the same weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return Learner(model, optimizer, Classification(), torch.device("cpu"), **chosen)
+
+
+def batch(first: int) -> Batch:
+    """Return the batch that starts with a sample."""
+    ids = np.arange(first, first + BATCH_SIZE)
+    inputs = torch.from_numpy(rng.uniform(0, ids, 4)).float()
+    return Batch(torch.from_numpy(ids), inputs, torch.from_numpy(ids % 3))
+
+
+def batches(first_step: int = 0) -> Iterator[Batch]:
+    return (batch(step * BATCH_SIZE % SAMPLES) for step in range(first_step, STEPS))
+
+
+def samples() -> list[Batch]:
+    """Return the batches of an evaluation."""
+    return [batch(first) for first in range(0, SAMPLES, BATCH_SIZE)]
+
+
+def bits(model: nn.Module) -> list[bytes]:
+    return [tensor.numpy().tobytes() for tensor in model.state_dict().values()]
+
+
+def take_step(
+    trained: Learner, step: int = 1, with_metric: bool = True, with_rungs: bool = True
+) -> tuple[Any, ...]:
+    tally = fingerprint.Tally(trained.device) if with_rungs else None
+    return loop.train_step(trained, [batch(0)], step, Shards(), with_metric, tally)
+
+
+class TestTrainStep:
+    def test_a_step_is_the_textbook_step(self) -> None:
+        """Loss, backward pass, clipping and update, to the bit; another clipping differs."""
+        ours, theirs = learner(gradient_clip_norm=0.05, dropout_seed=3), learner()
+        loss, metric, _ = take_step(ours)
+
+        rng.key_globals(rng.key(3, "dropout", 1, 0))
+        _, inputs, targets = batch(0)
+        outputs = theirs.model(inputs)
+        expected = F.cross_entropy(outputs, targets)
+        expected.backward()
+        nn.utils.clip_grad_norm_(theirs.model.parameters(), 0.05)
+        theirs.optimizer.step()
+
+        assert torch.equal(loss, expected)
+        assert float(metric) == float((outputs.argmax(1) == targets).float().mean())
+        assert bits(ours.model) == bits(theirs.model)
+        twin = learner(gradient_clip_norm=None, dropout_seed=3)
+        take_step(twin)
+        gradients = [p.grad for p in ours.model.parameters()]
+        assert nn.utils.get_total_norm(gradients) <= 0.0501
+        assert nn.utils.get_total_norm([p.grad for p in twin.model.parameters()]) > 0.0501
+
+    def test_dropout_belongs_to_the_step(self) -> None:
+        """What was drawn before changes nothing; another step or seed drops other values."""
+
+        def loss(step: int, **chosen: Any) -> float:
+            torch.rand(random.randrange(1, 99))
+            return float(take_step(learner(**chosen), step)[0])
+
+        assert loss(1) == loss(1)
+        assert loss(1) != loss(2)
+        assert loss(1) != loss(1, dropout_seed=1)
+
+    def test_unkeyed_dropout_depends_on_history(self) -> None:
+        """Twin: without a dropout seed the global generators go on from where they are."""
+        first, second = learner(dropout_seed=None), learner(dropout_seed=None)
+        torch.manual_seed(1)
+        a = take_step(first)[0]
+        b = take_step(second)[0]
+        assert float(a) != float(b)
+
+    @pytest.mark.parametrize("with_metric", [True, False])
+    @pytest.mark.parametrize("with_rungs", [True, False])
+    def test_watching_a_step_changes_no_bit(self, with_metric: bool, with_rungs: bool) -> None:
+        """Metric and fingerprints are for the record alone."""
+        watched, other = learner(), learner()
+        _, metric, rungs = take_step(watched, with_metric=with_metric, with_rungs=with_rungs)
+        take_step(other)
+        assert bits(watched.model) == bits(other.model)
+        assert (metric is not None, rungs is not None) == (with_metric, with_rungs)
+
+    def test_each_rung_sees_what_it_is_named_for(self) -> None:
+        """Other ids, contents or weights change their rung, and no rung before it."""
+
+        def rungs(changed: Batch, trained: Learner) -> dict[str, int]:
+            tally = fingerprint.Tally(trained.device)
+            step = loop.train_step(trained, [changed], 1, Shards(), False, tally)[2]
+            assert step is not None
+            return dict(zip(RUNGS, step.tolist(), strict=True))
+
+        same, again = rungs(batch(0), learner()), rungs(batch(0), learner())
+        assert same == again
+        ids, inputs, targets = batch(0)
+        other_ids = rungs(Batch(ids + 1, inputs, targets), learner())
+        assert {name for name in same if same[name] != other_ids[name]} == {"sample_ids"}
+        other_batch = rungs(Batch(ids, inputs * 2, targets), learner())
+        assert other_batch["sample_ids"] == same["sample_ids"]
+        assert other_batch["batch"] != same["batch"]
+        slower = learner()
+        loop.set_learning_rate(slower.optimizer, 0.5)
+        differs = {name for name, value in rungs(batch(0), slower).items() if value != same[name]}
+        assert differs == {"weights"}
+
+    def test_frozen_and_unused_weights_stay(self) -> None:
+        """A parameter without a gradient is left out, not an error."""
+        frozen = learner()
+        frozen.model[0].requires_grad_(False)
+        before = frozen.model[0].weight.clone()
+        take_step(frozen)
+        assert torch.equal(frozen.model[0].weight, before)
+        assert not torch.equal(learner().model[4].weight, frozen.model[4].weight)
+
+    def test_gradients_are_those_before_clipping(self) -> None:
+        """Clipping changes them in place, and the weights; twin: without it, nothing is other."""
+
+        def rungs(clip_norm: float | None) -> list[int]:
+            trained = replace(learner(), gradient_clip_norm=clip_norm)
+            found: list[int] = take_step(trained)[2].tolist()
+            return found
+
+        plain, clipped = rungs(None), rungs(1e-3)
+        same = [name for name, a, b in zip(RUNGS, plain, clipped, strict=True) if a == b]
+        assert "gradients" in same
+        assert "weights" not in same
+        assert rungs(None) == plain
+
+    def test_a_batch_is_taken_before_a_model_changes_it(self) -> None:
+        """A model may write into its inputs; twin: a batch that was changed before is another."""
+
+        class Erasing(nn.Module):
+            def __init__(self, model: nn.Module) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self, inputs: Tensor) -> Tensor:
+                outputs: Tensor = self.model(inputs * 1)
+                inputs.zero_()
+                return outputs
+
+        def contents(erased_before: bool) -> int:
+            trained = learner()
+            changed = batch(0)
+            inputs = changed.inputs.clone()
+            if erased_before:
+                inputs.zero_()
+            trained = replace(trained, model=Erasing(trained.model))
+            tally = fingerprint.Tally(trained.device)
+            taken = Batch(changed.ids, inputs, changed.targets)
+            rungs = loop.train_step(trained, [taken], 1, Shards(), False, tally)[2]
+            assert rungs is not None
+            assert inputs.eq(0).all()
+            return int(rungs[RUNGS.index("batch")])
+
+        step = take_step(learner())[2]
+        assert contents(False) == int(step[RUNGS.index("batch")])
+        assert contents(True) != contents(False)
+
+    def test_nested_inputs_reach_the_model_as_they_are(self) -> None:
+        """Tuples and dictionaries of tensors are moved, not changed."""
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.head = nn.Linear(4, 3)
+
+            def forward(self, inputs: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
+                return self.head(inputs["pair"][0] + inputs["pair"][1])
+
+        model = Model()
+        nested = replace(
+            learner(), model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
+        )
+        ids, inputs, targets = batch(0)
+        pairs = Batch(ids, {"pair": (inputs, inputs)}, targets)
+        tally = fingerprint.Tally(nested.device)
+        loss = loop.train_step(nested, [pairs], 1, Shards(), True, tally)[0]
+        assert math.isfinite(float(loss))
+
+    def test_images_get_the_memory_order_that_was_asked_for(self) -> None:
+        """channels_last is for inputs of four dimensions, and for no others."""
+        images = Batch(torch.arange(2), torch.rand(2, 3, 4, 4), torch.arange(2))
+        for wanted in (False, True):
+            moved = loop.to_device(images, learner(channels_last=wanted)).inputs
+            assert moved.is_contiguous(memory_format=torch.channels_last) is wanted
+        assert loop.to_device(batch(0), learner(channels_last=True)).inputs.is_contiguous()
+
+    def test_convolutions_keep_to_the_order_of_images_of_one_channel(self) -> None:
+        """One channel is in both orders; the strides say which, and change no value."""
+        images = Batch(torch.arange(2), torch.rand(2, 1, 6, 6), torch.arange(2))
+        convolution = nn.Conv2d(1, 3, 3)
+        for wanted in (False, True):
+            moved = loop.to_device(images, learner(channels_last=wanted)).inputs
+            assert torch.equal(moved, images.inputs)
+            found = convolution(moved)
+            assert found.is_contiguous(memory_format=torch.channels_last) is wanted
+
+    def test_memory_begins_where_pytorch_would_have_it(self) -> None:
+        """Kernels may sum in another order from another address; twin: NumPy's begins anywhere."""
+        elsewhere = 0
+        for offset in range(0, 16, 4):  # in numbers of 4 bytes
+            odd = torch.from_numpy(np.arange(100, dtype=np.float32)[offset:][:64])
+            moved = loop.to_device(Batch(odd, odd, odd), learner()).inputs
+            assert moved.data_ptr() % 64 == 0
+            assert torch.equal(moved, odd)
+            elsewhere += odd.data_ptr() % 64 != 0
+        assert elsewhere > 0
+        ours = torch.zeros(64)
+        kept = loop.to_device(Batch(ours, ours, ours), learner()).inputs
+        assert kept.data_ptr() == ours.data_ptr()
+
+
+class NoisyInEvaluation(nn.Module):
+    """A model that draws when it is evaluated, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(inputs + torch.rand_like(inputs) + random.random() + np.random.rand())
+
+
+class TestEvaluate:
+    def test_an_evaluation_changes_nothing(self) -> None:
+        """Weights, running statistics and the training mode stay as they are."""
+        evaluated = learner()
+        before = bits(evaluated.model)
+        loop.evaluate(evaluated, samples(), Shards())
+        assert bits(evaluated.model) == before
+        assert evaluated.model.training
+        assert all(parameter.grad is None for parameter in evaluated.model.parameters())
+        take_step(evaluated)
+        assert bits(evaluated.model) != before, "twin: training does change them"
+
+    def test_an_evaluation_is_the_mean_over_all_samples(self) -> None:
+        """A last batch that is smaller weighs as much as its samples."""
+        uneven = [batch(0), Batch(*(part[:3] for part in batch(8)))]
+        model = learner().model.eval()
+        outputs = torch.cat([model(part.inputs).detach() for part in uneven])
+        targets = torch.cat([part.targets for part in uneven])
+        result = loop.evaluate(learner(), uneven, Shards())
+        losses = F.cross_entropy(outputs, targets, reduction="none")
+        assert result.loss == math.fsum(losses.tolist()) / 11
+        assert result.metric == float((outputs.argmax(1) == targets).sum()) / 11
+        assert torch.equal(result.outputs, outputs)
+        assert torch.equal(result.targets, targets)
+        by_batch = [float(part.mean()) for part in losses.split((BATCH_SIZE, 3))]
+        assert result.loss != pytest.approx(sum(by_batch) / 2, rel=1e-6), "twin"
+
+    def test_what_a_model_draws_in_evaluation_belongs_to_the_samples(self) -> None:
+        """History changes nothing; unkeyed, it does; other seeds draw otherwise."""
+
+        def outputs(seed: int | None) -> list[float]:
+            torch.rand(3), random.random(), np.random.rand()
+            torch.manual_seed(0)
+            model = NoisyInEvaluation()
+            noisy = replace(learner(dropout_seed=seed), model=model)
+            torch.rand(random.randrange(1, 99))
+            return loop.evaluate(noisy, samples(), Shards()).outputs.flatten().tolist()
+
+        assert outputs(0) == outputs(0)
+        assert outputs(0) != outputs(1)
+        assert outputs(None) != outputs(None)
+
+    def test_a_stop_during_an_evaluation_leaves_the_model_ready_to_train(self) -> None:
+        """The mode is put back on the way out."""
+        stopped = learner()
+        with pytest.raises(Interrupted):
+            loop.evaluate(stopped, samples(), Shards(lambda: True))
+        assert stopped.model.training
+
+
+class Meddling(nn.Module):
+    """A frozen part, hooks, counters and buffers that a forward pass changes or makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)).eval()
+        self.frozen.requires_grad_(False)
+        self.head = nn.Linear(8, 3)
+        self.calls, self.sizes, self.draws = 0, [], np.random.default_rng(0)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        self.sizes.append(len(inputs))
+        self.passes += 1
+        self.register_buffer("window", torch.ones(len(inputs)), persistent=False)
+        self.head.bias.requires_grad_(self.training)
+        self.frozen.requires_grad_(True).train()
+        self.register_forward_hook(lambda *_: None)
+        return self.head(self.frozen(inputs)) * float(self.draws.random())
+
+
+def held(model: Any) -> tuple[Any, ...]:
+    """Return what a model holds, in comparable form."""
+    return (
+        [module.training for module in model.modules()],
+        [parameter.requires_grad for parameter in model.parameters()],
+        {name: buffer.tolist() for name, buffer in model.named_buffers()},
+        len(model._forward_hooks), model.calls, list(model.sizes), model.draws.bit_generator.state,
+    )  # fmt: skip
+
+
+class TestAModelComesBackFromEvaluation:
+    def test_as_it_went_in(self) -> None:
+        """Modes, gradients, buffers, hooks, attributes, generators; twin: training changes them."""
+        trained = learner(strict=True)
+        trained = replace(trained, model=Meddling())
+        before = held(trained.model)
+        first = loop.evaluate(trained, samples(), Shards())
+        assert held(trained.model) == before
+        assert torch.equal(loop.evaluate(trained, samples(), Shards()).outputs, first.outputs)
+        trained.model(batch(0).inputs)
+        assert [a == b for a, b in zip(held(trained.model), before, strict=True)] == [False] * 7
+
+    def test_as_it_went_in_when_it_is_interrupted(self) -> None:
+        """The part that is frozen stays frozen."""
+        stopped = replace(learner(), model=Meddling())
+        before = held(stopped.model)
+        with pytest.raises(Interrupted):
+            loop.evaluate(stopped, samples(), Shards(lambda: True))
+        assert held(stopped.model) == before
+
+    @pytest.mark.parametrize("part", [1, 3])
+    def test_frozen_parts_are_frozen_however_often_it_is_validated(self, part: int) -> None:
+        """Batch norm or dropout in evaluation mode; twin: not frozen, it ends otherwise."""
+        found = []
+        for every, frozen in ((1, True), (3, True), (1, False)):
+            trained = learner()
+            trained.model[part].train(not frozen)
+            fit(trained, plan(validate_every_epochs=every))
+            found.append(bits(trained.model))
+        assert found[0] == found[1]
+        assert found[0] != found[2]
+
+    @pytest.mark.parametrize("merges", [True, False])
+    def test_weights_that_an_evaluation_changes_are_refused(self, merges: bool) -> None:
+        """Adapters that are merged for an evaluation come out rounded; twin: without them."""
+
+        class Adapted(nn.Linear):
+            def __init__(self) -> None:
+                super().__init__(4, 3)
+                self.adapter = torch.linspace(0.1, 0.7, 12).view(3, 4)
+
+            def train(self, mode: bool = True) -> "Adapted":
+                if merges and mode != self.training:
+                    self.weight.data += self.adapter if not mode else -self.adapter
+                return super().train(mode)
+
+        adapted = replace(learner(strict=True), model=Adapted())
+        if merges:
+            with pytest.raises(InputError, match=r"^model: expected an evaluation that leaves"):
+                loop.evaluate(adapted, samples(), Shards())
+            loop.evaluate(replace(adapted, strict=False), samples(), Shards())
+        else:
+            loop.evaluate(adapted, samples(), Shards())
+
+
+class TestWhatModelAndTaskReturn:
+    """One line names what was expected of whom; the untouched model and task are trained."""
+
+    def test_a_tuple_of_outputs(self) -> None:
+        class Pair(nn.Linear):
+            def forward(self, inputs: Tensor) -> Any:
+                return super().forward(inputs), inputs
+
+        trained = replace(learner(), model=Pair(4, 3))
+        with pytest.raises(InputError, match=r"^model: expected one tensor from Pair, got a tuple"):
+            take_step(trained)
+        with pytest.raises(InputError, match=r"^model: expected one tensor from Pair, got a tuple"):
+            loop.evaluate(trained, samples(), Shards())
+
+    @pytest.mark.parametrize("name", ["losses", "metric"])
+    def test_a_scalar_for_a_whole_batch(self, name: str) -> None:
+        task = type("Scalar", (Classification,), {name: lambda *_: torch.tensor(1.0)})()
+        expected = rf"number for each sample, \(B,\), from Scalar\.{name}, got shape \(\)"
+        with pytest.raises(InputError, match=expected):
+            loop.evaluate(replace(learner(), task=task), samples(), Shards())
+
+    @pytest.mark.parametrize(
+        ("loss", "got"), [
+            (lambda *_: 1.0, "float"),
+            (lambda _, outputs, __: outputs.mean(1), r"shape \(8,\)"),
+            (lambda *_: torch.tensor(1.0), "one that depends on no weight"),
+        ],
+    )  # fmt: skip
+    def test_a_loss_without_a_gradient(self, loss: Any, got: str) -> None:
+        task = type("Odd", (Classification,), {"loss": loss})()
+        with pytest.raises(InputError, match=rf"^data\.task: .* Odd\.loss, got {got}; return the"):
+            take_step(replace(learner(), task=task))
+
+    def test_outputs_of_several_lengths(self) -> None:
+        """For each token of batches that are as long as their longest sample."""
+
+        class Tokens(nn.Linear):
+            def forward(self, inputs: Tensor) -> Tensor:
+                length = 2 + int(torch.equal(inputs, batch(0).inputs))
+                return super().forward(inputs)[:, :, None].expand(-1, -1, length)
+
+        class Task(Classification):
+            def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+                return super().losses(outputs[:, :, 0], targets)
+
+            def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+                return super().metric(outputs[:, :, 0], targets)
+
+        tokens = replace(learner(), model=Tokens(4, 3), task=Task())
+        with pytest.raises(InputError, match="outputs of one shape for every sample") as refused:
+            loop.evaluate(tokens, samples(), Shards())
+        assert "(8, 3, 2)" in str(refused.value)
+        assert "(8, 3, 3)" in str(refused.value)
+
+
+class Langevin(torch.optim.SGD):
+    """An optimizer that draws."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(torch.randn_like(parameter) * 0.01 * np.random.rand())
+
+
+def test_what_an_optimizer_draws_belongs_to_the_step() -> None:
+    """Not to what the model drew before it; another step draws otherwise."""
+
+    class Draws(nn.Linear):
+        extra = 0
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            torch.rand(self.extra), np.random.rand(self.extra)
+            return super().forward(inputs)
+
+    found = []
+    for extra, step in ((0, 1), (3, 1), (0, 2)):
+        torch.manual_seed(0)
+        model = Draws(4, 3)
+        model.extra = extra
+        trained = replace(learner(), model=model, optimizer=Langevin(model.parameters(), lr=0.1))
+        take_step(trained, step)
+        found.append(bits(model))
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_loss_that_is_not_finite_is_met_with_advice_that_helps(
+    clip_norm: float | None, tmp_path: Path
+) -> None:
+    """Clipping is advised where there is none; a checkpoint is named where there is one."""
+    (tmp_path / "checkpoints").mkdir()
+    trained = learner(gradient_clip_norm=clip_norm)
+    written = Journal(tmp_path, trained, plan(), {})
+    for saved in (False, True):
+        if saved:
+            written.save_checkpoint(Progress())
+        written.note_step(1, torch.tensor(math.nan), None, None)
+        with pytest.raises(InputError, match=r"^loss: expected a finite number") as refused:
+            written.write(Progress())
+        written._pending.clear()
+        assert ("gradient_clip_norm" in str(refused.value)) is (clip_norm is None)
+        assert ("last.pt" in str(refused.value)) is saved
+    written.close()
+
+
+class Notes(Silence):
+    """A journal that notes what happened in which step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.validated: list[int] = []
+        self.best: list[int] = []
+        self.saved: list[dict[str, Any]] = []
+        self.rates: list[float] = []
+        self.states: list[Any] = []
+
+    def watch(self, trained: Learner) -> "Notes":
+        self._watched = trained
+        return self
+
+    def note_step(self, step: int, *_: Any) -> None:
+        self.rates.append(self._watched.optimizer.param_groups[0]["lr"])
+
+    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+        self.validated.append(progress.step)
+        self.best += [progress.step] if is_best else []
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        model, optimizer = self._watched.model, self._watched.optimizer
+        self.saved.append(progress.state())
+        self.states.append(copy.deepcopy((model.state_dict(), optimizer.state_dict())))
+
+
+def plan(**chosen: Any) -> Plan:
+    factor = functools.partial(
+        schedules.factor, total_steps=STEPS, warmup_fraction=0.25, final_fraction=0.1
+    )
+    usual: dict[str, Any] = {
+        "total_steps": STEPS, "steps_per_epoch": 3, "log_every_steps": 1,
+        "validate_every_epochs": 1, "checkpoint_every_steps": 0, "fingerprint_every_steps": 1,
+        "early_stopping_patience": None, "learning_rate_factor": factor,
+    }  # fmt: skip
+    return Plan(**usual | chosen)
+
+
+def fit(
+    trained: Learner,
+    how: Plan,
+    progress: Progress | None = None,
+    stop_before: int | None = None,
+    validation: Iterable[Batch] | None = None,
+) -> Notes:
+    """Train from where progress stands, and return what was noted."""
+    progress = progress or Progress()
+    notes = Notes().watch(trained)
+    shards = Shards(lambda: stop_before is not None and progress.step >= stop_before)
+    held_out = samples() if validation is None else validation
+    loop.fit(trained, how, progress, batches(progress.step), lambda: held_out, notes, shards)
+    return notes
+
+
+class TestFit:
+    @pytest.mark.parametrize(
+        "chosen",
+        [
+            {"validate_every_epochs": 0},
+            {"validate_every_epochs": 3},
+            {"log_every_steps": 0},
+            {"log_every_steps": 4},
+            {"fingerprint_every_steps": 0},
+            {"checkpoint_every_steps": 1},
+        ],
+    )
+    def test_what_is_written_down_changes_no_bit(self, chosen: dict[str, int]) -> None:
+        """Validation, logging, fingerprints and checkpoints, however often: the same weights."""
+        usual, other = learner(), learner()
+        fit(usual, plan())
+        fit(other, plan(**chosen))
+        assert bits(usual.model) == bits(other.model)
+
+    def test_what_is_trained_changes_bits(self) -> None:
+        """Twin: another dropout seed ends with other weights."""
+        usual, other = learner(), learner(dropout_seed=1)
+        fit(usual, plan()), fit(other, plan())
+        assert bits(usual.model) != bits(other.model)
+
+    def test_validations_and_checkpoints_come_when_planned(self) -> None:
+        """After every so many epochs or steps, and at the end in any case."""
+        assert fit(learner(), plan()).validated == [3, 6, 9]
+        assert fit(learner(), plan(validate_every_epochs=2)).validated == [6, 9]
+        assert fit(learner(), plan(validate_every_epochs=0)).validated == [9]
+        saved = fit(learner(), plan(checkpoint_every_steps=4)).saved
+        assert [state["step"] for state in saved] == [4, 8, 9]
+
+    def test_the_learning_rate_follows_the_schedule(self) -> None:
+        """Each step takes the peak times its factor, whatever the steps before took."""
+        rates = fit(learner(), plan()).rates
+        assert rates == [0.1 * plan().learning_rate_factor(step) for step in range(STEPS)]
+
+    @pytest.mark.parametrize("step", range(STEPS))
+    def test_a_run_that_was_stopped_ends_with_the_same_bits(self, step: int) -> None:
+        """Stopped before any step, saved and taken up by others: as if it had never stopped."""
+        straight = learner()
+        whole = fit(straight, plan())
+
+        stopped, progress, notes = learner(), Progress(), Notes()
+        shards = Shards(lambda: progress.step >= step)
+        with pytest.raises(Interrupted):
+            loop.fit(stopped, plan(), progress, batches(), samples, notes.watch(stopped), shards)
+        assert notes.saved[-1]["step"] == step
+
+        resumed = learner(dropout_seed=0)
+        weights, optimizer = notes.states[-1]
+        resumed.model.load_state_dict(weights)
+        resumed.optimizer.load_state_dict(optimizer)
+        rest = fit(resumed, plan(), Progress(**notes.saved[-1]))
+        assert bits(resumed.model) == bits(straight.model)
+        assert notes.validated + rest.validated == whole.validated
+        assert notes.best + rest.best == whole.best
+        assert rest.saved[-1] == whole.saved[-1]
+
+    def test_a_run_taken_up_without_its_optimizer_differs(self) -> None:
+        """Twin: what is left out of a checkpoint shows."""
+        straight, resumed = learner(), learner()
+        fit(straight, plan())
+        saved = fit(learner(), plan(checkpoint_every_steps=4))
+        resumed.model.load_state_dict(saved.states[0][0])
+        fit(resumed, plan(), Progress(**saved.saved[0]))
+        assert bits(resumed.model) != bits(straight.model)
+
+    def test_early_stopping_waits_as_long_as_it_was_told(self) -> None:
+        """With a validation that never gains, the first is the best and patience is counted."""
+        never = [Batch(torch.arange(2), torch.zeros(2, 4), torch.tensor([0, 0]))]
+        constant = learner()
+        constant.model[4].requires_grad_(False).weight.zero_()
+        stopped = fit(constant, plan(early_stopping_patience=1), validation=never)
+        assert (stopped.validated, stopped.best) == ([3, 6], [3])
+        patient = fit(constant, plan(early_stopping_patience=3), validation=never)
+        assert patient.validated == [3, 6, 9]
+
+
+class TestPlan:
+    def test_a_validation_ends_an_epoch_or_the_run(self) -> None:
+        """Never before the first step, and not twice where both coincide."""
+        assert [step for step in range(10) if plan().validates_after(step)] == [3, 6, 9]
+        last = plan(total_steps=7, validate_every_epochs=0)
+        assert [step for step in range(8) if last.validates_after(step)] == [7]
+
+    @given(st.integers(0, 20), st.integers(1, 100))
+    def test_what_is_due_comes_regularly_and_at_the_end(self, every: int, total: int) -> None:
+        """0 is never; otherwise the multiples and the last step."""
+        due = [s for s in range(1, total + 1) if plan(total_steps=total).is_due(every, s)]
+        multiples = set(range(every, total + 1, every)) if every else set()
+        assert due == sorted(multiples | ({total} if every else set()))
+
+
+class TestNoteResult:
+    def result(self, metric: float) -> Evaluation:
+        return Evaluation(0.0, metric, torch.zeros(1), torch.zeros(1))
+
+    @pytest.mark.parametrize(("higher", "best"), [(True, [0, 2]), (False, [0, 3])])
+    def test_better_is_what_the_task_says(self, higher: bool, best: list[int]) -> None:
+        """An equal metric is no gain, and a gain starts the counting again."""
+        progress, found, waited = Progress(), [], []
+        for step, metric in enumerate([0.5, 0.5, 0.7, 0.3]):
+            progress.step = step
+            if loop.note_result(progress, self.result(metric), higher):
+                found.append(step)
+            waited.append(progress.validations_without_gain)
+        assert found == best
+        assert progress.best_step == best[-1]
+        assert waited == ([0, 1, 0, 1] if higher else [0, 1, 2, 0])
+
+    def test_a_number_is_better_than_none(self) -> None:
+        """A first metric that is not a number does not stay the best for ever."""
+        progress = Progress()
+        assert loop.note_result(progress, self.result(float("nan")), True)
+        assert loop.note_result(progress, self.result(0.1), True)
+        assert not loop.note_result(progress, self.result(float("nan")), True)
+
+
+def test_the_factor_is_taken_of_the_peak_not_of_the_last_rate() -> None:
+    """Each group keeps its own peak; a rate set twice is set once."""
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": weights[:1], "lr": 0.5}, {"params": weights[1:]}], 2.0)
+    for _ in range(2):
+        loop.set_learning_rate(optimizer, 0.25)
+        assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.5]
+
+
+class TestSchedule:
+    fractions = st.floats(0, 1)
+
+    @given(st.integers(1, 500), fractions, fractions)
+    def test_a_learning_rate_stays_between_its_limits(
+        self, total: int, warmup: float, final: float
+    ) -> None:
+        """Never above the peak, nor below the lower of its two ends."""
+        factors = [schedules.factor(step, total, warmup, final) for step in range(total)]
+        assert all(min(final, 1 / 25) <= f <= 1 for f in factors)
+
+    @given(st.integers(2, 500), st.floats(0, 0.9), fractions)
+    def test_it_rises_and_then_falls(self, total: int, warmup: float, final: float) -> None:
+        """There is one peak."""
+        factors = [schedules.factor(step, total, warmup, final) for step in range(total)]
+        rising = [b > a for a, b in itertools.pairwise(factors) if a != b]
+        assert rising == sorted(rising, reverse=True)
+
+    def test_its_ends_and_its_peak_are_those_that_are_named(self) -> None:
+        """1/25 of the peak at first, the peak after the warm-up, the final fraction at last."""
+        factors = [schedules.factor(step, 101, 0.25, 0.001) for step in range(101)]
+        assert factors[0] == 1 / 25
+        assert max(factors) == pytest.approx(1, abs=1e-3)
+        assert abs(factors.index(max(factors)) - 25) <= 1
+        assert factors[-1] == pytest.approx(0.001)
+
+    def test_without_warm_up_and_decay_it_is_constant(self) -> None:
+        """configs/schedule/constant.yaml; its twin, cosine, falls to 0."""
+        assert {schedules.factor(step, 50, 0.0, 1.0) for step in range(50)} == {1.0}
+        cosine = [schedules.factor(step, 51, 0.0, 0.0) for step in range(51)]
+        assert cosine[0] == 1
+        assert cosine[25] == pytest.approx(0.5)
+        assert cosine[50] == 0
+
+    def test_a_run_of_one_step_has_a_learning_rate(self) -> None:
+        """There is nothing to divide by zero."""
+        assert schedules.factor(0, 1, 0.0, 0.0) == 1
+        assert schedules.factor(0, 1, 1.0, 0.0) == 1 / 25
+
+
+class TestTasks:
+    outputs = torch.tensor([[2.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    classes = torch.tensor([0, 1])
+
+    def test_cross_entropy_is_that_of_the_formula(self) -> None:
+        """Minus the logarithm of the softmax, against numbers worked out here."""
+        expected = [math.log(math.exp(2) + 2) - 2, math.log(math.e + 2)]
+        task = Classification()
+        assert task.losses(self.outputs, self.classes).tolist() == pytest.approx(expected)
+        assert float(task.loss(self.outputs, self.classes)) == pytest.approx(sum(expected) / 2)
+
+    def test_label_smoothing_takes_from_the_class_and_gives_to_all(self) -> None:
+        """The target is 1 - s on the class and s / C on each; without smoothing it differs."""
+        logs = F.log_softmax(self.outputs, 1)
+        weights = F.one_hot(self.classes, 3) * 0.9 + 0.1 / 3
+        expected = -(weights * logs).sum(1)
+        smoothed = Classification(0.1).losses(self.outputs, self.classes)
+        assert torch.allclose(smoothed, expected)
+        assert not torch.allclose(Classification().losses(self.outputs, self.classes), expected)
+
+    def test_accuracy_counts_what_was_right(self) -> None:
+        """The likeliest class is the prediction."""
+        assert Classification().metric(self.outputs, self.classes).tolist() == [1, 0]
+        assert Classification().predictions(self.outputs).tolist() == [0, 2]
+
+    def test_the_squared_error_is_taken_for_each_sample(self) -> None:
+        """Loss and metric are the same mean."""
+        outputs, targets = torch.tensor([[1.0, 3.0], [0.0, 0.0]]), torch.zeros(2, 2)
+        assert Regression().metric(outputs, targets).tolist() == [5, 0]
+        assert Regression().losses(outputs, targets).tolist() == [5, 0]
+        assert float(Regression().loss(outputs, targets)) == 2.5
+        assert Regression().predictions(outputs).tolist() == [1, 0]
+
+    @pytest.mark.parametrize("method", ["loss", "losses", "metric"])
+    def test_targets_are_not_broadcast(self, method: str) -> None:
+        """(B, 1) against (B,) would compare every sample with every other; (B, 1) is right."""
+        compute = getattr(Regression(), method)
+        with pytest.raises(InputError, match=r"shape \(4, 1\), got \(4,\)"):
+            compute(torch.zeros(4, 1), torch.zeros(4))
+        compute(torch.zeros(4, 1), torch.zeros(4, 1))
+
+    @given(
+        st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=30), st.randoms()
+    )
+    def test_a_mean_does_not_depend_on_order_or_batches(
+        self, values: list[float], shuffled: random.Random
+    ) -> None:
+        """Any order, cut anywhere, gives the same bits."""
+        expected = tasks.mean([torch.tensor(values)])
+        shuffled.shuffle(values)
+        cut = shuffled.randrange(len(values) + 1)
+        assert tasks.mean([torch.tensor(values[:cut]), torch.tensor(values[cut:])]) == expected
+
+    def test_a_mean_of_floats_does_depend_on_order(self) -> None:
+        """Twin: a plain sum rounds on the way."""
+        values = [1e30, -1e30, 1.0]
+        assert functools.reduce(operator.add, values) != functools.reduce(
+            operator.add, sorted(values)
+        )
+        assert tasks.mean([torch.tensor(values)]) == tasks.mean([torch.tensor(sorted(values))])
+
+
+class Bare:
+    """Not enough of a task."""
+
+    metric_name = "accuracy"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.sum()
+
+
+class Own(Classification):
+    """A user's task."""
+
+    metric_name = "own"
+
+
+class TestMakeTask:
+    def test_a_task_is_ours_by_its_name(self) -> None:
+        """With the arguments beside the name."""
+        spec = {"name": "classification", "label_smoothing": 0.2}
+        assert tasks.make(spec, []) == Classification(0.2)
+        assert tasks.make({"name": "regression"}, []) == Regression()
+
+    def test_a_task_is_the_users_by_its_target(self) -> None:
+        """The name is then a description, and the package must be trusted."""
+        spec = {"name": "mine", "_target_": f"{__name__}.Own", "label_smoothing": 0.2}
+        made = tasks.make(spec, ["tests"])
+        assert (type(made), made.metric_name) == (Own, "own")
+        with pytest.raises(InputError, match=r"data\.task\._target_: expected a class defined in"):
+            tasks.make(spec, [])
+
+    def test_a_task_that_lacks_something_is_refused_before_training(self) -> None:
+        """The line names what is missing."""
+        missing = r"got Bare without higher_is_better, losses, metric, predictions"
+        with pytest.raises(InputError, match=missing):
+            tasks.make({"name": "bare", "_target_": f"{__name__}.Bare"}, ["tests"])
+
+    def test_an_unknown_argument_is_refused(self) -> None:
+        """A misspelt one does not silently do nothing."""
+        with pytest.raises(InputError, match=r"data\.task: expected the arguments of Class"):
+            tasks.make({"name": "classification", "smoothing": 0.1}, [])

@@ -1,0 +1,178 @@
+"""Files that a run reads, its distributions and its loaded code stand in the record by content."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from seedbed import compare, record
+from seedbed.compare import causes
+from seedbed.errors import InputError
+from seedbed.launch import resume
+from seedbed.worker import inputs, loaded
+from tests.running import QUICK, command, refusal
+
+PACKAGE = """
+import torch
+class Warm(torch.nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        self.linear = torch.nn.Linear(12, 1)
+        if weights:
+            self.load_state_dict(torch.load(weights, weights_only=True)["model"])
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+"""
+WARM = (
+    *("experiment=adding_lstm", "data.length=6", "data.batch_size=16", "data.train.samples=64"),
+    *("data.validation.samples=40", "data.test.samples=40", "data.eval_batch_size=20", *QUICK),
+    *("~model", "+model.name=warm", "+model._target_=warm_start.Warm"),
+    "trusted_packages=[seedbed,torch,warm_start]",
+)
+
+
+def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
+    """The best.pt of another run: other content at its path is named, ranked first and refused."""
+    (tmp_path / "warm_start.py").write_text(PACKAGE)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    first, second, again = (tmp_path / name for name in ("first", "second", "again"))
+    weights = first / "checkpoints" / "best.pt"
+
+    def ran(*words: str) -> "subprocess.CompletedProcess[str]":
+        return command(*words, environment=environment)
+
+    def verified(*words: str) -> "subprocess.CompletedProcess[str]":
+        trust = [word for name in ("seedbed", "torch", "warm_start") for word in ("--trust", name)]
+        return ran("scripts/verify.py", str(second), *trust, *words)
+
+    for folder, value in ((first, "null"), (second, str(weights))):
+        done = ran("train.py", *WARM, f"+model.weights={value}", f"hydra.run.dir={folder}")
+        assert done.returncode == 0, done.stderr
+        assert "lacks code or files of the checkout: warm_start.py" in done.stdout
+    assert "warm_start.py" in record.read_json(second / "environment.json")["git"]["lacks"]
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert record.read_json(second / "environment.json")["files_sha256"] == {str(weights): digest}
+    assert "REPRODUCED" in verified().stdout, "twin: nothing changed"
+
+    state = {key: value + 1 for key, value in torch.load(weights)["model"].items()}
+    torch.save({"model": state}, weights)
+    done = verified("--keep", str(again))
+    assert done.returncode == 1, done.stderr
+    assert f"files_sha256.{weights}" in done.stdout
+    assert "A lacks code or files of its checkout: warm_start.py" in done.stdout
+    a, b = compare.read(second), compare.read(again)
+    difference = compare.compare(a, b).difference
+    assert difference is not None
+    assert causes.rank(difference, causes.changes(a, b))[0].key == f"files_sha256.{weights}"
+
+    summary = json.loads((second / "summary.json").read_text()) | {"status": "interrupted"}
+    (second / "summary.json").write_text(json.dumps(summary))
+    trust = [word for name in ("seedbed", "torch", "warm_start") for word in ("--trust", name)]
+    line = refusal(ran("scripts/resume.py", str(second), *trust))
+    assert f"files_sha256.{weights} {digest} -> " in line
+
+
+def test_every_file_that_an_argument_names_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nested, in lists, by relative path; names of classes and choices are no arguments."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name in ("a.pt", "b.pt", "c.txt", "cnn", "d", "folder/e", "folder/f"):
+        Path(name).write_text(name)
+    settings: dict[str, Any] = {
+        "model": {"name": "cnn", "_target_": "d", "weights": "a.pt", "parts": [{"x": "b.pt"}]},
+        "data": {"train": {"vocabulary": "c.txt", "root": "folder"}, "task": {"name": "cnn"}},
+        "optimizer": {"lr": 0.1, "long": "x" * 5000, "none": None, "zero": "a\0b"},
+        "trainer": {"device": "d"},
+        "files": ["folder"],
+    }
+    found = inputs.digests(settings)
+    assert set(found) == {"a.pt", "b.pt", "c.txt", "folder/e", "folder/f"}
+    assert found["a.pt"] == hashlib.sha256(b"a.pt").hexdigest()
+    with pytest.raises(InputError, match=r"^files: expected a file or a folder with files, got no"):
+        inputs.digests({"files": ["nothing"]})
+
+
+def origin(**environment: Any) -> resume.Origin:
+    return resume.Origin({}, {"git": {"commit": None}, **environment}, {})
+
+
+def test_another_pillow_is_a_change_that_can_alter_bits() -> None:
+    """It decodes and transforms images; twin: what composes configurations cannot."""
+    assert {"torch", "torchvision", "numpy", "pillow"} < set(loaded.versions())
+    for name, alters in (("pillow", True), ("omegaconf", False)):
+        before, now = (origin(versions={name: version}) for version in "12")
+        (change,) = resume.changes(before, now)
+        assert (change.key, change.alters_bits) == (f"versions.{name}", alters)
+
+
+def installed(site: Path, package: str, distribution: str, version: str) -> None:
+    """Install a distribution whose package has another name, as pip does."""
+    (site / package).mkdir(parents=True)
+    (site / package / "__init__.py").write_text("class Layer: ...\ndef function(): ...\n")
+    info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
+    (info / "RECORD").write_text(f"{package}/__init__.py,,\n")
+
+
+@pytest.fixture
+def fresh_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget afterwards what a test imports."""
+    before = dict(sys.modules)
+    monkeypatch.setattr(sys, "modules", before)
+
+
+@pytest.mark.usefixtures("fresh_modules")
+def test_versions_of_what_classes_come_from_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a class that is named, and of what one's own modules import; twin: not of others."""
+    site, root = tmp_path / "site-packages", tmp_path / "root"
+    for package in ("used", "imported", "function_of", "neither"):
+        installed(site, package, f"the-{package.replace('_', '-')}", "1.2")
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "helper_of_mine.py").write_text(
+        "import os\nimport imported\nfrom function_of import function\n"
+    )
+    for place in (site, root / "src"):
+        monkeypatch.syspath_prepend(str(place))
+    for name in ("used", "neither", "helper_of_mine"):
+        __import__(name)
+    settings = {"model": {"_target_": "used.Layer"}, "data": {"train": {"root": "neither"}}}
+    found = loaded.more_versions(settings, root)
+    assert found == {"the-used": "1.2", "the-imported": "1.2", "the-function-of": "1.2"}
+    assert loaded.more_versions({"model": {"_target_": "torch.nn.Linear"}}, tmp_path / "x") == {}
+
+
+@pytest.mark.usefixtures("fresh_modules")
+def test_loaded_code_that_git_ignores_is_named_by_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python loaded from the checkout is recorded, or named; another content is a change."""
+    path = tmp_path / "src" / "ignored_code.py"
+    path.parent.mkdir()
+    path.write_text("a = 1\n")
+    monkeypatch.syspath_prepend(str(path.parent))
+    assert isinstance(__import__("ignored_code"), ModuleType)
+    first = loaded.unrecorded({}, [], tmp_path)
+    assert list(first) == ["src/ignored_code.py"]
+    assert loaded.unrecorded({"src/ignored_code.py": "blob"}, [], tmp_path) == {}
+    path.write_text("a = 2\n")
+    second = loaded.unrecorded({}, [], tmp_path)
+    (change,) = resume.changes(
+        *(origin(git={"commit": None, "lacks": lacks}) for lacks in (first, second))
+    )
+    assert (change.key, change.alters_bits) == ("git.lacks.src/ignored_code.py", True)
+    os.unlink(path)
+    assert "No such file" in loaded.unrecorded({}, [], tmp_path)["src/ignored_code.py"]

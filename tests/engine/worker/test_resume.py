@@ -1,0 +1,845 @@
+"""Going on with a run: the same bits wherever it stopped; what changed is said, or refused."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seedbed import config, launch, record
+from seedbed.errors import InputError
+from seedbed.launch import resume
+from seedbed.record import plots, source
+from seedbed.training import capture, checkpoint
+from seedbed.worker import assemble, restore, worker
+from tests.end_to_end.kill_anywhere import differences
+from tests.engine.config.test_config import composed
+from tests.odd_optimizers import Master
+
+# An LSTM that is done in tenths of a second: 4 steps an epoch, a validation after each.
+TINY = (
+    "experiment=adding_lstm",
+    "determinism=strict",
+    "determinism.threads=1",
+    "seed=0",
+    "data.length=6",
+    "data.batch_size=16",
+    "data.train.samples=64",
+    "data.validation.samples=40",
+    "data.test.samples=40",
+    "data.eval_batch_size=20",
+    "model.hidden_size=4",
+    "trainer.max_steps=14",
+    "trainer.log_every_steps=1",
+    "trainer.checkpoint_every_steps=3",
+)
+EARLY_STOPPING = ("optimizer.lr=0", "trainer.max_steps=40", "trainer.early_stopping_patience=2")
+
+
+@pytest.fixture(autouse=True)
+def this_process_as_training_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
+    monkeypatch.setattr(assemble, "prepare_backends", lambda _level: None)
+    monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
+    nothing = ({"commit": None, "dirty": None, "lacks": {}}, b"")
+    monkeypatch.setattr(source, "snapshot", lambda _root: nothing)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class StopAt(worker.Stop):
+    """Asks a run to stop when it looks for the n-th time."""
+
+    def __init__(self, check: int | None = None) -> None:
+        self.signal = None
+        self._check = check
+        self.checks = 0
+
+    def requested(self) -> bool:
+        self.checks += 1
+        if self.checks == self._check:
+            self.signal = 15
+        return self.signal is not None
+
+
+def begun(folder: Path, *overrides: str) -> Path:
+    """Make the run folder of a tiny run, as train.py does."""
+    settings = config.resolve(composed(*TINY, *overrides))
+    config.check(settings)
+    launch.claim(folder, settings)
+    return folder
+
+
+def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
+    """Do the training process's work, from the beginning or from a checkpoint."""
+    asked = resume.Request(**request)
+    settings = resume.with_request(record.read_config(folder), asked)
+    return worker.lead(folder, settings, asked, stop or StopAt())
+
+
+def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
+    """Return a tiny run that was interrupted in the middle."""
+    assert work(begun(folder, *overrides), StopAt(check)) == 143
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return runs that nobody stopped, one for each set of overrides."""
+    runs: dict[tuple[str, ...], Path] = {}
+
+    def run(*overrides: str) -> Path:
+        if overrides not in runs:
+            folder = tmp_path_factory.mktemp("whole") / "run"
+            assert work(begun(folder, *overrides)) == 0
+            runs[overrides] = folder
+        return runs[overrides]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("every", "overrides"),
+    [
+        (1, ()),
+        (3, EARLY_STOPPING),
+        # No processor refuses an RNN in bfloat16.
+        pytest.param(
+            *(5, ("trainer.precision=bfloat16", "model=rnn")), marks=pytest.mark.processor
+        ),
+    ],
+)
+def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
+    every: int, overrides: tuple[str, ...], whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Between any two steps, in any validation, in the test; early stopping counts on."""
+    reference = whole(*overrides)
+    for check in range(1, 100, every):
+        folder = begun(tmp_path / str(check), *overrides)
+        if work(folder, StopAt(check)) == 0:
+            break
+        assert record.read_summary(folder)["status"] == "interrupted"
+        assert work(folder) == 0
+        assert differences(reference, folder) == [], f"stopped at check {check}"
+    assert check > 14, "it was not stopped everywhere"
+
+
+def test_a_run_stopped_again_and_again_ends_with_the_same_bits(
+    whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A resume that is interrupted at once, or after a few steps, is resumed."""
+    folder = begun(tmp_path / "run")
+    stops = 0
+    while work(folder, StopAt(1 + stops % 4)) != 0:
+        stops += 1
+    assert stops > 5
+    assert differences(whole(), folder) == []
+    assert len(record.read_summary(folder)["resumes"]) == stops
+
+
+def begun_with(target: str, folder: Path) -> Path:
+    """Make the run folder of a tiny run with an optimizer that no YAML file names."""
+    settings = config.resolve(composed(*TINY))
+    settings.optimizer = {"name": "own", "_target_": target, "lr": 0.01}
+    settings.trusted_packages.append("tests")
+    config.check(settings)
+    launch.claim(folder, settings)
+    return folder
+
+
+def test_a_run_with_an_optimizer_of_ones_own_ends_with_the_same_bits(tmp_path: Path) -> None:
+    """Master weights of another type, lists of tensors, a count of its own."""
+    a, b = (
+        begun_with("tests.odd_optimizers.Master", tmp_path / name) for name in ("whole", "stopped")
+    )
+    assert work(a) == 0
+    assert work(b, StopAt(9)) == 143
+    assert work(b) == 0
+    assert differences(a, b) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ("tests.odd_optimizers.NumPyScale", "optimizer.state.scale: expected tensors, numbers"),
+        ("torch.optim.LBFGS", "optimizer: expected one whose step() needs no closure, got LBFGS"),
+        ("torch.optim.SparseAdam", "optimizer: expected one that takes dense gradients, got Spar"),
+    ],
+)
+def test_an_optimizer_that_could_not_go_on_is_refused_at_once(
+    target: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before or after the first step, in one line; nothing is saved that could not be read."""
+    folder = begun_with(target, tmp_path / "run")
+    assert work(folder) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {line}")
+    assert error.count("\n") == 1
+    assert record.read_summary(folder)["status"] == "failed"
+    assert list((folder / "checkpoints").glob("*")) == []
+
+
+def test_another_seed_ends_with_other_bits(whole: Callable[..., Path]) -> None:
+    """Twin: the comparison can fail, in every part."""
+    found = differences(whole(), whole("seed=1"))
+    assert {"metrics.csv", "fingerprints.csv", "last.pt: model", "best.pt: model"} <= set(found)
+    assert "summary: fingerprints" in found
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+def killed(folder: Path, place: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Work on a run, and die before its n-th rename, sync or lines of a table."""
+    calls = 0
+
+    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > place:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return call
+
+    owners = ((os, "replace"), (os, "fsync"), (Path, "unlink"), (record.Table, "append"))
+    with monkeypatch.context() as patch:
+        for owner, name in owners:
+            patch.setattr(owner, name, deadly(getattr(owner, name)))
+        try:
+            work(folder)
+        except Killed:
+            return True
+    return False
+
+
+def test_a_run_killed_at_any_write_ends_with_the_same_bits(
+    whole: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before every 9th call that reaches the disk, and its resume before the 5th of its own."""
+    kills = 0
+    for place in range(0, 2000, 9):
+        folder = begun(tmp_path / str(place))
+        killed(folder, place, monkeypatch)
+        if (folder / "summary.json").exists() and is_finished(folder):
+            break
+        kills += 1 + killed(folder, 5, monkeypatch)
+        assert work(folder) == 0
+        assert differences(whole(), folder) == [], f"killed at {place}"
+        leftovers = [path for path in folder.rglob(".*") if path.name != ".lock"]
+        assert leftovers == []
+    assert kills > 20
+
+
+def is_finished(folder: Path) -> bool:
+    return bool(record.read_summary(folder)["status"] == "finished")
+
+
+def test_a_damaged_checkpoint_falls_back_and_says_so(
+    whole: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run goes on from the one before it, to the same bits."""
+    folder = stopped(tmp_path / "run")
+    (folder / "checkpoints" / "last.pt").write_bytes(b"")
+    assert work(folder) == 0
+    assert "last.pt: expected a checkpoint of Seedbed" in capsys.readouterr().out
+    assert differences(whole(), folder) == []
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], **request: Any) -> str:
+    """Return the one line of a resume that is refused; the record must stay as it was."""
+    before = content(folder)
+    capsys.readouterr()
+    assert work(folder, **request) == 2
+    assert content(folder) == before
+    out, errors = capsys.readouterr()
+    assert out == ""
+    (line,) = errors.splitlines()
+    return str(line)
+
+
+def test_damaged_checkpoints_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With none that is good there is nothing to go on from."""
+    folder = stopped(tmp_path / "run")
+    for name in ("last.pt", "previous.pt"):
+        os.truncate(folder / "checkpoints" / name, 1000)
+    line = refused(folder, capsys)
+    assert "last.pt" in line
+    assert "previous.pt" in line
+
+
+@pytest.mark.parametrize("table", ["metrics.csv", "fingerprints.csv"])
+@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), os.unlink])
+def test_tables_shorter_than_the_checkpoint_says_are_refused(
+    damage: Callable[[Path], None], table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shortened table could never become the one of a run that was not stopped."""
+    folder = stopped(tmp_path / "run")
+    damage(folder / table)
+    assert f"{table}: expected at least" in refused(folder, capsys)
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line says that it does not fit; so is one that lacks what a checkpoint has."""
+    folder = stopped(tmp_path / "run")
+    other = stopped(tmp_path / "other", 9, "model.hidden_size=5")
+    shutil.rmtree(folder / "checkpoints")
+    shutil.copytree(other / "checkpoints", folder / "checkpoints")
+    assert "model.hidden_size 5 -> 4" in refused(folder, capsys)
+    line = refused(folder, capsys, allow_changed=True)
+    assert "expected a checkpoint of this model and optimizer" in line
+    best = shutil.copy(folder / "checkpoints" / "best.pt", folder / "checkpoints" / "last.pt")
+    assert Path(best).exists()
+    assert "expected a checkpoint of this model" in refused(folder, capsys)
+
+
+def test_what_cannot_alter_bits_may_change(
+    whole: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said, recorded and kept, and the bits are the same."""
+    folder = stopped(tmp_path / "run")
+    step = record.read_summary(folder)["steps"]
+    changed = {"data.num_workers": 1, "data.prefetch_factor": 5, "data.persistent_workers": False}
+    assert work(folder, StopAt(2), settings=changed) == 143
+    out = capsys.readouterr().out
+    assert f"changed since step {step}: data.num_workers 0 -> 1" in out
+    assert record.read_config(folder).data.num_workers == 1
+    assert work(folder) == 0
+    assert differences(whole(), folder) == []
+    first, second = record.read_summary(folder)["resumes"]
+    assert first["step"] == step
+    assert first["changes"]["data.num_workers"] == [0, 1]
+    assert second["changes"] == {}
+    assert record.altered(record.read_summary(folder)) == []
+
+
+def test_a_change_that_can_alter_bits_is_refused_under_strict(
+    whole: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Asked for, or found in config.yaml or in the environment; --allow-changed lets it be."""
+    folder = stopped(tmp_path / "run")
+    assert "optimizer.lr" in refused(folder, capsys, settings={"optimizer.lr": 0.5})
+    with monkeypatch.context() as patch:
+        patch.setenv("OMP_SCHEDULE", "static")
+        line = refused(folder, capsys)
+        assert "env.OMP_SCHEDULE None -> static" in line
+        assert "--allow-changed" in line
+    path = folder / "config.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("weight_decay: ", "weight_decay: 1"))
+    assert "optimizer.weight_decay" in refused(folder, capsys)
+    path.write_text(text)
+
+    assert work(folder, settings={"optimizer.lr": 0.5}, allow_changed=True) == 0
+    assert "optimizer.lr 0.0" in capsys.readouterr().out
+    assert record.read_config(folder).optimizer.lr == 0.5
+    assert record.read_summary(folder)["resumes"][0]["changes"]["optimizer.lr"][1] == 0.5
+    [(step, keys)] = record.altered(record.read_summary(folder))
+    assert (step, keys) == (record.read_summary(folder)["resumes"][0]["step"], ["optimizer.lr"])
+    assert "last.pt: model" in differences(whole(), folder)
+
+
+def test_a_changed_option_is_what_the_configuration_makes_of_it() -> None:
+    """In each group, and of its type; what did not change is as the checkpoint says."""
+
+    def made(lr: float, betas: list[float]) -> torch.optim.Optimizer:
+        weights = [torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)]
+        return Master(weights, lr, betas)  # type: ignore[arg-type]
+
+    old, optimizer = made(0.1, [0.5, 0.9]), made(0.2, [0.5, 0.8])
+    options = [dict(group) for group in optimizer.param_groups]
+    old.param_groups[0]["seen"] = old.param_groups[1]["seen"] = 7
+    capture.restore_optimizer(optimizer, capture.capture_optimizer(old))
+    changes = [resume.Change(f"optimizer.{name}", None, None, True) for name in ("lr", "betas")]
+    restore.change_options(optimizer, options, changes)
+    groups = [(g["lr"], g["initial_lr"], g["betas"], g["seen"]) for g in optimizer.param_groups]
+    assert groups == [(0.1, 0.1, (0.5, 0.8), 7), (0.2, 0.2, (0.5, 0.8), 7)]
+
+
+def test_a_change_is_only_reported_under_seeded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was promised that it could break."""
+    folder = stopped(tmp_path / "run", 9, "determinism=seeded", "determinism.threads=1")
+    assert work(folder, settings={"optimizer.weight_decay": 0.5}) == 0
+    assert "optimizer.weight_decay" in capsys.readouterr().out
+
+
+def test_a_run_without_a_checkpoint_starts_from_the_beginning(
+    whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Killed before its first one, or before anything but config.yaml was written."""
+    for name, left in (("early", 3), ("earliest", 1)):
+        folder = stopped(tmp_path / name)
+        shutil.rmtree(folder / "checkpoints")
+        if left == 1:
+            for path in folder.iterdir():
+                if path.name != "config.yaml":
+                    path.unlink()
+        assert work(folder) == 0
+        assert differences(whole(), folder) == []
+        assert record.read_summary(folder)["resumes"] == []
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    """Files that were just being written when it died; nothing else goes."""
+    folder = stopped(tmp_path / "run")
+    before = set(content(folder))
+    for name in (".summary.json.123.tmp", "checkpoints/.last.pt.new", "checkpoints/..x.new.9.tmp"):
+        (folder / name).write_text("cut o")
+    assert work(folder) == 0
+    assert before <= set(content(folder)) | {str(folder / "checkpoints" / "previous.pt")}
+    assert not list(folder.rglob(".*.tmp")) + list(folder.rglob(".*.new"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_log_that_the_disk_refuses_stops_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was printed is on the terminal all the same."""
+    folder = begun(tmp_path / "run")
+    (folder / "train.log").symlink_to("/dev/full")
+    assert work(folder) == 0
+    out, errors = capsys.readouterr()
+    assert "finished after 14 steps" in out
+    assert errors == ""
+
+
+def no_worker(*_args: Any) -> int:
+    raise AssertionError("the training process was started")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["data.num_worker=3"], "data.num_worker: expected a key of the run's config.yaml"),
+        (["data=mnist5k"], "data: expected a key of the run's config.yaml with a value of its own"),
+        (["data.num_workers=-1"], "data.num_workers: expected an integer from 0 to 1024, got -1"),
+        (["data.num_workers=1,2"], "data.num_workers=1,2: expected key=value"),
+        (["~data.num_workers"], "~data.num_workers: expected key=value"),
+        (["data.num_workers=["], "overrides: expected Hydra's key=value syntax"),
+        (["nonsense"], "overrides: expected Hydra's key=value syntax"),
+    ],
+)
+def test_bad_overrides_are_refused(
+    overrides: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any process is started, in one line that names the key."""
+    folder = begun(tmp_path / "run")
+    monkeypatch.setattr(launch, "run_worker", no_worker)
+    with pytest.raises(InputError) as caught:
+        resume.go_on(folder, overrides, allow_changed=False)
+    assert str(caught.value).startswith(expected)
+
+
+def test_folders_that_hold_no_run_to_go_on_with_are_refused(
+    whole: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No folder, no run, one that finished, a newer format, a damaged configuration."""
+    monkeypatch.setattr(launch, "run_worker", no_worker)
+    text = (whole() / "config.yaml").read_text()
+
+    def line(folder: Path) -> str:
+        before = content(folder)
+        with pytest.raises(InputError) as caught:
+            resume.go_on(folder, [], allow_changed=True)
+        assert content(folder) == before
+        return str(caught.value)
+
+    assert "expected a run's configuration, got no file" in line(tmp_path / "none")
+    assert "expected a run's configuration, got no file" in line(tmp_path)
+    assert "expected a run to go on with, got one that finished" in line(whole())
+    newer = begun(tmp_path / "newer")
+    (newer / "summary.json").write_text(json.dumps({"format_version": 2, "status": "running"}))
+    assert "read it with the version of Seedbed that wrote it" in line(newer)
+    for length in range(0, len(text) - 20, 97):
+        (newer / "config.yaml").write_text(text[:length])
+        assert "expected" in line(newer)
+
+
+def test_a_run_whose_process_is_alive_is_refused(tmp_path: Path) -> None:
+    """From another process; this one holds the lock."""
+    folder = stopped(tmp_path / "run")
+    before = {path: data for path, data in content(folder).items() if not path.endswith(".lock")}
+    with record.lock(folder):
+        done = subprocess.run(
+            [*launch.worker_command(record.read_config(folder), folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert before.items() <= content(folder).items()
+    assert done.returncode == 2
+    assert "got one that is still alive" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def origin(**changes: Any) -> resume.Origin:
+    environment = {
+        "versions": {"torch": "2.15.0", "omegaconf": "2.3.1"},
+        "cpu": {"model": "A", "cores": 2},
+        "platform": "Linux-6.1-x86_64-with-glibc2.36",
+        "git": {"commit": None},
+        "data_sha256": {"digits": "00"},
+    }
+    made = resume.Origin({"data": {"num_workers": 0}, "seed": 0}, environment, {})
+    return replace(made, environment=environment | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "alters"),
+    [
+        ({}, None),
+        ({"versions": {"torch": "2.14.0", "omegaconf": "2.3.1"}}, True),
+        ({"versions": {"torch": "2.15.0", "omegaconf": "2.3.0"}}, False),
+        ({"cpu": {"model": "B", "cores": 2}}, True),
+        ({"cpu": {"model": "A", "cores": 64}}, False),
+        ({"platform": "Linux-6.2-x86_64-with-glibc2.36"}, None),
+        ({"platform": "Linux-6.1-x86_64-with-glibc2.37"}, True),
+        ({"data_sha256": {"digits": "01"}}, True),
+        ({"env": {"OMP_PLACES": "cores"}}, True),
+        ({"env": {"TORCHELASTIC_RUN_ID": "x"}}, None),
+        ({"git": {"commit": "0" * 40}}, True),
+    ],
+)
+def test_changes_of_the_environment_are_found(changes: dict[str, Any], alters: bool | None) -> None:
+    """What reaches the arithmetic can alter bits; sizes and names of the machine cannot."""
+    found = resume.changes(origin(), origin(**changes))
+    assert [change.alters_bits for change in found] == ([] if alters is None else [alters])
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a git repository with a package and a README, as the project's checkout."""
+    monkeypatch.undo()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "model.py").write_text("a = 1\n")
+    (tmp_path / "README.md").write_text("text\n")
+    git(tmp_path, "init", "-q")
+    commit(tmp_path)
+    monkeypatch.setattr(source, "project_root", lambda: tmp_path)
+    return tmp_path
+
+
+def git(root: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", "-C", str(root), *identity, *arguments], check=True)
+
+
+def commit(root: Path) -> None:
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "change")
+
+
+def code(root: Path) -> resume.Origin:
+    state, patch = source.snapshot(root)
+    return replace(origin(git=state), patched=source.patched_files(patch))
+
+
+def test_changes_of_the_code_are_found_file_by_file(checkout: Path) -> None:
+    """Committed or not, new, removed or renamed; the same content is no change."""
+    before = code(checkout)
+    (checkout / "src" / "model.py").write_text("a = 2\n")
+    (checkout / "src" / "new.py").write_text("b = 1\n")
+    edited = code(checkout)
+    found = resume.changes(before, edited)
+    assert [change.key for change in found] == ["src/model.py", "src/new.py"]
+    assert all(change.alters_bits for change in found)
+    commit(checkout)
+    (change,) = resume.changes(edited, code(checkout))
+    assert change.key == "git.commit"
+    assert not change.alters_bits, "committing changes no code"
+    keys = [change.key for change in resume.changes(before, code(checkout))]
+    assert keys == ["git.commit", "src/model.py", "src/new.py"]
+    git(checkout, "mv", "src/new.py", "src/renamed.py")
+    keys = [change.key for change in resume.changes(edited, code(checkout))]
+    assert keys == ["git.commit", "src/new.py", "src/renamed.py"]
+
+
+def test_what_a_training_process_does_not_read_alters_no_bits(checkout: Path) -> None:
+    """Text, tests, scripts and defaults may change; it is said all the same."""
+    before = code(checkout)
+    (checkout / "README.md").write_text("other\n")
+    (checkout / "tests").mkdir()
+    (checkout / "tests" / "test_a.py").write_text("")
+    found = resume.changes(before, code(checkout))
+    assert [(change.key, change.alters_bits) for change in found] == [
+        ("README.md", False),
+        ("tests/test_a.py", False),
+    ]
+
+
+def test_the_patch_of_earlier_steps_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """source.patch is of the code that runs; what made the steps before it has another name."""
+    folder = stopped(tmp_path / "run")
+    step = record.read_summary(folder)["steps"]
+    nothing = {"commit": None, "dirty": None, "lacks": {}}
+    monkeypatch.setattr(source, "snapshot", lambda _root: (nothing, b"new"))
+    assert work(folder) == 0
+    assert (folder / "source.patch").read_bytes() == b"new"
+    assert (folder / f"source_until_step_{step}.patch").read_bytes() == b""
+
+
+def test_code_that_git_does_not_know_is_a_change(checkout: Path) -> None:
+    """A commit that is not in this checkout says nothing of its files."""
+    before = code(checkout)
+    unknown = replace(before, environment=before.environment | {"git": {"commit": "0" * 40}})
+    (change,) = resume.changes(unknown, before)
+    assert change.key == "git.commit"
+    assert change.alters_bits
+
+
+def test_a_request_survives_the_command_line() -> None:
+    """It comes to the training process as it was asked for."""
+    request = resume.Request({"data.num_workers": 3, "data.start_method": "spawn"}, True)
+    assert resume.Request.parse(request.text()) == request
+
+
+def test_checkpoints_say_under_what_they_were_made(whole: Callable[..., Path]) -> None:
+    """Settings and environment, as in the record."""
+    state = checkpoint.load(whole() / "checkpoints" / "last.pt")
+    assert resume.Origin(**state["origin"]).environment == record.read_json(
+        whole() / "environment.json"
+    )
+    assert state["origin"]["settings"] == record.read_config(whole())
+
+
+def test_a_record_brings_no_environment_variables_along(tmp_path: Path) -> None:
+    """Whoever made the folder, going on with it sets what this checkout's levels name, no more."""
+    folder = stopped(tmp_path / "run")
+    path = folder / "config.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("  env:\n", "  env:\n    LD_PRELOAD: evil.so\n"))
+    with pytest.raises(InputError, match="configs/determinism names, got LD_PRELOAD"):
+        resume.go_on(folder, (), allow_changed=True)
+    path.write_text(text)
+    launch.require_trusted(record.read_config(folder), folder)
+
+
+def test_a_record_does_not_say_which_packages_are_trusted(tmp_path: Path) -> None:
+    """Whoever goes on with it does: configs/config.yaml, or the command line."""
+    folder = stopped(tmp_path / "run")
+    path = folder / "config.yaml"
+    text = path.read_text().replace("- seedbed.data\n", "- seedbed.data\n- evil\n")
+    path.write_text(text.replace("_target_: seedbed.models.", "_target_: evil."))
+    with pytest.raises(InputError, match=r"got evil\..* in the record; .* --trust evil"):
+        resume.go_on(folder, (), allow_changed=True)
+    launch.require_trusted(record.read_config(folder), folder, ["evil"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (FileNotFoundError(2, "No such file", "digit.png"), 1, "FileNotFoundError: "),
+        (BrokenPipeError(32, "Broken pipe"), 1, "BrokenPipeError: "),
+        (OSError(28, "No space left on device", "last.pt"), 2, "last.pt: expected room on the"),
+    ],
+)
+def test_whatever_stops_a_run_its_record_says_so(
+    error: OSError, status: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data set's missing file as well as a full disk, which alone is a request refused."""
+
+    def stop(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("seedbed.worker.experiment.carry_out", stop)
+    assert work(begun(tmp_path / "run")) == status
+    summary = record.read_summary(tmp_path / "run")
+    assert summary["status"] == "failed"
+    assert summary["error"].startswith(reason)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line; a lock that cannot be opened stands for a medium that can only be read."""
+    folder = stopped(tmp_path / "run")
+    (folder / ".lock").unlink()
+    (folder / ".lock").mkdir()
+    monkeypatch.setattr("sys.argv", ["worker", str(folder)])
+    with pytest.raises(InputError, match=r"\.lock: expected a run folder that can be written"):
+        worker.main()
+    (folder / ".lock").rmdir()
+    assert work(folder) == 0
+
+
+class Lazy(nn.Module):
+    """A model of the user's that takes its shapes from the first batch."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Dropout(0.1), nn.LazyLinear(1)
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs)
+
+
+class Frozen(Lazy):
+    """One with a part that is frozen, as fine-tuning does it."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.layers[2].eval()
+        self.layers[3].eval()
+
+
+class FromAHub(Lazy):
+    """One that comes in evaluation mode, as those with trained weights do."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.eval()
+
+
+class Counting(Lazy):
+    """One that counts beside what checkpoints hold."""
+
+    calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(inputs) / self.calls
+
+
+def own(model: type[nn.Module]) -> tuple[str, ...]:
+    trusted = "trusted_packages=[seedbed.data,seedbed.tasks,torch.optim,tests]"
+    return (f"model._target_={__name__}.{model.__name__}", trusted)
+
+
+@pytest.mark.parametrize("model", [Lazy, Frozen, FromAHub])
+def test_a_model_of_ones_own_is_resumed_with_the_same_bits(
+    model: type[nn.Module], whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Lazy modules, frozen parts; stopped in the second epoch, after a validation."""
+    folder = stopped(tmp_path / "run", 9, *own(model))
+    assert work(folder) == 0
+    assert differences(whole(*own(model)), folder) == []
+
+
+def test_lazy_weights_are_a_function_of_the_seed_of_the_weights(
+    whole: Callable[..., Path],
+) -> None:
+    """A model in evaluation mode as a whole is the same one; one with a frozen part is not."""
+
+    def first_loss(*words: str) -> str:
+        return record.read_metrics(whole(*words))[0]["loss"]
+
+    usual = first_loss(*own(Lazy))
+    assert first_loss(*own(FromAHub)) == usual
+    assert first_loss(*own(Lazy), "seeds.init=1") != usual
+    assert first_loss(*own(Frozen)) != usual
+
+
+def test_state_beside_checkpoints_is_refused_before_any_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the second step, in one line; with a warning the run goes on."""
+    assert work(begun(tmp_path / "strict", *own(Counting))) == 2
+    assert capsys.readouterr().err.startswith("error: model.calls: expected state that a checkpo")
+    lenient = ("determinism=seeded", "determinism.threads=1")
+    assert work(begun(tmp_path / "seeded", *own(Counting), *lenient)) == 0
+    assert capsys.readouterr().out.count("warning: model.calls: ") == 1
+
+
+@pytest.mark.parametrize("key", ["trainer.max_steps", "trainer.max_epochs"])
+def test_a_run_that_is_to_end_before_its_checkpoint_is_refused(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of its record changes, and it can be resumed."""
+    folder = stopped(tmp_path / "run")
+    before = content(folder)
+    assert work(folder, settings={key: 1}, allow_changed=True) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: trainer.max_steps: expected a run of at least ")
+    assert len(error.splitlines()) == 1
+    assert content(folder) == before
+    assert work(folder) == 0
+
+
+def test_the_patch_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> None:
+    """Resumed again from the same step, or from an earlier one, what came between made no step."""
+    source_patch = tmp_path / "source.patch"
+    source_patch.write_bytes(b"A: steps 1 to 200")
+    for patch, step in ((b"B", 200), (b"C", 200), (b"D", 150)):
+        restore.keep_patch(tmp_path, patch, step)
+        source_patch.write_bytes(patch)
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("source_until_*")}
+    assert kept == {"source_until_step_200.patch": b"A: steps 1 to 200"}
+    restore.keep_patch(tmp_path, b"E", 300)  # twin: D made steps
+    assert (tmp_path / "source_until_step_300.patch").read_bytes() == b"D"
+
+
+def test_best_weights_of_a_continuation_that_was_given_up_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed after a validation; resumed in another way, best.pt is what the checkpoint says."""
+    folder = begun(tmp_path / "run")
+    original = checkpoint.save
+    last = folder / "checkpoints" / "last.pt"
+
+    def deadly(state: dict[str, Any], path: Path) -> None:
+        original(state, path)
+        if path.name == "best.pt" and state["step"] == 8:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", deadly)
+        with pytest.raises(Killed):
+            work(folder)
+    known = checkpoint.load(last)["progress"]["best_step"]
+    assert known == 4
+    assert work(folder, StopAt(1), settings={"optimizer.lr": 3.0}, allow_changed=True) == 143
+    weights = {path.name: checkpoint.load(path)["step"] for path in last.parent.glob("best*")}
+    assert weights == {"best.pt": known, "best_of_step_8.pt": 8}
+    assert "best.pt was of step 8" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_the_picture_is_drawn_leaves_a_run_that_can_be_finished(
+    whole: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The line says how; the record says that it has not finished."""
+
+    def interrupted(_folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    folder, stop = begun(tmp_path / "run"), StopAt()
+    stop.signal = None
+    with monkeypatch.context() as patch:
+        patch.setattr(plots, "loss_curve", interrupted)
+        assert work(folder, stop) == 143
+    out = capsys.readouterr().out
+    assert "finished" not in out
+    assert out.endswith(f"resume it: python scripts/resume.py {folder}\n")
+    assert record.read_summary(folder)["status"] == "running"
+    assert work(folder) == 0
+    assert differences(whole(), folder) == []
