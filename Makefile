@@ -56,7 +56,7 @@ test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
 	$(ON_CPU) $(RUN) scripts/measure/invariance.py
 
-benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside peers, about 35 minutes
+benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside baselines, about 35 minutes
 	$(BENCH)/bin/python scripts/measure/benchmark.py
 
 lint: $(INSTALLED)  ## Check style, format and types

@@ -44,8 +44,8 @@ def train(composed: DictConfig) -> float | None:
         launch.require_name("hydra.run.dir", HydraConfig.get().run.dir)
         resolved = config.resolve(composed)
         config.check(resolved)
-        going_on = HydraConfig.get().job.env_set.get(resume_sweep.GO_ON)
-        status = resume_sweep.run_job(resolved, folder, going_on)
+        resuming = HydraConfig.get().job.env_set.get(resume_sweep.RESUME)
+        status = resume_sweep.run_job(resolved, folder, resuming)
     except InputError as error:
         discard_if_empty(folder)
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -154,7 +154,7 @@ def report_sweep(folder: Path | None, ended_early: bool) -> bool:
         raise
     print(f"\n{text}\n\n{best_trial(folder)}{folder}", flush=True)
     if ended_early or found.lost:
-        print(f"go on with it: python scripts/resume.py {shlex.quote(str(folder))}", flush=True)
+        print(f"resume it: python scripts/resume.py {shlex.quote(str(folder))}", flush=True)
     return bool(found.lost)
 
 

@@ -1,4 +1,4 @@
-"""Say what differs between two runs: first step and rung, configuration, environment, code.
+"""Say what differs between two runs: first step and stage, configuration, environment, code.
 
 usage: python scripts/compare.py RUN_A RUN_B [--explain] [--out comparison.png] [--trust PACKAGE]
                                  [--online]
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from seedbed import compare
 from seedbed.compare import Comparison, Record, causes
-from seedbed.compare.stages import RUNGS
+from seedbed.compare.stages import STAGES
 from seedbed.errors import InputError, exit_status, printable
 from seedbed.record import plots
 
@@ -101,8 +101,8 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
     found = causes.changes(a, b)
     yield ""
     if result.difference is None:
-        rungs = ", ".join(RUNGS[rung].name for rung in result.rungs)
-        yield f"SAME at every step compared ({result.steps:,}): {rungs}"
+        stages = ", ".join(STAGES[stage].name for stage in result.stages)
+        yield f"SAME at every step compared ({result.steps:,}): {stages}"
         if found:
             yield "\nDifferences that changed no bit"
     else:

@@ -3,7 +3,7 @@
 usage: python scripts/probe_ops.py [--only NAME] [--repeats K] [--csv FILE] [--markdown FILE]
        python scripts/probe_ops.py OVERRIDE...
 
-Each operation runs forward and backward on the same inputs, again and again, under the levels
+Each operation runs forward and backward on the same inputs, again and again, under the presets
 `fast` and `strict` in turn, on every kind of device that is there. Bits are compared, not values.
 
 With overrides, as train.py takes them, the first steps of that configuration run again and again
@@ -39,7 +39,7 @@ from seedbed.errors import InputError, exit_status
 if TYPE_CHECKING:
     from seedbed.probe.probe import Finding
 
-LEVELS = Path(__file__).resolve().parents[1] / "configs" / "determinism"
+PRESETS = Path(__file__).resolve().parents[1] / "configs" / "determinism"
 WIDTHS = (33, 6, 29, 29, 19)
 
 
@@ -81,7 +81,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="such as model=lstm")
     parser.add_argument("--only", metavar="NAME", help="an operation, or several: 'max_pool*'")
-    parser.add_argument("--repeats", metavar="K", default="20", help="runs per level (default: 20)")
+    parser.add_argument(
+        "--repeats", metavar="K", default="20", help="runs per preset (default: 20)"
+    )
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write every figure there")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write a page there")
     arguments = parser.parse_args()
@@ -100,10 +102,10 @@ def parse() -> argparse.Namespace:
 def examine(overrides: list[str]) -> int:
     """Examine the configuration that train.py would make of the overrides.
 
-    A process of its own does it, under the environment variables of the level, as in training.
+    A process of its own does it, under the environment variables of the preset, as in training.
     """
     try:
-        with initialize_config_dir(str(LEVELS.parent), version_base="1.3"):
+        with initialize_config_dir(str(PRESETS.parent), version_base="1.3"):
             composed = compose("config", overrides)
     except COMPOSITION_ERRORS as error:
         raise explain(error) from error
@@ -134,7 +136,7 @@ def probe_all(only: str | None, repeats: int) -> Iterator["Finding"]:
     if not chosen:
         names = ", ".join(op.name for op in catalogue())
         raise InputError(f"--only: expected an operation's name, got {only}; there are {names}")
-    fast, strict = (OmegaConf.load(LEVELS / f"{name}.yaml") for name in ("fast", "strict"))
+    fast, strict = (OmegaConf.load(PRESETS / f"{name}.yaml") for name in ("fast", "strict"))
     for device in devices():
         for operation in chosen:
             yield probe(operation, device, fast, strict, repeats)

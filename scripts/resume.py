@@ -40,10 +40,10 @@ def main() -> int:
                 f"--trust: expected the folder of a run, got a sweep, {arguments.run}; repeat its "
                 "own word instead, such as 'trusted_packages=[project,mine]'"
             )
-        resume_sweep.go_on(
+        resume_sweep.resume_run(
             arguments.run, arguments.overrides, arguments.allow_changed, arguments.online
         )
-    return resume.go_on(
+    return resume.resume_run(
         *(arguments.run, arguments.overrides, arguments.allow_changed),
         *(arguments.trust, arguments.online),
     )

@@ -1,4 +1,4 @@
-"""Replay a run from its record: REPRODUCED, or the first step and rung that differ, and why.
+"""Replay a run from its record: REPRODUCED, or the first step and stage that differ, and why.
 
 usage: python scripts/verify.py RUN [--steps N] [--explain] [--keep DIR] [--restore-code]
                                 [--trust PACKAGE] [--online]
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seedbed.compare import causes, verify
-from seedbed.compare.stages import RUNGS
+from seedbed.compare.stages import STAGES
 from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError, exit_status, printable
 
@@ -108,16 +108,16 @@ def report(outcome: Outcome) -> Iterator[str]:
         likely = causes.rank(difference, found)
         found = [change for change in found if change not in likely]
     elif outcome.reproduced:
-        rungs = ", ".join(RUNGS[rung].name for rung in comparison.rungs)
+        stages = ", ".join(STAGES[stage].name for stage in comparison.stages)
         yield f"REPRODUCED {outcome.record.name}"
-        yield f"  the same bits through step {outcome.last_step:,}: {rungs}"
+        yield f"  the same bits through step {outcome.last_step:,}: {stages}"
     else:
         yield f"DIFFERS in length: the record goes on to step {outcome.last_step:,}"
         yield f"  the replay of its configuration ends after step {outcome.reached_step:,}"
     yield from (f"note: {note}" for note in comparison.notes)
-    level = outcome.record.config
-    if difference is not None and level.get("determinism.on_nondeterministic") != "error":
-        yield f"note: determinism={level.get('determinism.name')} does not promise equal bits"
+    preset = outcome.record.config
+    if difference is not None and preset.get("determinism.on_nondeterministic") != "error":
+        yield f"note: determinism={preset.get('determinism.name')} does not promise equal bits"
     if found:
         yield (
             "\nDiffers too, but explains nothing"

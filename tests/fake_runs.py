@@ -19,7 +19,7 @@ def write_run(
     *,
     seeds: Mapping[str, int] | None = None,
     accuracy: float = 0.98,
-    level: str = "strict",
+    preset: str = "strict",
     model: str = "cnn",
     status: str = "finished",
     weights: str | None = None,
@@ -36,7 +36,7 @@ def write_run(
         f"seed: {seed}\nseeds:\n{streams_lines}objective: validation_loss\n"
         f"data:\n  name: mnist5k\n  train:\n    seed: {streams['split']}\n"
         f"model:\n  name: {model}\n{model_lines}"
-        f"determinism:\n  name: {level}\n  env:\n    PYTHONHASHSEED: '0'\n"
+        f"determinism:\n  name: {preset}\n  env:\n    PYTHONHASHSEED: '0'\n"
     )
     weights = weights or f"{hash(tuple(streams.values())) & (2**64 - 1):016x}"
     content = {
@@ -48,7 +48,7 @@ def write_run(
         "metric_name": "accuracy",
         "metrics": {"validation_accuracy": accuracy, "test_accuracy": accuracy, "test_loss": 0.1},
         "seconds": 8.0,
-        "fingerprints": {"weights": weights, "predictions": weights, "ladder": weights},
+        "fingerprints": {"weights": weights, "predictions": weights, "all_steps": weights},
     }
     (folder / "summary.json").write_text(json.dumps(content | summary))
     (folder / "metrics.csv").write_text(_metrics(accuracy, epochs))

@@ -38,20 +38,20 @@ class Result:
     step: int
     where: str
     found: str
-    right_step_and_rung: bool
+    right_step_and_stage: bool
     right_operation: bool
 
 
 def settings(**changes: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration of the parts in tests.faults; `model={"fault": ...}` changes one."""
-    level = OmegaConf.to_container(OmegaConf.load(ROOT / "configs/determinism/strict.yaml"))
+    preset = OmegaConf.to_container(OmegaConf.load(ROOT / "configs/determinism/strict.yaml"))
     # This process has started already, with an environment and threads of its own.
-    level |= {"env": {}, "interop_threads": None, "threads": 1}
+    preset |= {"env": {}, "interop_threads": None, "threads": 1}
     images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
     return {
         "seed": 0,
         "seeds": dict.fromkeys(record.STREAMS, 0) | changes.get("seeds", {}),
-        "determinism": level,
+        "determinism": preset,
         "trainer": {
             "device": "cpu", "compile": False, "precision": "float32", "gradient_clip_norm": 1.0,
             "processes": 1, "shards": 1, "max_epochs": 1, "max_steps": None, "log_every_steps": 1,
@@ -72,7 +72,7 @@ def settings(**changes: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def flags() -> Iterator[None]:
-    """Apply the level for a while."""
+    """Apply the preset for a while."""
     before = determinism.in_force()
     determinism.apply(settings()["determinism"])
     try:
@@ -105,23 +105,23 @@ def inject(name: str, seed: int) -> Result:
         return Result(name, step, where, "nothing", False, False)
     traces = [of_side(s, i, difference.step, fault, name, step) for i, s in enumerate(sides)]
     found = first_difference(traces[0].events, traces[1].events)
-    right = difference.located and (difference.step, difference.rung) == (step, fault.rung)
-    said = f"step {difference.step}, {difference.rung}"
+    right = difference.located and (difference.step, difference.stage) == (step, fault.stage)
+    said = f"step {difference.step}, {difference.stage}"
     if found is not None:
         module = f" in {found.event.place.module}" if found.event.place.module else ""
-        said += f"; {found.stage}: {found.event.operation}{module}, {found.says}"
+        said += f"; {found.phase}: {found.event.operation}{module}, {found.says}"
     fits = found is not None and matches(fault, found, block, NAMES[index])
     return Result(name, step, where, said, right, fits)
 
 
 def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
-    """Say whether what was found is the stage, operation and module of a fault."""
+    """Return whether what was found is the phase, operation and module of a fault."""
     operation, module, says = (
         text.format(i=block, name=parameter) if text is not None else None
         for text in (fault.operation, fault.module, fault.says)
     )
     return (
-        found.stage == fault.stage
+        found.phase == fault.phase
         and found.event.operation.startswith(operation or "")
         and (module is None or found.event.place.module == module)
         and (says or "") in found.says
@@ -165,8 +165,8 @@ def false_alarms(pairs: int, seed: int) -> int:
         side = settings(seeds=dict.fromkeys(record.STREAMS, seed + pair))
         step = random.Random(f"{seed} {pair}").randint(1, LAST_STEP)
         a, b = replay(side, step), replay(side, step)
-        rungs = compare.first_difference(a.rows, b.rows)
-        alarms += rungs is not None or first_difference(a.events, b.events) is not None
+        stages = compare.first_difference(a.rows, b.rows)
+        alarms += stages is not None or first_difference(a.events, b.events) is not None
     return alarms
 
 
@@ -184,7 +184,7 @@ def main() -> int:
 def report(results: dict[int, list[Result]], alarms: int, seconds: float) -> str:
     """Return the score as Markdown, with what it was measured on."""
     score = "\n".join(
-        f"| {seed} | {sum(r.right_step_and_rung for r in found)} of {len(found)} "
+        f"| {seed} | {sum(r.right_step_and_stage for r in found)} of {len(found)} "
         f"| {sum(r.right_operation for r in found)} of {len(found)} |"
         for seed, found in results.items()
     )
@@ -193,17 +193,17 @@ def report(results: dict[int, list[Result]], alarms: int, seconds: float) -> str
         (seed, r)
         for seed in others
         for r in results[seed]
-        if not (r.right_step_and_rung and r.right_operation)
+        if not (r.right_step_and_stage and r.right_operation)
     ]
     return f"""# Score on injected faults
 
 `python -m tests.fault_score {" ".join(map(str, results))}` injects each fault at a random step and
 place of a small model with convolutions, batch norm, dropout and AdamW, replays it beside its
-honest twin (beside itself where the fault is one that does not repeat), and looks for it. A flipped
+clean run (beside itself where the fault is one that does not repeat), and looks for it. A flipped
 bit that the next operation drops (a negative activation before a ReLU) leaves nothing to be found;
 it counts as missed all the same.
 
-| seed | right step and rung | right operation or stage of the data |
+| seed | right step and stage | right operation or phase of the data |
 | --- | --- | --- |
 {score}
 
@@ -225,11 +225,11 @@ Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.syste
 def table(results: Iterable[tuple[int, Result]]) -> str:
     """Return rows of what was injected and found."""
     rows = [
-        "| fault | seed | injected at step, place | found | step and rung | operation or stage |",
+        "| fault | seed | injected at step, place | found | step and stage | operation or phase |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for seed, r in results:
-        right = ["yes" if ok else "no" for ok in (r.right_step_and_rung, r.right_operation)]
+        right = ["yes" if ok else "no" for ok in (r.right_step_and_stage, r.right_operation)]
         rows.append(
             f"| `{r.name}` | {seed} | {r.step}, {r.where} | {r.found} | {' | '.join(right)} |"
         )

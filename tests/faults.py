@@ -29,17 +29,17 @@ class Fault:
 
     Attributes:
         part: what it is injected through: model, optimizer, data, order or hashes.
-        rung: the first that differs.
-        stage: of the data, or phase of the step.
+        stage: the first that differs.
+        phase: of the data, or phase of the step.
         operation: how the operation's name begins, or the name of a tensor.
         module: path in the model, with {i} for the block at random; None: any.
         says: a part of what is said of it, with {name} for the parameter at random.
-        unseeded: it does not repeat, so a replay differs from its twin.
+        unseeded: it does not repeat, so a replay differs from its negative control.
     """
 
     part: str
-    rung: str
     stage: str
+    phase: str
     operation: str = ""
     module: str | None = None
     says: str = ""
@@ -308,10 +308,10 @@ class Images(torch.utils.data.Dataset):
 @contextmanager
 def order(fault: str, step: int, batch_size: int) -> Iterator[None]:
     """Let the order of the samples go wrong meanwhile, at a step of the first epoch."""
-    honest: Callable[..., Any] = loader._order
+    clean: Callable[..., Any] = loader._order
 
     def wrong(*arguments: int) -> Any:
-        ids = honest(*arguments).copy()
+        ids = clean(*arguments).copy()
         here = slice((step - 1) * batch_size, step * batch_size)
         if fault == "samples_swapped_in_order":
             ids[here.start], ids[here.start + 1] = ids[here.start + 1], ids[here.start]
@@ -323,4 +323,4 @@ def order(fault: str, step: int, batch_size: int) -> Iterator[None]:
     try:
         yield
     finally:
-        loader._order = honest  # type: ignore[assignment]
+        loader._order = clean  # type: ignore[assignment]

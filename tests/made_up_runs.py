@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS, RUNGS
+from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS, STAGES
 
 CONFIG: dict[str, Any] = {
     "seed": 0,
@@ -43,16 +43,16 @@ def loss(step: int) -> float:
     return 0.5 + 1.8 * math.exp(-step / 120) * (1 + 0.3 * noise) + 0.05 * noise
 
 
-def hash_of(step: int, rung: str) -> str:
-    """Return 16 hexadecimal digits that belong to a step and a rung."""
-    return hashlib.sha256(f"{step} {rung}".encode()).hexdigest()[:16]
+def hash_of(step: int, stage: str) -> str:
+    """Return 16 hexadecimal digits that belong to a step and a stage."""
+    return hashlib.sha256(f"{step} {stage}".encode()).hexdigest()[:16]
 
 
-def ladder(steps: int, every: int = 1) -> list[dict[str, str]]:
+def fingerprint_rows(steps: int, every: int = 1) -> list[dict[str, str]]:
     """Return the rows of a fingerprints.csv; there are no buffers."""
     return [
         {"step": str(step)}
-        | {rung: "" if rung == "buffers" else hash_of(step, rung) for rung in RUNGS}
+        | {stage: "" if stage == "buffers" else hash_of(step, stage) for stage in STAGES}
         for step in range(every, steps + 1, every)
     ]
 
@@ -88,7 +88,7 @@ def write_run(
     (folder / "config.yaml").write_text(yaml.safe_dump(merged(CONFIG, config or {})))
     (folder / "environment.json").write_text(json.dumps(merged(ENVIRONMENT, environment or {})))
     (folder / "source.patch").write_text(patch)
-    fingerprints = ladder(steps) if fingerprints is None else fingerprints
+    fingerprints = fingerprint_rows(steps) if fingerprints is None else fingerprints
     write_csv(folder / "fingerprints.csv", FINGERPRINT_FIELDS, fingerprints)
     write_csv(folder / "metrics.csv", METRIC_FIELDS, metrics(steps) if rows is None else rows)
     what: dict[str, Any] = {

@@ -1,11 +1,12 @@
-"""Measure Seedbed beside a bare loop and beside peers, and write docs/benchmarks.md.
+"""Measure Seedbed beside a bare loop and beside baselines, and write docs/benchmarks.md.
 
 usage: python scripts/measure/benchmark.py [--rounds N] [--mnist FOLDER] [--out FOLDER] [--quick]
 
 example:
     python scripts/measure/benchmark.py                       all but the time to an accuracy
     python scripts/measure/benchmark.py --mnist data          that too: FOLDER/MNIST/raw holds MNIST
-    python scripts/measure/benchmark.py --quick --out trial   does it work? takes seconds, and says little
+    python scripts/measure/benchmark.py --quick --out trial   does it work? takes seconds, and says
+    little
 
 Programs take turns; up to 20 of them are in memory at a time, about 0.6 GB each. Leave the machine
 alone meanwhile. Lightning is measured where it is installed: pip install -r requirements-bench.txt
@@ -36,7 +37,7 @@ from seedbed.record import source
 
 PAGE = """# How fast
 
-Measured by `{command}` on {date}, on {circumstances}.
+Measured by `{command}` on {date}, on {environment}.
 
 Every program is a process of its own. In a round (of {rounds}) all programs of a table are started,
 do {warm_up} steps each, and then take {turns} turns of {seconds} seconds, in random order; while
@@ -48,17 +49,20 @@ over that of the bare loop. Raw numbers: `benchmarks.json`.
 
 The programs:
 
-- **bare loop** (`scripts/measure/baselines/bare.py`): tensors in memory, same model, loss, clipping, optimizer,
+- **bare loop** (`scripts/measure/baselines/bare.py`): tensors in memory, same model, loss,
+clipping, optimizer,
   batch size and threads, eager, in PyTorch's own memory order (NCHW), as most people write it. It
   loads nothing, **augments nothing**, logs nothing and keeps no record. "channels-last" is the same
   with model and images in the order (N, H, W, C); "bfloat16", here and below, is autocast: the only
   rows that are not of float32.
-- **Seedbed** under its levels. It shifts and rotates every image, logs, and writes the record.
+- **Seedbed** under its presets. It shifts and rotates every image, logs, and writes the record.
   `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise; "no
   augmentation" is the same work on images as the bare loop does.
-- **plain PyTorch loop** (`scripts/measure/baselines/plain.py`): torchvision's MNIST with its transforms, among
+- **plain PyTorch loop** (`scripts/measure/baselines/plain.py`): torchvision's MNIST with its
+transforms, among
   them the same shift and rotation, and a `DataLoader`.
-- **Lightning** (`scripts/measure/baselines/lightning_loop.py`): the same data, with ModelCheckpoint,
+- **Lightning** (`scripts/measure/baselines/lightning_loop.py`): the same data, with
+ModelCheckpoint,
   LearningRateMonitor, CSVLogger and the progress bar.
 
 ## What is asked for
@@ -69,11 +73,11 @@ The programs:
 
 {workloads}
 
-## What each knob of strict costs
+## What each setting of strict costs
 
 Strict, without one thing at a time. A 1.05 says that a step is 5 % faster without it.
 
-{knobs}
+{settings}
 
 ## torch.compile
 
@@ -166,7 +170,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Results:
     count, results = arguments.rounds, Results()
     if arguments.quick:
         section = sections.quick(data)
-        results.workloads = [(section, sections.measure(section, 1, folder / "runs", say))]
+        results.workloads = [(section, sections.measure(section, 1, folder / "runs", log))]
         return results
     for found, chosen in (
         (results.workloads, sections.workloads(data)),
@@ -174,7 +178,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Results:
         (results.compiled, [sections.compiled(data)]),
     ):
         for section in chosen:
-            found.append((section, sections.measure(section, count, folder / "runs", say)))
+            found.append((section, sections.measure(section, count, folder / "runs", log)))
     for workload in sections.WORKLOADS:
         results.ceilings[workload.name] = sections.measure_ceiling(workload, folder / workload.name)
     results.first_step_seconds = sections.first_steps(data, count, folder / "first")
@@ -182,12 +186,12 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Results:
     if arguments.mnist is not None:
         makers = sections.accuracy_programs(arguments.mnist.resolve())
         results.accuracies = sections.time_to_accuracy(
-            makers, min(count, 3), folder / "accuracy", say
+            makers, min(count, 3), folder / "accuracy", log
         )
     return results
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print progress, apart from what was measured."""
     print(text, file=sys.stderr, flush=True)
 
@@ -199,7 +203,7 @@ def write(arguments: argparse.Namespace, results: Results, circumstances: str) -
     facts = {
         "command": " ".join(["python scripts/measure/benchmark.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
-        "circumstances": circumstances,
+        "environment": circumstances,
     }
     turns = results.workloads[0][0].turns
     page = PAGE.format(

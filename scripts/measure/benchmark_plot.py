@@ -9,7 +9,7 @@ from timing import Round
 
 from seedbed.record import plots
 
-_LEVELS = ("strict", "seeded", "fast")
+_PRESETS = ("strict", "seeded", "fast")
 
 
 def draw(sections: Sequence[tuple[Section, list[Round]]], path: Path) -> None:
@@ -30,7 +30,7 @@ def draw(sections: Sequence[tuple[Section, list[Round]]], path: Path) -> None:
                 [speed.median - speed.low for speed in found],
                 [speed.high - speed.median for speed in found],
             ]
-            colors = [plots.ORANGE if n.startswith(_LEVELS) else plots.BLUE for n in names]
+            colors = [plots.ORANGE if n.startswith(_PRESETS) else plots.BLUE for n in names]
             axes.barh(names, medians, xerr=ranges, color=colors, height=0.7)
             axes.axvline(1.0, color=plots.GREY, linewidth=0.8, linestyle=":")
             axes.set_title(section.title)

@@ -1,4 +1,4 @@
-"""The programs that are measured: Seedbed under its levels, a bare loop, and peers."""
+"""The programs that are measured: Seedbed under its presets, a bare loop, and baselines."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ from project.data import mnist5k
 from seedbed import config, launch
 from seedbed.record import source
 
-NO_RUNG = 10**9  # fingerprint.every_steps: only the last step has one
+NO_STAGE = 10**9  # fingerprint.every_steps: only the last step has one
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,20 @@ BARE, BARE_CHANNELS_LAST = "bare loop", "bare loop, channels-last"
 BARE_BFLOAT16 = "bare loop, channels-last, bfloat16"
 PLAIN, PLAIN_SCRIPT = "plain PyTorch loop", "plain.py"
 LIGHTNING, LIGHTNING_SCRIPT = "Lightning", "lightning_loop.py"
-LEVELS = {
+PRESETS = {
     "strict": ("determinism=strict",),
-    "strict, no fingerprints": ("determinism=strict", f"fingerprint.every_steps={NO_RUNG}"),
+    "strict, no fingerprints": ("determinism=strict", f"fingerprint.every_steps={NO_STAGE}"),
     "seeded": ("determinism=seeded",),
     "seeded, no fingerprints": ("determinism=seeded", "fingerprint.every_steps=0"),
     "fast": ("determinism=fast",),
 }
 # The work of the bare loop, which augments nothing.
 PLAIN_IMAGES = {
-    f"{name}, no augmentation": (*LEVELS[name], "data.augment=null")
+    f"{name}, no augmentation": (*PRESETS[name], "data.augment=null")
     for name in ("strict", "strict, no fingerprints", "fast")
 }
 BFLOAT16 = {  # autocast
-    f"{name}, bfloat16": (*LEVELS[name], "trainer.precision=bfloat16")
+    f"{name}, bfloat16": (*PRESETS[name], "trainer.precision=bfloat16")
     for name in ("strict", "fast")
 }
 WORKERS = {
@@ -70,7 +70,7 @@ KNOBS = {
     "mkldnn.deterministic": ("determinism.mkldnn.deterministic=false",),
     "keys for the global generators": ("determinism.seeding=false",),
     "fingerprints but of each 100th step": ("fingerprint.every_steps=100",),
-    "fingerprints": (f"fingerprint.every_steps={NO_RUNG}",),
+    "fingerprints": (f"fingerprint.every_steps={NO_STAGE}",),
     "channels-last": ("determinism.channels_last=false",),
     "the second thread": ("determinism.threads=1",),
 }
@@ -98,7 +98,7 @@ def seedbed(name: str, workload: Workload, *overrides: str) -> Program:
 
     def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         run = folder / "run"
-        launch.claim(run, settings)
+        launch.create_run_folder(run, settings)
         command = (
             sys.executable, "-m", "measure.benchmark_worker", str(folder / STEPS), str(run)
         )  # fmt: skip
@@ -120,11 +120,12 @@ def train_py(name: str, *overrides: str) -> Program:
 
 def bare(name: str, workload: Workload, data: Path, **more: Any) -> Program:
     """Return the bare loop; `channels_last=True` is as far as it goes."""
-    return peer(name, "bare.py", workload, data, **more)
+    return baseline(name, "bare.py", workload, data, **more)
 
 
-def peer(name: str, script: str, workload: Workload, data: Path, **more: Any) -> Program:
-    """Return a program of scripts/measure/baselines/ with a workload's model, optimizer, batches, threads."""
+def baseline(name: str, script: str, workload: Workload, data: Path, **more: Any) -> Program:
+    """Return a program of scripts/measure/baselines/ with a workload's model, optimizer, batches,
+    threads."""
     path = source.project_root() / "scripts" / "measure" / "baselines" / script
     return _with_settings(name, [str(path)], workload, data=str(data), **more)
 
@@ -157,8 +158,8 @@ def _with_settings(name: str, words: Sequence[str], workload: Workload, **more: 
     return Program(name, prepare)
 
 
-def peers(workload: Workload, data: Path) -> list[Program]:
-    """Return the peers that can be run here."""
+def baselines(workload: Workload, data: Path) -> list[Program]:
+    """Return the baselines that can be run here."""
     chosen = [(PLAIN, PLAIN_SCRIPT, 0, True), (f"{PLAIN}, 2 workers", PLAIN_SCRIPT, 2, True)]
     if has_lightning():
         chosen += [
@@ -167,13 +168,13 @@ def peers(workload: Workload, data: Path) -> list[Program]:
             (f"{LIGHTNING}, no progress bar", LIGHTNING_SCRIPT, 0, False),
         ]
     return [
-        peer(name, script, workload, data, workers=workers, progress_bar=bar)
+        baseline(name, script, workload, data, workers=workers, progress_bar=bar)
         for name, script, workers, bar in chosen
     ]
 
 
 def has_lightning() -> bool:
-    """Say whether Lightning is installed."""
+    """Return whether Lightning is installed."""
     return importlib.util.find_spec("lightning") is not None
 
 

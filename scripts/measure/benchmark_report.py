@@ -56,7 +56,7 @@ def speeds(section: Section, rounds: Sequence[Round]) -> str:
 
 
 def knobs(section: Section, rounds: Sequence[Round]) -> str:
-    """Return the table of what each knob of strict costs: how much faster it is without."""
+    """Return the table of what each setting of strict costs: how much faster it is without."""
 
     def row(name: str) -> Sequence[str]:
         step = 1000 * median(r[name].mean_step_seconds for r in rounds)
@@ -165,7 +165,7 @@ def numbers(results: Results) -> dict[str, Any]:
     growth = {steps: [_plain(m) for m in runs] for steps, runs in results.growth.items()}
     return {
         "workloads": plain(results.workloads),
-        "knobs": plain(results.knobs),
+        "settings": plain(results.knobs),
         "compiled": plain(results.compiled),
         "ceilings": results.ceilings,
         "growth": growth,

@@ -24,7 +24,7 @@ WORKLOADS = (CNN_64, CNN_256, LSTM)
 _ONE_OF_EACH_KIND = (
     programs.BARE, programs.BARE_CHANNELS_LAST, programs.PLAIN, programs.LIGHTNING
 )  # fmt: skip
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Section:
 
 
 def workloads(data: Path) -> Iterator[Section]:
-    """Yield a section for each workload: the bare loop, the levels, the peers.
+    """Yield a section for each workload: the bare loop, the presets, the baselines.
 
-    The default has all of them; the larger batch has one of each kind, the LSTM no peers.
+    The default has all of them; the larger batch has one of each kind, the LSTM no baselines.
     """
     for workload in WORKLOADS:
         found = [programs.bare(programs.BARE, workload, data)]
-        chosen = dict(programs.LEVELS)
+        chosen = dict(programs.PRESETS)
         if workload is not LSTM:
             name = programs.BARE_CHANNELS_LAST
             found.append(programs.bare(name, workload, data, channels_last=True))
@@ -52,14 +52,14 @@ def workloads(data: Path) -> Iterator[Section]:
             name = programs.BARE_BFLOAT16
             found.append(programs.bare(name, workload, data, channels_last=True, bfloat16=True))
         if workload is not LSTM:
-            found += programs.peers(workload, data)
+            found += programs.baselines(workload, data)
         if workload is CNN_64:
             chosen |= programs.PLAIN_IMAGES | programs.BFLOAT16 | programs.WORKERS
         if workload is CNN_256:
             found = [program for program in found if program.name in _ONE_OF_EACH_KIND]
             chosen = {name: chosen[name] for name in chosen if not name.startswith("seeded")}
-        levels = [programs.seedbed(name, workload, *words) for name, words in chosen.items()]
-        yield Section(workload.name, programs.BARE, (*levels, *found))
+        presets = [programs.seedbed(name, workload, *words) for name, words in chosen.items()]
+        yield Section(workload.name, programs.BARE, (*presets, *found))
 
 
 def knobs() -> Iterator[Section]:
@@ -75,8 +75,8 @@ def knobs() -> Iterator[Section]:
 
 def compiled(data: Path) -> Section:
     """Return the section of compiled models."""
-    levels = {name: (f"determinism={name}",) for name in ("strict", "fast")}
-    chosen = levels | programs.COMPILED
+    presets = {name: (f"determinism={name}",) for name in ("strict", "fast")}
+    chosen = presets | programs.COMPILED
     found = [programs.bare(programs.BARE, CNN_64, data)]
     found += [programs.seedbed(name, CNN_64, *words) for name, words in chosen.items()]
     return Section(CNN_64.name, programs.BARE, tuple(found))
@@ -91,13 +91,13 @@ def quick(data: Path) -> Section:
     return Section(CNN_64.name, programs.BARE, found, Turns(2, 0.8, warm_up_steps=4))
 
 
-def measure(section: Section, rounds: int, folder: Path, say: Say) -> list[Round]:
+def measure(section: Section, rounds: int, folder: Path, log: Log) -> list[Round]:
     """Run a section's programs; what they leave on disk is weighed and removed."""
     measured: list[Round] = []
     for each in timing.rounds(section.programs, rounds, section.turns, folder):
         measured.append(each)
         shutil.rmtree(folder)
-        say(f"{section.title}: round {len(measured)} of {rounds}")
+        log(f"{section.title}: round {len(measured)} of {rounds}")
     return measured
 
 
@@ -117,7 +117,7 @@ def measure_growth(rounds: int, folder: Path) -> dict[int, list[Measured]]:
 def first_steps(data: Path, rounds: int, folder: Path) -> dict[str, list[float]]:
     """Return each program's seconds from the shell to the end of the first step, each alone."""
     one_step = Workload(CNN_64.name, CNN_64.overrides, 1)
-    others = [programs.bare(programs.BARE, one_step, data), *programs.peers(one_step, data)]
+    others = [programs.bare(programs.BARE, one_step, data), *programs.baselines(one_step, data)]
     others = [other for other in others if other.name in _ONE_OF_EACH_KIND]
     found: dict[str, list[float]] = {OURS: [], **{other.name: [] for other in others}}
     for number in range(rounds):
@@ -129,7 +129,7 @@ def first_steps(data: Path, rounds: int, folder: Path) -> dict[str, list[float]]
 
 
 def _seconds_to_first_step(folder: Path) -> float:
-    """Run `train.py` for a step; return the time from the shell until its rungs are on disk."""
+    """Run `train.py` for a step; return the time from the shell until its stages are on disk."""
     program = programs.train_py("train.py", "trainer.max_steps=1", "trainer.log_every_steps=1")
     started = time.time()
     timing.run(program, folder)
@@ -142,7 +142,7 @@ def measure_ceiling(workload: Workload, folder: Path) -> dict[str, float]:
 
 
 def time_to_accuracy(
-    makers: Mapping[str, Callable[[int, int], Program]], rounds: int, folder: Path, say: Say
+    makers: Mapping[str, Callable[[int, int], Program]], rounds: int, folder: Path, log: Log
 ) -> dict[str, list[dict[str, Any]]]:
     """Train for 1, 2, ... epochs until the median test accuracy has reached all of ACCURACIES.
 
@@ -168,7 +168,7 @@ def time_to_accuracy(
                 rows[name]["seconds"].append(seconds)
         for name, row in rows.items():
             found[name].append(row)
-            say(f"{name}, {epochs} epochs: {row['accuracy']}, {row['seconds']} s")
+            log(f"{name}, {epochs} epochs: {row['accuracy']}, {row['seconds']} s")
             if median(row["accuracy"]) >= max(ACCURACIES):
                 del missing[name]
     return found
@@ -190,7 +190,7 @@ def accuracy_programs(mnist: Path) -> dict[str, Callable[[int, int], Program]]:
         return programs.train_py("strict", "determinism=strict", *words)
 
     def theirs(name: str, script: str) -> Callable[[int, int], Program]:
-        return lambda epochs, seed: programs.peer(
+        return lambda epochs, seed: programs.baseline(
             name, script, CNN_64, mnist, workers=0, progress_bar=True, steps=None, epochs=epochs,
             seed=seed,
         )  # fmt: skip

@@ -16,15 +16,15 @@ from seedbed import launch
 from seedbed.errors import InputError
 
 if TYPE_CHECKING:
-    from seedbed.training.loop import Learner
+    from seedbed.training.loop import TrainingState
 
 
 def in_a_process(script: str, name: str, config: DictConfig, steps: int, **variables: str) -> Any:
-    """Call a script with `--steps` and `--here CONFIG` under the environment of its level.
+    """Call a script with `--steps` and `--here CONFIG` under the environment of its preset.
 
     Args:
         name: what is measured, for an error.
-        variables: of the environment, beside the level's.
+        variables: of the environment, beside the preset's.
 
     Returns:
         What it printed, which is JSON.
@@ -46,7 +46,7 @@ def in_a_process(script: str, name: str, config: DictConfig, steps: int, **varia
 
 
 def steps(
-    settings: Mapping[str, Any], learner: "Learner", total: int
+    settings: Mapping[str, Any], training: "TrainingState", total: int
 ) -> Iterator[Callable[[bool], None]]:
     """Yield for each of some steps the function that loads its batch and takes it.
 
@@ -60,15 +60,15 @@ def steps(
     from seedbed.worker import assemble
 
     source = assemble.build_sources(settings).train
-    shards, tally = Shards(), fingerprint.Tally(learner.device)
+    shards, hasher = Shards(), fingerprint.Hasher(training.device)
     size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
     positions = loader.training_positions(len(source), size, seed, 0, total)
-    how = assemble.loading(settings, learner.device)
+    how = assemble.loading(settings, training.device)
     batches = loader.load(source, positions, how, settings["determinism"])
     for number in range(1, total + 1):
 
-        def take(with_rungs: bool, step: int = number) -> None:
-            hashed = tally if with_rungs else None
-            loop.train_step(learner, [next(batches)], step, shards, False, hashed)
+        def take(with_stages: bool, step: int = number) -> None:
+            hashed = hasher if with_stages else None
+            loop.train_step(training, [next(batches)], step, shards, False, hashed)
 
         yield take

@@ -13,16 +13,16 @@ from seedbed.worker import worker
 
 def main() -> int:
     """Train as `seedbed.worker` does; write down the end of each step."""
-    from seedbed.worker.run_logger import Journal
+    from seedbed.worker.run_logger import RunLogger
 
     with open(sys.argv.pop(1), "w", buffering=1) as steps:  # a line is written when it ends
-        note_step = Journal.note_step
+        log_step = RunLogger.log_step
 
         def timed(*arguments: Any) -> None:
-            note_step(*arguments)
+            log_step(*arguments)
             print(time.monotonic(), file=steps)
 
-        Journal.note_step = timed  # type: ignore[method-assign,assignment]
+        RunLogger.log_step = timed  # type: ignore[method-assign,assignment]
         return worker.main()
 
 

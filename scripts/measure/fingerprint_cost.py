@@ -66,7 +66,7 @@ def row(workload: programs.Workload, rounds: int, steps: int) -> Sequence[str]:
 
 
 def in_a_process(workload: programs.Workload, steps: int) -> Round:
-    """Measure once, under the environment of the level."""
+    """Measure once, under the environment of the preset."""
     config = programs.configuration(*workload.overrides, "trainer.device=cpu")
     after, before = benchmark_turns.in_a_process(__file__, workload.name, config, steps)
     return after, before
@@ -80,13 +80,13 @@ def in_turns(settings: dict[str, Any], steps: int) -> Round:
     from seedbed.worker import assemble
 
     assemble.prepare_backends(settings["determinism"])
-    learner = assemble.build_learner(settings, torch.device("cpu"))
+    training = assemble.build_training_state(settings, torch.device("cpu"))
     seconds: dict[bool, list[float]] = {True: [], False: []}
-    for number, take in enumerate(benchmark_turns.steps(settings, learner, steps)):
-        with_rungs = bool(number // TURN_STEPS % 2)
+    for number, take in enumerate(benchmark_turns.steps(settings, training, steps)):
+        with_stages = bool(number // TURN_STEPS % 2)
         started = time.perf_counter()
-        take(with_rungs)
-        seconds[with_rungs].append(time.perf_counter() - started)
+        take(with_stages)
+        seconds[with_stages].append(time.perf_counter() - started)
     # Without the first turns, in which memory is still being allocated.
     after, before = (median(seconds[each][TURN_STEPS:]) for each in (True, False))
     return after, before

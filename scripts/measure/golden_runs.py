@@ -1,8 +1,9 @@
 """Golden fingerprints: what the first steps of each model come to on every x86-64 CPU with AVX.
 
 `determinism=portable` pins what the libraries would choose by the processor. The proof is a file of
-ladders in the repository that any CPU must climb rung for rung. A library's next release may add
-in another order, so the file holds one set of ladders for each version of PyTorch.
+fingerprints in the repository that any CPU must climb stage for stage. A library's next release
+may add
+in another order, so the file holds one set of fingerprints for each version of PyTorch.
 """
 
 import json
@@ -20,7 +21,7 @@ GOLDEN = source.project_root() / "tests" / "golden" / "portable.json"
 RENEW = "python scripts/measure/renew_golden.py"
 
 # The experiments as they come, cut short after a few steps; little is evaluated then, because the
-# ladder is of the steps.
+# fingerprints is of the steps.
 _LITTLE = ("data.validation.samples=64", "data.test.samples=64")
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "cnn": (),
@@ -29,7 +30,7 @@ EXPERIMENTS: dict[str, tuple[str, ...]] = {
 }
 SHORT = ("determinism=portable", "seed=0", "trainer.max_steps=4")
 
-Ladder = list[dict[str, str]]
+FingerprintRows = list[dict[str, str]]
 
 
 def configuration(model: str, *overrides: str) -> DictConfig:
@@ -41,28 +42,28 @@ def configuration(model: str, *overrides: str) -> DictConfig:
     return resolved
 
 
-def train(model: str, folder: Path, *overrides: str) -> Ladder:
-    """Train a model for a few steps in a folder of its own; return its ladder."""
+def train(model: str, folder: Path, *overrides: str) -> FingerprintRows:
+    """Train a model for a few steps in a folder of its own; return its fingerprints."""
     if launch.start(configuration(model, *overrides), folder):
         summary = record.read_summary(folder)
         raise InputError(f"{model}: expected a run that finishes, got {summary['error']}; mend it")
-    return ladder(folder)
+    return fingerprint_rows(folder)
 
 
-def ladder(folder: Path) -> Ladder:
-    """Return a run's ladder without the rungs that the model does not have."""
+def fingerprint_rows(folder: Path) -> FingerprintRows:
+    """Return a run's fingerprints without the stages that the model does not have."""
     rows = record.read_fingerprints(folder)
-    return [{rung: value for rung, value in row.items() if value} for row in rows]
+    return [{stage: value for stage, value in row.items() if value} for row in rows]
 
 
-def golden(torch_version: str, path: Path = GOLDEN) -> dict[str, Ladder]:
-    """Return the ladder of each model for a version of PyTorch.
+def golden(torch_version: str, path: Path = GOLDEN) -> dict[str, FingerprintRows]:
+    """Return the fingerprints of each model for a version of PyTorch.
 
     Raises:
         InputError: the file has none for this version, and how to get one.
     """
     versions = record.read_json(path)
-    found: dict[str, Ladder] | None = versions.get(release(torch_version))
+    found: dict[str, FingerprintRows] | None = versions.get(release(torch_version))
     if found is None:
         raise InputError(
             f"{path.name}: expected golden fingerprints of torch {release(torch_version)}, got "
@@ -72,10 +73,12 @@ def golden(torch_version: str, path: Path = GOLDEN) -> dict[str, Ladder]:
     return found
 
 
-def write_golden(torch_version: str, ladders: dict[str, Ladder], path: Path = GOLDEN) -> None:
-    """Put the ladders of a version of PyTorch into the file; other versions' stay."""
+def write_golden(
+    torch_version: str, fingerprints: dict[str, FingerprintRows], path: Path = GOLDEN
+) -> None:
+    """Put the fingerprints of a version of PyTorch into the file; other versions' stay."""
     versions: dict[str, Any] = record.read_json(path) if path.exists() else {}
-    versions[release(torch_version)] = ladders
+    versions[release(torch_version)] = fingerprints
     record.write_atomically(path, json.dumps(dict(sorted(versions.items())), indent=1) + "\n")
 
 
@@ -84,10 +87,10 @@ def release(torch_version: str) -> str:
     return torch_version.partition("+")[0]
 
 
-def first_difference(ours: Ladder, theirs: Ladder) -> str:
-    """Name the first step and rung at which two ladders differ; nothing if they do not."""
+def first_difference(ours: FingerprintRows, theirs: FingerprintRows) -> str:
+    """Name the first step and stage at which two fingerprints differ; nothing if they do not."""
     for mine, other in zip(ours, theirs, strict=False):
-        for rung in record.FINGERPRINT_FIELDS:
-            if mine.get(rung) != other.get(rung):
-                return f"step {mine['step']}, {rung}"
+        for stage in record.FINGERPRINT_FIELDS:
+            if mine.get(stage) != other.get(stage):
+                return f"step {mine['step']}, {stage}"
     return "" if len(ours) == len(theirs) else f"{len(ours)} and {len(theirs)} steps"

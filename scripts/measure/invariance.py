@@ -27,12 +27,13 @@ from seedbed.record import source
 
 PAGE = """# What may change without changing a bit
 
-Measured by `{command}` on {date}, on {circumstances}.
+Measured by `{command}` on {date}, on {environment}.
 
 Every cell is a run of 60 steps under `determinism=strict` beside the same run undisturbed: its
-whole ladder (sample ids, batch contents, loss, gradients, weights, optimizer state, at every step
+whole fingerprints (sample ids, batch contents, loss, gradients, weights, optimizer state, at every
+step
 that both have), its losses and metrics, its final weights and predictions. `{same}`: not one bit
-differs. Otherwise the cell names the first step and rung that do. The CNN trains on mnist5k with
+differs. Otherwise the cell names the first step and stage that do. The CNN trains on mnist5k with
 augmentation and dropout, the RNN and the LSTM on the adding problem with dropout.
 
 {may_change}

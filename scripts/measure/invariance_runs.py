@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seedbed import compare
 from seedbed.compare import Record
-from seedbed.compare.stages import RUNGS
+from seedbed.compare.stages import STAGES
 from seedbed.errors import InputError
 
 SAME = "same"
@@ -71,7 +71,7 @@ def measure(
 
 
 def verdict(base: Record, other: Record) -> str:
-    """Say `same`, or the first step and rung that differ, of two runs that finished.
+    """Say `same`, or the first step and stage that differ, of two runs that finished.
 
     What only one of them has, such as a validation that the other left out, is passed over; the
     final weights and predictions are compared always.
@@ -81,7 +81,7 @@ def verdict(base: Record, other: Record) -> str:
             raise InputError(f"{run.name}: expected a finished run, got {run.summary['status']}")
     difference = compare.compare(base, other).difference
     if difference is not None:
-        return f"step {difference.step}, {RUNGS[difference.rung].name}"
+        return f"step {difference.step}, {STAGES[difference.stage].name}"
     steps = [run.summary["steps"] for run in (base, other)]
     return SAME if steps[0] == steps[1] else f"{steps[1]} steps instead of {steps[0]}"
 

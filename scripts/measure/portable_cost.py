@@ -85,9 +85,9 @@ def step_milliseconds(settings: dict[str, Any], steps: int) -> list[float]:
     from seedbed.worker import assemble
 
     assemble.prepare_backends(settings["determinism"])
-    learner = assemble.build_learner(settings, torch.device("cpu"))
+    training = assemble.build_training_state(settings, torch.device("cpu"))
     times = [time.process_time()]
-    for take in benchmark_turns.steps(settings, learner, WARM_UP_STEPS + steps):
+    for take in benchmark_turns.steps(settings, training, WARM_UP_STEPS + steps):
         take(True)
         times.append(time.process_time())
     return [1000 * (after - before) for before, after in pairwise(times)][WARM_UP_STEPS:]

@@ -5,7 +5,7 @@ usage: python scripts/measure/renew_golden.py
 example:
     python scripts/measure/renew_golden.py && make test-emulated
 
-Every model trains for a few steps under determinism=portable; their ladders go to
+Every model trains for a few steps under determinism=portable; their fingerprints go to
 tests/golden/portable.json. Do this when PyTorch's version changes, or when a change was meant to
 change results; `make test-emulated` then shows whether other processors agree.
 
@@ -39,8 +39,8 @@ def main() -> int:
         after = {
             name: golden_runs.train(name, Path(folder) / name) for name in golden_runs.EXPERIMENTS
         }
-    for name, ladder in after.items():
-        difference = golden_runs.first_difference(ladder, before.get(name, []))
+    for name, fingerprint_rows in after.items():
+        difference = golden_runs.first_difference(fingerprint_rows, before.get(name, []))
         print(f"{name}: {f'new from {difference}' if difference else 'as it was'}")
     golden_runs.write_golden(version, after)
     print(f"{golden_runs.GOLDEN}: torch {golden_runs.release(version)}")

@@ -107,7 +107,7 @@ class _Running:
                 env=dict(environment),
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # loader workers stop and go on with it
+                start_new_session=True,  # loader workers stop and resume it
             )
         self._turns: list[tuple[float, float]] = []
 

@@ -1,3 +1,3 @@
-"""An experiment template whose runs come back bit for bit."""
+"""An experiment template whose runs are reproducible bit for bit."""
 
 __version__ = "0.1.0"

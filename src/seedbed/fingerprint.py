@@ -1,4 +1,4 @@
-"""Fingerprints: short hashes of tensors that see every bit, and the ladder made of them.
+"""Fingerprints: short hashes of tensors that see every bit, and the fingerprints made of them.
 
 The hash is multilinear: sum of coefficient times word, in 64-bit integers that wrap around
 (Lemire & Kaser 2014, https://arxiv.org/abs/1202.4961). Integer sums do not depend on their order,
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seedbed import rng
-from seedbed.record import RUNGS
+from seedbed.record import STAGES
 
 _ROW_WORDS = 1024
 _ROOM_WORDS = 1 << 20
@@ -30,7 +30,7 @@ _INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 
-class Tally:
+class Hasher:
     """Hash lists of tensors: copy each list when it is due, and work on all of them at once.
 
     A step of a small model takes milliseconds, and a call of PyTorch microseconds, however little
@@ -166,9 +166,9 @@ def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
         What lies on the CPU beside tensors on a GPU (some optimizers' counts) is moved there.
     """
     devices = {tensor.device for tensors in lists for tensor in tensors}
-    tally = Tally(max(devices, key=lambda d: d.type != "cpu", default=torch.device("cpu")))
-    tally.add(*lists)
-    return tally.hashes()
+    hasher = Hasher(max(devices, key=lambda d: d.type != "cpu", default=torch.device("cpu")))
+    hasher.add(*lists)
+    return hasher.hashes()
 
 
 def of_tensors(tensors: Iterable[Tensor]) -> Tensor:
@@ -191,27 +191,27 @@ def of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-class Ladder:
+class FingerprintRows:
     """The fingerprints of steps, kept on the device until they are written down."""
 
     def __init__(self) -> None:
         self._steps: list[int] = []
-        self._rungs: list[Tensor] = []
+        self._stages: list[Tensor] = []
 
-    def add(self, step: int, rungs: Tensor) -> None:
-        """Note a step: int64 (len(RUNGS),), 0 for a rung that does not exist."""
+    def add(self, step: int, stages: Tensor) -> None:
+        """Note a step: int64 (len(RUNGS),), 0 for a stage that does not exist."""
         self._steps.append(step)
-        self._rungs.append(rungs)
+        self._stages.append(stages)
 
     def take_rows(self) -> list[dict[str, object]]:
         """Return the rows of fingerprints.csv noted since the last call; waits for the device."""
         if not self._steps:
             return []
         rows: list[dict[str, object]] = []
-        for step, hashes in zip(self._steps, torch.stack(self._rungs).tolist(), strict=True):
-            there = {name: text(h) for name, h in zip(RUNGS, hashes, strict=True) if h != 0}
+        for step, hashes in zip(self._steps, torch.stack(self._stages).tolist(), strict=True):
+            there = {name: text(h) for name, h in zip(STAGES, hashes, strict=True) if h != 0}
             rows.append({"step": step, **there})
-        self._steps, self._rungs = [], []
+        self._steps, self._stages = [], []
         return rows
 
 

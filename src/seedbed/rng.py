@@ -101,7 +101,7 @@ def permutation(key: int, n: int) -> NDArray[np.int64]:
     return np.argsort(bits(key, np.arange(n)), kind="stable").astype(np.int64)
 
 
-def key_globals(key: int, device_type: str = "cpu") -> None:
+def seed_globals(key: int, device_type: str = "cpu") -> None:
     """Seed every global generator: `random`, NumPy's legacy one, torch's on CPU and accelerators.
 
     Called before each sample is loaded (on the CPU, in every loader process) and before each
@@ -141,9 +141,9 @@ def _torch_state() -> tuple["Tensor", NDArray[np.uint64], NDArray[np.uint64]]:
     seed = 0x5EEDBED
     state = torch.Generator("cpu").manual_seed(seed).get_state()
     numbers = state.numpy().view(np.uint64)
-    twin = np.random.RandomState(np.random.MT19937(0))  # without the system's entropy
-    twin.seed(seed)
-    words = twin.get_state(legacy=False)["state"]["key"]
+    control = np.random.RandomState(np.random.MT19937(0))  # without the system's entropy
+    control.seed(seed)
+    words = control.get_state(legacy=False)["state"]["key"]
     starts = [i for i in range(len(numbers)) if np.array_equal(numbers[i:][:_MT_WORDS], words)]
     if len(starts) != 1 or numbers[0] != seed:
         raise RuntimeError(f"torch {torch.__version__}: its generator's state has another order")
@@ -154,7 +154,7 @@ def generator() -> np.random.Generator:
     """Return a NumPy `Generator` that belongs to the sample or step at hand.
 
     Use it instead of `np.random.default_rng()` in a data set, a transform or a model: it takes
-    its seed from the legacy generator, which `key_globals` has keyed.
+    its seed from the legacy generator, which `seed_globals` has seeded.
     """
     return np.random.default_rng(np.random.randint(0, 2**32, size=4, dtype=np.uint32))
 

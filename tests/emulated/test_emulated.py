@@ -1,4 +1,4 @@
-"""Other processors, emulated by qemu-user, climb the ladders of this one under portable."""
+"""Other processors, emulated by qemu-user, climb the fingerprints of this one under portable."""
 
 import json
 import os
@@ -36,44 +36,46 @@ def emulator(cpu: str) -> list[str]:
     return [program, "-cpu", cpu]
 
 
-def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, golden_runs.Ladder]:
-    """Train every model in one process, started by `prefix`; return their ladders."""
+def train_on(
+    prefix: list[str], folder: Path, *words: str
+) -> dict[str, golden_runs.FingerprintRows]:
+    """Train every model in one process, started by `prefix`; return their fingerprints."""
     folders = {model: folder / model for model in golden_runs.EXPERIMENTS}
     for model, run in folders.items():
         config = golden_runs.configuration(
             model, *words, "trainer.device=cpu", "determinism.threads=2"
         )  # one process trains them all: one environment
-        launch.claim(run, config)
+        launch.create_run_folder(run, config)
     environment = launch.training_environment(config) | PATIENT
     program = [sys.executable, "-m", "tests.emulated.train_in_turn", *map(str, folders.values())]
     done = subprocess.run(
         [*prefix, *program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return {model: golden_runs.ladder(run) for model, run in folders.items()}
+    return {model: golden_runs.fingerprint_rows(run) for model, run in folders.items()}
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, golden_runs.Ladder]:
+def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, golden_runs.FingerprintRows]:
     """Train on this processor under portable."""
     return train_on([], tmp_path_factory.mktemp("native"), "determinism=portable")
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_an_emulated_cpu_climbs_the_ladders_of_this_one(
-    cpu: str, native: dict[str, golden_runs.Ladder], tmp_path: Path
+def test_an_emulated_cpu_climbs_the_fingerprints_of_this_one(
+    cpu: str, native: dict[str, golden_runs.FingerprintRows], tmp_path: Path
 ) -> None:
-    """Every rung of every step of CNN, RNN and LSTM is the same under portable."""
+    """Every stage of every step of CNN, RNN and LSTM is the same under portable."""
     emulated = train_on(emulator(cpu), tmp_path, "determinism=portable")
     seen = json.loads((tmp_path / "cnn" / "environment.json").read_text())
     assert seen["flags"]["mkl_branch"] == "COMPATIBLE"
-    for model, ladder in native.items():
-        assert len(ladder) == 4
-        assert golden_runs.first_difference(emulated[model], ladder) == ""
+    for model, fingerprint_rows in native.items():
+        assert len(fingerprint_rows) == 4
+        assert golden_runs.first_difference(emulated[model], fingerprint_rows) == ""
 
 
 def test_a_processor_without_avx_has_the_bits_of_another_experiment(
-    native: dict[str, golden_runs.Ladder], tmp_path: Path
+    native: dict[str, golden_runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """With oneDNN at SSE4.1 a Westmere joins: same as here, and not what portable gives."""
     older = ("determinism=portable", "determinism.avx=null")
@@ -96,9 +98,9 @@ def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> No
 IN_FORCE = """
 import json, sys
 from seedbed import determinism
-level = json.loads(sys.argv[1])
-determinism.apply(level)
-print(json.dumps(determinism.differences(level)))
+preset = json.loads(sys.argv[1])
+determinism.apply(preset)
+print(json.dumps(determinism.differences(preset)))
 """
 
 
@@ -106,9 +108,9 @@ print(json.dumps(determinism.differences(level)))
 def test_a_processor_without_avx_is_refused(cpu: str, has_avx: bool) -> None:
     """oneDNN would take other kernels there and say nothing."""
     config = golden_runs.configuration("rnn")
-    level = json.dumps(OmegaConf.to_container(config.determinism, resolve=True))
+    preset = json.dumps(OmegaConf.to_container(config.determinism, resolve=True))
     done = subprocess.run(
-        [*emulator(cpu), sys.executable, "-c", IN_FORCE, level],
+        [*emulator(cpu), sys.executable, "-c", IN_FORCE, preset],
         env=launch.training_environment(config),
         capture_output=True,
         text=True,

@@ -111,7 +111,7 @@ def process_of_rank(folder: Path, rank: int) -> int | None:
 
 
 def rows(folder: Path) -> int:
-    """Count the steps that a run's ladder has."""
+    """Count the steps that a run's fingerprints has."""
     table = folder / "fingerprints.csv"
     return max(0, table.read_text().count("\n") - 1) if table.exists() else 0
 

@@ -1,4 +1,4 @@
-"""Kill sweeps at random moments, go on with them, and compare with the sweep that nobody killed.
+"""Kill sweeps at random moments, resume with them, and compare with the sweep that nobody killed.
 
 usage: python -m tests.end_to_end.kill_sweep [--kills 10]
 

@@ -46,7 +46,7 @@ ABOUT = [
     "probe",
     "lines",
 ]
-LEVEL = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+PRESET = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def run(project: Path, line: str, *overrides: str) -> subprocess.CompletedProces
     )
 
 
-def carry_out(project: Path, about: str, folder: Path, *overrides: str) -> dict[str, Any]:
+def run_experiment(project: Path, about: str, folder: Path, *overrides: str) -> dict[str, Any]:
     """Do here what a command of the page does in a process of its own; return its summary."""
     (line,) = commands(about)
     with hydra.initialize_config_dir(str(project / "configs"), version_base="1.3"):
@@ -111,15 +111,15 @@ def carry_out(project: Path, about: str, folder: Path, *overrides: str) -> dict[
     summary: dict[str, Any] = {"status": "running"}
     code = ({"commit": None}, b"")
     folder.mkdir()
-    experiment.carry_out(folder, plain, code, lambda: False, summary, resume.Request())
+    experiment.run_experiment(folder, plain, code, lambda: False, summary, resume.Request())
     return summary
 
 
 @pytest.fixture
 def user_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the page's package importable here; one thread is all that is set of the level."""
+    """Make the page's package importable here; one thread is all that is set of the preset."""
     monkeypatch.syspath_prepend(project / "src")
-    monkeypatch.setattr(assemble, "prepare_backends", lambda level: None)
+    monkeypatch.setattr(assemble, "prepare_backends", lambda preset: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -148,20 +148,20 @@ def test_the_example_gives_the_same_bits_with_workers(project: Path) -> None:
 
     table = project / "runs/waves_2/fingerprints.csv"
     table.write_text(table.read_text().replace("\n3,", "\n3,0123456789abcdef", 1))
-    twin = run(project, compare)
-    assert (twin.returncode, "DIFFERS at step 3" in twin.stdout) == (1, True)
+    control = run(project, compare)
+    assert (control.returncode, "DIFFERS at step 3" in control.stdout) == (1, True)
 
 
 @pytest.mark.usefixtures("user_code")
 @pytest.mark.parametrize("about", ["new_waves", "fast_waves", "sign_sgd", "uneven", "focal"])
 def test_every_variation_of_the_page_trains(project: Path, tmp_path: Path, about: str) -> None:
     """Generator, fetch, optimizer, collate function and loss of one's own work as shown."""
-    first = carry_out(project, about, tmp_path / "first")
+    first = run_experiment(project, about, tmp_path / "first")
     assert first["steps"] == 5
-    again = carry_out(project, about, tmp_path / "again")
+    again = run_experiment(project, about, tmp_path / "again")
     assert first["fingerprints"] == again["fingerprints"]
-    twin = carry_out(project, about, tmp_path / "twin", "seed=1")
-    assert first["fingerprints"]["ladder"] != twin["fingerprints"]["ladder"]
+    control = run_experiment(project, about, tmp_path / "negative control", "seed=1")
+    assert first["fingerprints"]["all_steps"] != control["fingerprints"]["all_steps"]
 
 
 @pytest.mark.usefixtures("user_code")
@@ -169,7 +169,7 @@ def test_the_logger_of_the_page_is_told_what_the_record_holds(
     project: Path, tmp_path: Path
 ) -> None:
     """A logger of one's own gets each row of metrics.csv."""
-    carry_out(project, "lines", tmp_path / "run", "trainer.log_every_steps=1")
+    run_experiment(project, "lines", tmp_path / "run", "trainer.log_every_steps=1")
     told = [json.loads(line) for line in (tmp_path / "run/lines.jsonl").read_text().splitlines()]
     rows = record.read_metrics(tmp_path / "run")
     assert len(rows) == 7
@@ -195,12 +195,14 @@ def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path, 
     few = [f"data.{part}.validation_samples=20" for part in ("train", "validation")]
     few += ["data.batch_size=20", f"data.root={tmp_path / 'data'}"]
     ways = {"two": [], "none": ["data.num_workers=0"], "seed": ["seed=1"]}
-    ladder = {
-        name: carry_out(project, about, tmp_path / name, *few, *way)["fingerprints"]["ladder"]
+    fingerprint_rows = {
+        name: run_experiment(project, about, tmp_path / name, *few, *way)["fingerprints"][
+            "all_steps"
+        ]
         for name, way in ways.items()
     }
-    assert ladder["two"] == ladder["none"]
-    assert ladder["two"] != ladder["seed"]
+    assert fingerprint_rows["two"] == fingerprint_rows["none"]
+    assert fingerprint_rows["two"] != fingerprint_rows["seed"]
 
 
 def test_strict_refuses_with_the_line_that_the_page_shows(project: Path) -> None:
@@ -215,21 +217,21 @@ def test_the_probe_finds_nothing_in_the_example_and_the_refusal_in_the_other(pro
     """What strict refuses, and randomness that no stream keys, can be known beforehand."""
     (line,) = commands("probe")
     assert run(project, line).returncode == 0
-    twin = run(project, f"{line} model._target_=my_project.unpool.SparseModel")
-    assert (twin.returncode, "max_unpool2d" in twin.stdout) == (1, True)
+    control = run(project, f"{line} model._target_=my_project.unpool.SparseModel")
+    assert (control.returncode, "max_unpool2d" in control.stdout) == (1, True)
 
 
-def hashes(dataset: Any, workers: int, collate: Any = None, keyed: bool = True) -> list[int]:
-    source = Source(dataset, "train", 0, collate, keyed)
+def hashes(dataset: Any, workers: int, collate: Any = None, seeded: bool = True) -> list[int]:
+    source = Source(dataset, "train", 0, collate, seeded)
     positions = loader.training_positions(30, 5, 0, 0, 8)
-    batches = loader.load(source, positions, Loading(workers), LEVEL)
+    batches = loader.load(source, positions, Loading(workers), PRESET)
     return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
 
 
 @pytest.mark.usefixtures("user_code")
 @pytest.mark.parametrize("name", ["waves", "new_waves", "fast_waves", "uneven_waves"])
 def test_the_data_sets_of_the_page_load_alike_with_workers(name: str) -> None:
-    """Whatever they draw from belongs to the sample; unkeyed, the plain one differs."""
+    """Whatever they draw from belongs to the sample; unseeded, the plain one differs."""
     class_name = "".join(part.capitalize() for part in name.split("_"))
     extra = {"seed": 0} if name == "fast_waves" else {}
     spec = {"_target_": f"my_project.{name}.{class_name}", "samples": 30, "length": 16, **extra}
@@ -241,7 +243,7 @@ def test_the_data_sets_of_the_page_load_alike_with_workers(name: str) -> None:
     assert len(set(here)) == 8
     assert hashes(dataset, 2, collate) == here
     if name == "waves":
-        assert hashes(dataset, 0, keyed=False) != hashes(dataset, 0, keyed=False)
+        assert hashes(dataset, 0, seeded=False) != hashes(dataset, 0, seeded=False)
 
 
 class Draws(Dataset[Any]):
@@ -296,10 +298,10 @@ def test_a_data_set_may_draw_when_it_is_built() -> None:
     assert built(Draws, seeding=False) != built(Draws, seeding=False)
 
 
-def test_what_fetch_draws_from_global_generators_is_keyed_for_the_batch() -> None:
+def test_what_fetch_draws_from_global_generators_is_seeded_for_the_batch() -> None:
     """Workers change nothing even for a data set that does not draw from its key."""
     assert hashes(Global(30), 2) == hashes(Global(30), 0)
-    assert hashes(Global(30), 0, keyed=False) != hashes(Global(30), 0, keyed=False)
+    assert hashes(Global(30), 0, seeded=False) != hashes(Global(30), 0, seeded=False)
 
 
 def test_a_data_set_without_a_length_is_refused() -> None:

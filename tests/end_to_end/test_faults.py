@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.engine.compare.test_verify import edit_rung
+from tests.engine.compare.test_verify import edit_stage
 from tests.running import command, train
 
 STEPS = 6
@@ -43,7 +43,7 @@ def trained(configs: Path, folder: Path, *overrides: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def honest(configs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean(configs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(configs, tmp_path_factory.mktemp("honest") / "run")
 
 
@@ -55,12 +55,12 @@ def explained(*words: str) -> str:
 
 
 def test_compare_names_the_operation_from_the_checkpoint_before_it(
-    configs: Path, honest: Path, tmp_path: Path
+    configs: Path, clean: Path, tmp_path: Path
 ) -> None:
     """A dropout mask redrawn in one run is found in its module, replaying one step."""
     fault = ("+model.fault=dropout_redrawn", f"+model.step={STEPS - 1}", "+model.where=1")
     run = trained(configs, tmp_path / "run", *fault)
-    text = explained("scripts/compare.py", str(honest), str(run), "--out", str(tmp_path / "c.png"))
+    text = explained("scripts/compare.py", str(clean), str(run), "--out", str(tmp_path / "c.png"))
 
     assert f"DIFFERS at step {STEPS - 1}, loss" in text
     assert f"Step {STEPS - 1} replayed twice from step {STEPS - 2}," in text
@@ -94,13 +94,13 @@ def test_verify_names_what_does_not_repeat(configs: Path, tmp_path: Path) -> Non
     assert "forward: aten.rand.generator in module blocks.0" in text
 
 
-def test_verify_says_so_when_nothing_is_left_to_find(honest: Path, tmp_path: Path) -> None:
+def test_verify_says_so_when_nothing_is_left_to_find(clean: Path, tmp_path: Path) -> None:
     """Twin: a record with a bit flipped in it has two replays that agree, and no operation."""
-    copy = Path(shutil.copytree(honest, tmp_path / "copy"))
-    edit_rung(copy, 4, "gradients")
+    copy = Path(shutil.copytree(clean, tmp_path / "copy"))
+    edit_stage(copy, 4, "gradients")
     text = explained("scripts/verify.py", str(copy))
 
     assert "DIFFERS at step 4, gradients" in text
     assert "They agree with each other, bit for bit" in text
-    assert "not as it was recorded, at step 4, rung gradients" in text
+    assert "not as it was recorded, at step 4, stage gradients" in text
     assert "aten." not in text

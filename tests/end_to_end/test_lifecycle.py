@@ -110,7 +110,8 @@ def read_all(terminal: int) -> None:
 
 
 def test_a_run_under_nohup_outlives_its_terminal(whole: Path, tmp_path: Path) -> None:
-    """What ignores SIGHUP goes on ignoring it, loader workers too; twin: the run before."""
+    """What ignores SIGHUP goes on ignoring it, loader workers too; negative control: the run
+    before."""
     folder = tmp_path / "run"
     process = started(
         folder,

@@ -50,11 +50,11 @@ test: null
 
 
 def first_difference(a: Path, b: Path) -> str:
-    """Return the rung where two finished runs part, or nothing."""
+    """Return the stage where two finished runs part, or nothing."""
     both = compare.read(a), compare.read(b)
     assert [run.summary["status"] for run in both] == ["finished", "finished"]
     difference = compare.compare(*both).difference
-    return "" if difference is None else difference.rung
+    return "" if difference is None else difference.stage
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def test_without_keying_the_same_changes_do_change_bits(
     users_own: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Twin: it is the keying of each sample that makes loading repeat."""
-    unkeyed = ("determinism.seeding=false", "trainer.max_steps=2")
+    unseeded = ("determinism.seeding=false", "trainer.max_steps=2")
     runs = [
-        train(tmp_path / workers, users_own, *unkeyed, f"data.num_workers={workers}")
+        train(tmp_path / workers, users_own, *unseeded, f"data.num_workers={workers}")
         for workers in ("0", "2")
     ]
     assert first_difference(*runs) == "batch"

@@ -30,7 +30,7 @@ def trained(folder: Path, *overrides: str) -> Path:
 
 
 def same_bits(a: Path, b: Path) -> bool:
-    """Compare tables; the last rows of the ladder are hashes of the final weights."""
+    """Compare tables; the last rows of the fingerprints are hashes of the final weights."""
     return all((a / name).read_bytes() == (b / name).read_bytes() for name in TABLES)
 
 
@@ -78,7 +78,7 @@ def test_torchrun_alone_is_enough(alone: Path, tmp_path: Path) -> None:
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start or go on with a run, and wait until it has saved a checkpoint."""
+    """Start or resume with a run, and wait until it has saved a checkpoint."""
     last = folder / "checkpoints" / "last.pt"
     before = last.stat().st_mtime_ns if last.exists() else 0
     process = subprocess.Popen(
@@ -111,7 +111,7 @@ def rank_of(folder: Path, rank: int) -> int:
     raise AssertionError(f"no rank {rank}")
 
 
-def go_on(folder: Path, processes: int) -> None:
+def resume_run(folder: Path, processes: int) -> None:
     done = command("scripts/resume.py", str(folder), f"trainer.processes={processes}")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
@@ -132,7 +132,7 @@ def test_signals_stop_all_and_one_goes_on(alone: Path, tmp_path: Path) -> None:
     first = interrupt(start_anew(run), signal.SIGINT, run)
     second = interrupt(start(run, "scripts/resume.py", str(run)), signal.SIGTERM, run)
     assert 10 <= first < second < 40
-    go_on(run, processes=1)
+    resume_run(run, processes=1)
     assert same_bits(alone, run)
 
 
@@ -150,7 +150,7 @@ def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     assert record.read_summary(run)["error"] == errors.strip().removeprefix("error: ")
     with pytest.raises(AssertionError, match="no rank 0"):
         rank_of(run, 0)
-    go_on(run, processes=2)
+    resume_run(run, processes=2)
     assert same_bits(alone, run)
 
 

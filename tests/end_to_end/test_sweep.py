@@ -50,7 +50,7 @@ def test_a_sweep_ends_with_table_csv_and_picture(one_after_another: Path) -> Non
 def test_jobs_side_by_side_have_the_bits_of_jobs_one_after_another(
     one_after_another: Path, tmp_path: Path
 ) -> None:
-    """The launcher changes no bit; twin: the two seeds differ."""
+    """The launcher changes no bit; negative control: the two seeds differ."""
     done = sweep(tmp_path, "seed=0,1", *JOBLIB)
     assert done.returncode == 0, done.stderr
     assert fingerprints(tmp_path) == fingerprints(one_after_another)

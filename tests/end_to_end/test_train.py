@@ -141,15 +141,17 @@ def test_one_folder_is_never_given_to_two_runs(tmp_path: Path) -> None:
     assert sorted(len(message.strip().splitlines()) for message in messages) == [0, 1]
 
 
-@pytest.mark.parametrize("level", ["seeded", "fast"])
-def test_other_levels_start_from_the_same_weights_and_order(
-    run: Path, tmp_path: Path, level: str
+@pytest.mark.parametrize("preset", ["seeded", "fast"])
+def test_other_presets_start_from_the_same_weights_and_order(
+    run: Path, tmp_path: Path, preset: str
 ) -> None:
     """`seeded` promises weights, order and augmentation; `fast` uses the seed all the same."""
-    other = trained(tmp_path / level, f"determinism={level}", "fingerprint.every_steps=1", "seed=0")
+    other = trained(
+        tmp_path / preset, f"determinism={preset}", "fingerprint.every_steps=1", "seed=0"
+    )
     before, after = record.read_fingerprints(run)[0], record.read_fingerprints(other)[0]
     assert before["sample_ids"] == after["sample_ids"]
-    if level == "seeded":
+    if preset == "seeded":
         assert before["batch"] == after["batch"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from seedbed import fingerprint
-from seedbed.record import RUNGS
+from seedbed.record import STAGES
 from seedbed.training import capture
 from tests.engine.test_rng import splitmix64
 
@@ -179,14 +179,14 @@ def test_it_is_the_same_hash_whatever_the_size(words: int) -> None:
     assert int(fingerprint.of_lists(others)[2]) & MASK == expected
 
 
-class TestTally:
-    def tally(self, *rounds: list[list[Tensor]]) -> list[list[int]]:
+class TestHasher:
+    def hasher(self, *rounds: list[list[Tensor]]) -> list[list[int]]:
         """Hash lists of lists, one after another, with what is left of those before them."""
-        tally, found = fingerprint.Tally(torch.device("cpu")), []
+        hasher, found = fingerprint.Hasher(torch.device("cpu")), []
         for lists in rounds:
-            tally.add(*lists[:1])
-            tally.add(*lists[1:])
-            found.append(tally.hashes().tolist())
+            hasher.add(*lists[:1])
+            hasher.add(*lists[1:])
+            found.append(hasher.hashes().tolist())
         return found
 
     def test_nothing_is_left_of_the_step_before(self) -> None:
@@ -195,31 +195,34 @@ class TestTally:
         more = [[torch.ones(5000)], [torch.ones(9)]]
         many = [[torch.ones(10)], [torch.ones(ROOM_WORDS), torch.ones(77)], [torch.ones(5)]]
         rounds = [few, few, more, few, many, many, more, few, more, many]
-        assert self.tally(*rounds) == [self.tally(each)[0] for each in rounds]
-        assert self.tally(few) != self.tally([few[0], few[1], [few[2][0], few[2][1] + 1]])  # twin
+        assert self.hasher(*rounds) == [self.hasher(each)[0] for each in rounds]
+        assert self.hasher(few) != self.hasher(
+            [few[0], few[1], [few[2][0], few[2][1] + 1]]
+        )  # negative control
 
     def test_a_tensor_may_change_once_it_was_added(self) -> None:
-        """Clipping changes gradients in place; twin: before they are added, it counts."""
+        """Clipping changes gradients in place; negative control: before they are added, it
+        counts."""
         tensor = torch.ones(4)
-        tally = fingerprint.Tally(tensor.device)
-        tally.add([tensor])
+        hasher = fingerprint.Hasher(tensor.device)
+        hasher.add([tensor])
         tensor *= 2
-        tally.add([tensor])
-        assert tally.hashes().tolist() == [
+        hasher.add([tensor])
+        assert hasher.hashes().tolist() == [
             int(fingerprint.of_tensors([each])) for each in (torch.ones(4), 2 * torch.ones(4))
         ]
 
     def test_shapes_that_come_and_go_are_forgotten(self) -> None:
         """Sequences of a thousand lengths leave no thousand layouts behind, and the same hashes."""
         rounds = [[[torch.ones(n % 1000 + 1)]] for n in range(1100)]
-        found = self.tally(*rounds)
+        found = self.hasher(*rounds)
         assert found[1000:] == found[:100]
         assert len({hashes[0] for hashes in found}) == 1000
-        tally = fingerprint.Tally(torch.device("cpu"))
+        hasher = fingerprint.Hasher(torch.device("cpu"))
         for (tensors,) in rounds:
-            tally.add(tensors)
-            tally.hashes()
-        assert 0 < len(tally._layouts) <= fingerprint._MAX_LAYOUTS < 1000
+            hasher.add(tensors)
+            hasher.hashes()
+        assert 0 < len(hasher._layouts) <= fingerprint._MAX_LAYOUTS < 1000
 
     def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same(self) -> None:
         """Whether it fills the room alone, or is too large for it, and in whatever order."""
@@ -231,22 +234,22 @@ class TestTally:
         assert len(set(expected)) == len(set(sizes))
 
     def test_shards_that_are_elsewhere_are_0(self) -> None:
-        """The sum over processes has all; twin: another place of a shard."""
+        """The sum over processes has all; negative control: another place of a shard."""
         ids, contents = [torch.arange(3), torch.arange(4)], [[torch.ones(2)], [torch.zeros(2)]]
-        tally = fingerprint.Tally(torch.device("cpu"))
-        both = tally.of_shards(ids, contents, range(1, 3), 4)
+        hasher = fingerprint.Hasher(torch.device("cpu"))
+        both = hasher.of_shards(ids, contents, range(1, 3), 4)
         assert both.shape == (2, 4)
         parts = [
-            tally.of_shards(ids[i : i + 1], contents[i : i + 1], range(1 + i, 2 + i), 4)
+            hasher.of_shards(ids[i : i + 1], contents[i : i + 1], range(1 + i, 2 + i), 4)
             for i in range(2)
         ]
         assert torch.equal(parts[0] + parts[1], both)
         assert both[:, [0, 3]].eq(0).all()
         assert both[:, 1:3].ne(0).all()
-        tally.add_shards(both)
-        found = tally.hashes().tolist()
-        tally.add_shards(both.roll(1, 1))
-        assert all(a != b for a, b in zip(found, tally.hashes().tolist(), strict=True))
+        hasher.add_shards(both)
+        found = hasher.hashes().tolist()
+        hasher.add_shards(both.roll(1, 1))
+        assert all(a != b for a, b in zip(found, hasher.hashes().tolist(), strict=True))
 
 
 def test_threads_do_not_matter() -> None:
@@ -262,7 +265,7 @@ def test_threads_do_not_matter() -> None:
     finally:
         torch.set_num_threads(before)
     assert len(hashes) == 1
-    assert len(sums) > 1, "twin: a float sum was expected to depend on the threads"
+    assert len(sums) > 1, "negative control: a float sum was expected to depend on the threads"
 
 
 def test_no_tensors_have_the_hash_0() -> None:
@@ -279,7 +282,8 @@ def test_text_is_16_digits() -> None:
 
 @pytest.mark.parametrize("large", [0, ROOM_WORDS])
 def test_lists_are_hashed_as_if_each_were_alone(large: int) -> None:
-    """However many there are, of whatever types and sizes; twin: a word moved over is seen."""
+    """However many there are, of whatever types and sizes; negative control: a word moved over is
+    seen."""
     lists = [
         [torch.arange(5), torch.ones(3, dtype=torch.float64)],
         [],
@@ -300,26 +304,27 @@ def test_file_hash_is_sha256(tmp_path: Path) -> None:
     assert fingerprint.of_file(tmp_path / "file") == "ba7816bf8f01cfea"
 
 
-class TestLadder:
+class TestFingerprintRows:
     def test_rows_are_those_that_were_added(self) -> None:
-        """Each step gives a row with its rungs as text; a rung that does not exist is left out."""
-        ladder = fingerprint.Ladder()
+        """Each step gives a row with its stages as text; a stage that does not exist is left
+        out."""
+        fingerprint_rows = fingerprint.FingerprintRows()
         for step in (1, 2):
-            hashes = [0 if name == "buffers" else step * 10 + i for i, name in enumerate(RUNGS)]
-            ladder.add(step, torch.tensor(hashes))
-        rows = ladder.take_rows()
+            hashes = [0 if name == "buffers" else step * 10 + i for i, name in enumerate(STAGES)]
+            fingerprint_rows.add(step, torch.tensor(hashes))
+        rows = fingerprint_rows.take_rows()
         assert [row["step"] for row in rows] == [1, 2]
         assert rows[1] == {"step": 2} | {
-            name: fingerprint.text(20 + i) for i, name in enumerate(RUNGS) if name != "buffers"
+            name: fingerprint.text(20 + i) for i, name in enumerate(STAGES) if name != "buffers"
         }
 
     def test_rows_are_taken_once(self) -> None:
         """What was written down is not written again."""
-        ladder = fingerprint.Ladder()
-        assert ladder.take_rows() == []
-        ladder.add(1, torch.tensor([0, 0, 3, 0, 0, 0, 0]))
-        assert len(ladder.take_rows()) == 1
-        assert ladder.take_rows() == []
+        fingerprint_rows = fingerprint.FingerprintRows()
+        assert fingerprint_rows.take_rows() == []
+        fingerprint_rows.add(1, torch.tensor([0, 0, 3, 0, 0, 0, 0]))
+        assert len(fingerprint_rows.take_rows()) == 1
+        assert fingerprint_rows.take_rows() == []
 
 
 class TestOptimizerTensors:
@@ -360,7 +365,8 @@ def test_golden() -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
-    """Gradients of `nn.Embedding(sparse=True)` have a rung; twin: another value, another hash."""
+    """Gradients of `nn.Embedding(sparse=True)` have a stage; negative control: another value,
+    another hash."""
     dense = torch.zeros(5, 2)
     dense[3] = 1.5
     other = dense * 2
@@ -373,7 +379,7 @@ def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 def test_a_nested_tensor_is_hashed(layout: torch.layout) -> None:
-    """Every component of it; twin: another bit is seen."""
+    """Every component of it; negative control: another bit is seen."""
 
     def nested(last: float) -> Tensor:
         parts = [torch.ones(2, 3), torch.tensor([[1.0, 2.0, last]])]

@@ -220,22 +220,22 @@ class TestKeyGlobals:
     @given(KEYS)
     def test_draws_depend_on_the_key_alone(self, key: int) -> None:
         """What was drawn before, and how much, does not reach past a keying."""
-        rng.key_globals(key)
+        rng.seed_globals(key)
         first = drawn()
         random.gauss(0, 1), np.random.normal(), torch.randn(5)
-        rng.key_globals(key)
+        rng.seed_globals(key)
         assert drawn() == first
 
     def test_another_key_changes_every_generator(self) -> None:
         """Twin: each of the three generators takes part."""
-        rng.key_globals(1)
+        rng.seed_globals(1)
         first = drawn()
-        rng.key_globals(2)
+        rng.seed_globals(2)
         assert all(a != b for a, b in zip(first, drawn(), strict=True))
 
     def test_without_keying_draws_depend_on_history(self) -> None:
         """Twin: the generators do have a state that keying replaces."""
-        rng.key_globals(1)
+        rng.seed_globals(1)
         first = drawn()
         assert drawn() != first
 
@@ -246,18 +246,18 @@ class TestKeyGlobals:
             wide = torch.randn(1, dtype=torch.float64)
             return [random.gauss(0, 1), np.random.normal(), float(torch.randn(1)), float(wide)]
 
-        rng.key_globals(7)
+        rng.seed_globals(7)
         first = normals()
-        rng.key_globals(7)
+        rng.seed_globals(7)
         assert normals() == first
 
     @pytest.mark.parametrize("bit", range(64))
     def test_every_bit_of_the_key_reaches_every_generator(self, bit: int) -> None:
         """Keys that differ in one bit, whichever it is, give all three generators other draws."""
         key = rng.key(0, "augment", 0)
-        rng.key_globals(key)
+        rng.seed_globals(key)
         first, seed = drawn(), torch.initial_seed()
-        rng.key_globals(key ^ (1 << bit))
+        rng.seed_globals(key ^ (1 << bit))
         assert all(a != b for a, b in zip(first, drawn(), strict=True))
         assert torch.initial_seed() != seed
 
@@ -283,7 +283,7 @@ class TestKeyGlobals:
         independent = np.random.RandomState()
         independent.set_state(("MT19937", np.frombuffer(digest, "<u4", offset=48), 624))
         expected = independent.randint(0, 2**32, 2000, dtype=np.uint32) & 0x7FFFFFFF
-        rng.key_globals(key)
+        rng.seed_globals(key)
         numbers = torch.empty(2000, dtype=torch.int32).random_()
         assert numbers.tolist() == expected.tolist()
 
@@ -293,7 +293,7 @@ GENERATORS = ("random", "numpy", "torch")
 
 def state(key: int, generator: str) -> object:
     """Return all of a generator's state after keying."""
-    rng.key_globals(key)
+    rng.seed_globals(key)
     if generator == "random":
         return random.getstate()
     return np.random.bytes(2496) if generator == "numpy" else bytes(torch.get_rng_state().numpy())
@@ -388,7 +388,7 @@ def seed_alike(key: int) -> None:
 class TestIndependence:
     def test_no_generator_tells_anything_of_another(self) -> None:
         """Over 20,000 samples the first draws of any two generators are independent."""
-        assert dependent(first_draws(rng.key_globals, 20_000)) == set()
+        assert dependent(first_draws(rng.seed_globals, 20_000)) == set()
 
     def test_generators_that_are_seeded_alike_are_found(self) -> None:
         """Negative control: NumPy and torch turn one seed into one stream of bits."""
@@ -400,7 +400,7 @@ class TestGenerator:
         """A NumPy `Generator` for users depends on the key, and each one in a place is another."""
 
         def numbers(key: int) -> list[float]:
-            rng.key_globals(key)
+            rng.seed_globals(key)
             return [float(rng.generator().random()), float(rng.generator().random())]
 
         assert numbers(1) == numbers(1) != numbers(2)

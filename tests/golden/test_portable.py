@@ -1,4 +1,4 @@
-"""Portable: whatever CPU this is, it climbs the golden ladders of the repository."""
+"""Portable: whatever CPU this is, it climbs the golden fingerprints of the repository."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from seedbed import determinism, launch
 from seedbed.errors import InputError
-from tests.engine.determinism.test_determinism import level
+from tests.engine.determinism.test_determinism import preset
 from tests.running import ROOT
 
 on_x86_64 = pytest.mark.skipif(
@@ -25,10 +25,12 @@ on_x86_64 = pytest.mark.skipif(
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-def ladder(model: str, folder: Path, *overrides: str, cores: set[int] | None = None) -> Any:
-    """Train a few steps in a process of its own, on some cores; return the ladder."""
+def fingerprint_rows(
+    model: str, folder: Path, *overrides: str, cores: set[int] | None = None
+) -> Any:
+    """Train a few steps in a process of its own, on some cores; return the fingerprints."""
     config = golden_runs.configuration(model, *overrides)
-    launch.claim(folder, config)
+    launch.create_run_folder(folder, config)
     done = subprocess.run(
         launch.worker_command(config, folder),
         env=launch.training_environment(config) | PATIENT,
@@ -38,15 +40,15 @@ def ladder(model: str, folder: Path, *overrides: str, cores: set[int] | None = N
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return golden_runs.ladder(folder)
+    return golden_runs.fingerprint_rows(folder)
 
 
 @on_x86_64
 @pytest.mark.parametrize("model", golden_runs.EXPERIMENTS)
-def test_this_cpu_climbs_the_golden_ladder(model: str, tmp_path: Path) -> None:
-    """Every rung of every step is what it was on the CPU that the file was made on."""
+def test_this_cpu_climbs_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
+    """Every stage of every step is what it was on the CPU that the file was made on."""
     golden = golden_runs.golden(metadata.version("torch"))[model]
-    difference = golden_runs.first_difference(ladder(model, tmp_path), golden)
+    difference = golden_runs.first_difference(fingerprint_rows(model, tmp_path), golden)
     assert difference == "", (
         f"{model} differs at {difference} from tests/golden/portable.json; if the change was "
         f"meant to change results, run {golden_runs.RENEW}"
@@ -54,20 +56,22 @@ def test_this_cpu_climbs_the_golden_ladder(model: str, tmp_path: Path) -> None:
 
 
 @on_x86_64
-def test_another_seed_is_another_ladder(tmp_path: Path) -> None:
-    """Twin: the golden ladder can be missed, from the first step on."""
+def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
+    """Twin: the golden fingerprints can be missed, from the first step on."""
     golden = golden_runs.golden(metadata.version("torch"))["rnn"]
-    other = ladder("rnn", tmp_path, "seed=1")
+    other = fingerprint_rows("rnn", tmp_path, "seed=1")
     assert golden_runs.first_difference(other, golden) == "step 1, sample_ids"
 
 
 @on_x86_64
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux to take cores away")
-def test_a_machine_with_one_core_climbs_the_golden_ladder(tmp_path: Path) -> None:
-    """The number of threads belongs to the level, not to the machine."""
+def test_a_machine_with_one_core_climbs_the_golden_fingerprints(tmp_path: Path) -> None:
+    """The number of threads belongs to the preset, not to the machine."""
     core = min(os.sched_getaffinity(0))
     golden = golden_runs.golden(metadata.version("torch"))["cnn"]
-    assert golden_runs.first_difference(ladder("cnn", tmp_path, cores={core}), golden) == ""
+    assert (
+        golden_runs.first_difference(fingerprint_rows("cnn", tmp_path, cores={core}), golden) == ""
+    )
 
 
 def test_another_version_of_torch_is_told_how_to_renew() -> None:
@@ -76,7 +80,7 @@ def test_another_version_of_torch_is_told_how_to_renew() -> None:
         golden_runs.golden("9.9.9+cpu")
 
 
-def test_a_renewal_keeps_the_ladders_of_other_versions(tmp_path: Path) -> None:
+def test_a_renewal_keeps_the_fingerprints_of_other_versions(tmp_path: Path) -> None:
     """What is written for one version is read for it, and for its other builds."""
     path = tmp_path / "golden.json"
     old, new = [{"step": "1", "loss": "aa"}], [{"step": "1", "loss": "bb"}]
@@ -86,8 +90,8 @@ def test_a_renewal_keeps_the_ladders_of_other_versions(tmp_path: Path) -> None:
     assert golden_runs.golden("2.15.0", path) == {"cnn": new}
 
 
-def test_the_first_difference_names_step_and_rung() -> None:
-    """Ladders are compared rung by rung, in causal order."""
+def test_the_first_difference_names_step_and_stage() -> None:
+    """Fingerprints are compared stage by stage, in causal order."""
     row = {"step": "1", "loss": "a", "weights": "b"}
     assert golden_runs.first_difference([row], [row]) == ""
     assert golden_runs.first_difference([row], [row | {"weights": "c"}]) == "step 1, weights"
@@ -101,17 +105,17 @@ REPORT = """
 import json, sys
 import torch
 from seedbed import determinism
-level = json.loads(sys.argv[1])
-determinism.apply(level)
+preset = json.loads(sys.argv[1])
+determinism.apply(preset)
 torch.nn.Conv2d(16, 32, 3)(torch.ones(64, 16, 28, 28))
-print(json.dumps(determinism.differences(level)))
+print(json.dumps(determinism.differences(preset)))
 """
 
 
 def report(environment: dict[str, str]) -> tuple[str, list[str]]:
     """Return what oneDNN says of its instruction set, and what is not as portable asks."""
     done = subprocess.run(
-        [sys.executable, "-c", REPORT, json.dumps(level("portable"))],
+        [sys.executable, "-c", REPORT, json.dumps(preset("portable"))],
         cwd=ROOT,
         env=environment | {"ONEDNN_VERBOSE": "1"},
         capture_output=True,
@@ -125,7 +129,7 @@ def report(environment: dict[str, str]) -> tuple[str, list[str]]:
 @on_x86_64
 def test_every_library_reports_its_pin() -> None:
     """PyTorch, MKL and oneDNN say themselves that they keep to what was asked."""
-    pinned = determinism.environment_variables(level("portable"), {"PATH": "/usr/bin:/bin"})
+    pinned = determinism.environment_variables(preset("portable"), {"PATH": "/usr/bin:/bin"})
     onednn, differences = report(pinned)
     assert onednn.endswith(",isa:Intel AVX")
     assert differences == []
@@ -134,7 +138,7 @@ def test_every_library_reports_its_pin() -> None:
 @on_x86_64
 def test_a_library_that_is_not_pinned_is_found() -> None:
     """Twin: without the pins PyTorch and MKL report something else, and a run would stop."""
-    pinned = determinism.environment_variables(level("portable"), {"PATH": "/usr/bin:/bin"})
+    pinned = determinism.environment_variables(preset("portable"), {"PATH": "/usr/bin:/bin"})
     loose = {k: v for k, v in pinned.items() if not k.startswith(("ATEN", "MKL_CBWR", "ONEDNN"))}
     _, lines = report(loose)
     assert any(line.startswith("determinism.mkl_branch: expected COMPATIBLE") for line in lines)

@@ -10,7 +10,7 @@ from typing import Any
 import golden_runs
 import pytest
 import torch
-from golden_runs import Ladder
+from golden_runs import FingerprintRows
 from omegaconf import OmegaConf
 
 from seedbed import fingerprint, launch, record
@@ -42,54 +42,54 @@ def settings(model: str, *overrides: str) -> Any:
 def prepared(folder: Path, model: str, *overrides: str) -> tuple[list[str], dict[str, str]]:
     """Make a run folder; return the command and the environment that train in it."""
     config = settings(model, *overrides)
-    launch.claim(folder, config)
+    launch.create_run_folder(folder, config)
     return launch.worker_command(config, folder), launch.training_environment(config)
 
 
-def ladder(folder: Path, model: str, *overrides: str) -> Ladder:
-    """Train in a process of its own; return the ladder."""
+def fingerprint_rows(folder: Path, model: str, *overrides: str) -> FingerprintRows:
+    """Train in a process of its own; return the fingerprints."""
     command, environment = prepared(folder, model, *overrides)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows = golden_runs.ladder(folder)
+    rows = golden_runs.fingerprint_rows(folder)
     assert len(rows) == STEPS
     return rows
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ladder]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FingerprintRows]:
     """Train each model once under strict, as it comes."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    return {model: ladder(folder / model, model) for model in MODELS}
+    return {model: fingerprint_rows(folder / model, model) for model in MODELS}
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_fresh_processes_climb_one_ladder(
-    model: str, undisturbed: dict[str, Ladder], tmp_path: Path
+def test_fresh_processes_climb_one_fingerprints(
+    model: str, undisturbed: dict[str, FingerprintRows], tmp_path: Path
 ) -> None:
     """Under strict, 20 processes come to the same bits at every step."""
     folders = [tmp_path / str(number) for number in range(PROCESSES)]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        ladders = list(pool.map(lambda folder: ladder(folder, model), folders))
-    differing = [golden_runs.first_difference(each, undisturbed[model]) for each in ladders]
+        fingerprints = list(pool.map(lambda folder: fingerprint_rows(folder, model), folders))
+    differing = [golden_runs.first_difference(each, undisturbed[model]) for each in fingerprints]
     assert differing == [""] * PROCESSES
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_another_dropout_seed_is_another_ladder(
-    model: str, undisturbed: dict[str, Ladder], tmp_path: Path
+def test_another_dropout_seed_is_another_fingerprints(
+    model: str, undisturbed: dict[str, FingerprintRows], tmp_path: Path
 ) -> None:
     """Twin: what the model draws on the GPU shows in the first loss."""
-    other = ladder(tmp_path, model, "seeds.dropout=1")
+    other = fingerprint_rows(tmp_path, model, "seeds.dropout=1")
     assert golden_runs.first_difference(other, undisturbed[model]) == "step 1, loss"
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_loader_workers_change_no_bit(
-    model: str, undisturbed: dict[str, Ladder], tmp_path: Path
+    model: str, undisturbed: dict[str, FingerprintRows], tmp_path: Path
 ) -> None:
     """Two workers load what the training process would have loaded."""
-    rows = ladder(tmp_path, model, "data.num_workers=2")
+    rows = fingerprint_rows(tmp_path, model, "data.num_workers=2")
     assert golden_runs.first_difference(rows, undisturbed[model]) == ""
 
 
@@ -106,11 +106,14 @@ def test_an_interrupted_and_resumed_run_changes_no_bit(model: str, tmp_path: Pat
         time.sleep(0.005)
     process.terminate()
     assert process.wait() == 143
-    assert 0 < len(golden_runs.ladder(folder)) < 400
+    assert 0 < len(golden_runs.fingerprint_rows(folder)) < 400
     resume = [sys.executable, "scripts/resume.py", str(folder)]
     subprocess.run(resume, cwd=ROOT, capture_output=True, check=True)
     assert (
-        golden_runs.first_difference(*map(golden_runs.ladder, (folder, tmp_path / "whole"))) == ""
+        golden_runs.first_difference(
+            *map(golden_runs.fingerprint_rows, (folder, tmp_path / "whole"))
+        )
+        == ""
     )
     ends = [record.read_summary(run)["fingerprints"] for run in (folder, tmp_path / "whole")]
     assert ends[0] == ends[1]
@@ -118,27 +121,27 @@ def test_an_interrupted_and_resumed_run_changes_no_bit(model: str, tmp_path: Pat
 
 def initial_weights(device: str, model: str, *overrides: str) -> str:
     plain: Any = OmegaConf.to_container(settings(model, *overrides))
-    learner = assemble.build_learner(plain, torch.device(device))
-    assert {p.device.type for p in learner.model.parameters()} == {torch.device(device).type}
-    return experiment.hash_of(learner.model.parameters())
+    training = assemble.build_training_state(plain, torch.device(device))
+    assert {p.device.type for p in training.model.parameters()} == {torch.device(device).type}
+    return experiment.hash_of(training.model.parameters())
 
 
-@pytest.mark.parametrize("level", ["strict", "seeded"])
+@pytest.mark.parametrize("preset", ["strict", "seeded"])
 @pytest.mark.parametrize("model", MODELS)
-def test_initial_weights_are_those_of_the_cpu(model: str, level: str) -> None:
+def test_initial_weights_are_those_of_the_cpu(model: str, preset: str) -> None:
     """Weights are drawn on the CPU: CUDA's generator depends on the GPU."""
-    on_gpu = initial_weights(DEVICE, model, f"determinism={level}")
+    on_gpu = initial_weights(DEVICE, model, f"determinism={preset}")
     assert on_gpu == initial_weights("cpu", model, "determinism=strict")
     # Twin: another seed gives others.
-    assert on_gpu != initial_weights(DEVICE, model, f"determinism={level}", "seeds.init=1")
+    assert on_gpu != initial_weights(DEVICE, model, f"determinism={preset}", "seeds.init=1")
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_seeded_shares_order_and_batches_with_strict(
-    model: str, undisturbed: dict[str, Ladder], tmp_path: Path
+    model: str, undisturbed: dict[str, FingerprintRows], tmp_path: Path
 ) -> None:
     """The same samples, augmented alike, at every step; the kernels may part."""
-    rows = ladder(tmp_path, model, "determinism=seeded")
+    rows = fingerprint_rows(tmp_path, model, "determinism=seeded")
     for ours, strict in zip(rows, undisturbed[model], strict=True):
         assert ours["sample_ids"] == strict["sample_ids"]
         assert ours["batch"] == strict["batch"]
@@ -148,7 +151,7 @@ def test_seeded_shares_order_and_batches_with_strict(
 def test_fast_repeats_too(model: str, tmp_path: Path) -> None:
     """Not promised: whether two runs under fast come to the same bits is seen, not required."""
     every_step = ("determinism=fast", "fingerprint.every_steps=1")
-    first, second = (ladder(tmp_path / name, model, *every_step) for name in "ab")
+    first, second = (fingerprint_rows(tmp_path / name, model, *every_step) for name in "ab")
     if difference := golden_runs.first_difference(first, second):
         pytest.xfail(f"fast promises nothing: {difference}")
 
@@ -168,20 +171,21 @@ def test_equal_tensors_have_equal_fingerprints_on_both(dtype: torch.dtype, size:
     there = tensor.to(DEVICE)
     assert int(fingerprint.of_tensors([there])) == int(fingerprint.of_tensors([tensor]))
     other = there.clone()
-    other[-1] = other[-1] == 0  # twin: one element differs
+    other[-1] = other[-1] == 0  # negative control: one element differs
     assert int(fingerprint.of_tensors([other])) != int(fingerprint.of_tensors([tensor]))
 
 
 def test_fingerprints_of_a_step_wait_for_nothing() -> None:
-    """Lists on both devices, more than there is room for, step after step; twin: `int()` waits."""
+    """Lists on both devices, more than there is room for, step after step; negative control:
+    `int()` waits."""
     lists = [[torch.arange(64)], [torch.randn(3_000_000)], [], [torch.ones(5), torch.ones(7)]]
     expected = fingerprint.of_lists(lists).tolist()
     there = [lists[0], *([tensor.to(DEVICE) for tensor in each] for each in lists[1:])]
-    tally = fingerprint.Tally(torch.device(DEVICE))
+    hasher = fingerprint.Hasher(torch.device(DEVICE))
 
     def step() -> torch.Tensor:
-        tally.add(*there)
-        return tally.hashes()
+        hasher.add(*there)
+        return hasher.hashes()
 
     step()  # makes the room
     torch.cuda.set_sync_debug_mode("error")

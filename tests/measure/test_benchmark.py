@@ -125,7 +125,9 @@ def test_the_time_of_others_is_in_no_step(tmp_path: Path) -> None:
     for name, run in enumerate(found.values()):
         assert max(run.step_seconds) < TURNS.seconds
         ends = ticks(tmp_path / "0" / str(name))
-        assert max(b - a for a, b in pairwise(ends)) > TURNS.seconds, "twin: it was stopped"
+        assert max(b - a for a, b in pairwise(ends)) > TURNS.seconds, (
+            "negative control: it was stopped"
+        )
 
 
 def test_memory_and_files_of_a_program_are_weighed(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_a_target_is_reached_or_not_or_not_measured() -> None:
 def test_every_knob_makes_a_configuration() -> None:
     """No row names an override that the configuration does not take."""
     for words in (
-        *benchmark_programs.LEVELS.values(),
+        *benchmark_programs.PRESETS.values(),
         *benchmark_programs.PLAIN_IMAGES.values(),
         *benchmark_programs.WORKERS.values(),
         *benchmark_programs.COMPILED.values(),
@@ -214,7 +216,7 @@ def test_every_knob_makes_a_configuration() -> None:
         assert benchmark_programs.configuration(*words)
 
 
-def test_torchvision_reads_the_digits_that_peers_are_given(tmp_path: Path) -> None:
+def test_torchvision_reads_the_digits_that_baselines_are_given(tmp_path: Path) -> None:
     """The raw files are those of mnist5k, as torchvision's MNIST sees them."""
     from torchvision.datasets import MNIST
 
@@ -258,16 +260,17 @@ def test_a_folder_without_mnist_is_refused(tmp_path: Path) -> None:
 
 
 def test_steps_that_take_turns_train() -> None:
-    """What is timed is training, whose fingerprints change no weight; twin: another seed."""
+    """What is timed is training, whose fingerprints change no weight; negative control: another
+    seed."""
 
     def weights(turns: list[bool], *words: str) -> int:
         config = benchmark_programs.configuration("trainer.device=cpu", *words)
         settings: Any = OmegaConf.to_container(config)
-        learner = assemble.build_learner(settings, torch.device("cpu"))
-        steps = benchmark_turns.steps(settings, learner, len(turns))
-        for with_rungs, take in zip(turns, steps, strict=True):
-            take(with_rungs)
-        return int(fingerprint.of_tensors(learner.model.parameters()))
+        training = assemble.build_training_state(settings, torch.device("cpu"))
+        steps = benchmark_turns.steps(settings, training, len(turns))
+        for with_stages, take in zip(turns, steps, strict=True):
+            take(with_stages)
+        return int(fingerprint.of_tensors(training.model.parameters()))
 
     assert weights([True, False, True]) == weights([False, False, False])
     assert weights([True, True]) != weights([True, True], "seed=1")

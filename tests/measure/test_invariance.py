@@ -12,7 +12,7 @@ from invariance_runs import Measured, Row
 
 from seedbed import compare
 from seedbed.errors import InputError
-from tests.made_up_runs import ladder, write_run
+from tests.made_up_runs import fingerprint_rows, write_run
 from tests.running import command, refusal
 
 QUICK = ("determinism.threads=1", "trainer.max_steps=40")
@@ -22,7 +22,7 @@ def made_up(folder: Path, overrides: Sequence[str]) -> Path:
     """Stand in for a training: `step=N` changes the gradients from there on, `fail` fails."""
     if "fail" in overrides:
         raise InputError("model: expected something else")
-    rows = ladder(40)
+    rows = fingerprint_rows(40)
     for word in overrides:
         if word.startswith("step="):
             for row in rows[int(word[5:]) - 1 :]:
@@ -31,7 +31,7 @@ def made_up(folder: Path, overrides: Sequence[str]) -> Path:
 
 
 def test_a_cell_says_what_a_comparison_says(tmp_path: Path) -> None:
-    """Each cell is `same`, the first step and rung, or why there was nothing to compare."""
+    """Each cell is `same`, the first step and stage, or why there was nothing to compare."""
     experiments = {"one": [], "two": ["step=7"]}
     bases = {name: made_up(tmp_path / name, words) for name, words in experiments.items()}
     rows = [Row("nothing"), Row("something", ("step=3",)), Row("too much", ("fail",))]
@@ -58,7 +58,9 @@ def test_other_final_weights_are_seen_where_no_step_is(tmp_path: Path) -> None:
     """A run without fingerprints of its steps is compared by its final weights all the same."""
     base = write_run(tmp_path / "base", 40)
     summary = {"fingerprints": {"weights": "0" * 16, "predictions": "00" * 8}}
-    other = write_run(tmp_path / "other", 40, fingerprints=ladder(40, every=7), summary=summary)
+    other = write_run(
+        tmp_path / "other", 40, fingerprints=fingerprint_rows(40, every=7), summary=summary
+    )
     assert (
         invariance_runs.verdict(compare.read(base), compare.read(other)) == "step 40, final weights"
     )

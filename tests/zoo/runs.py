@@ -94,7 +94,7 @@ def train(cases: Sequence[Case], variants: Iterable[Variant], place: Path) -> No
         settings = [configuration(shared, case, variant) for case in cases]
         folders = [place / variant.name / folder_name(case) for case in cases]
         for each, folder in zip(settings, folders, strict=True):
-            launch.claim(folder, each)
+            launch.create_run_folder(folder, each)
         ordered = folders[::-1] if variant.backwards else folders
         if variant.stopped:
             in_turn(settings[0], ordered, "--stop-after", str(STOPPED_AFTER))

@@ -1,11 +1,12 @@
-"""The first difference between two records: at which step, on which rung, and what else differs."""
+"""The first difference between two records: at which step, on which stage, and what else
+differs."""
 
 from seedbed.compare.difference import (
     COLUMNS,
     Comparison,
     Difference,
     Record,
-    comparable_rungs,
+    comparable_stages,
     compare,
     first_difference,
     losses,
@@ -20,7 +21,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "Record",
-    "comparable_rungs",
+    "comparable_stages",
     "compare",
     "first_difference",
     "losses",

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from seedbed.compare import Difference, Record
-from seedbed.compare.stages import CAUSAL_ORDER, RUNGS
+from seedbed.compare.stages import CAUSAL_ORDER, STAGES
 from seedbed.errors import printable
 from seedbed.launch.resume import NEUTRAL_ENVIRONMENT, TORCHRUN
 
@@ -82,9 +82,10 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
 
     Settings and the environment come before code, and code that the runs' classes do not come from
     comes after all other. A setting that follows another one is not named beside it. Where the
-    ladder does not say on which rung the difference arose, the rungs above and below follow the one
+    fingerprints does not say on which stage the difference arose, the stages above and below
+    follow the one
     that was seen. Where data lies comes last: other folders can hold other data. If nothing is
-    known to act on the rung, whatever is an argument of a class can.
+    known to act on the stage, whatever is an argument of a class can.
     """
     found = list(found)
     return _known_causes(difference, found) or [
@@ -98,9 +99,9 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
 
 def _known_causes(difference: Difference, found: Sequence[Change]) -> list[Change]:
     """Return the changes that are known to act where a difference was seen."""
-    keys = RUNGS[difference.rung].keys
+    keys = STAGES[difference.stage].keys
     if not difference.located:
-        keys += tuple(key for rung in CAUSAL_ORDER for key in RUNGS[rung].keys)
+        keys += tuple(key for stage in CAUSAL_ORDER for key in STAGES[stage].keys)
     if difference.equal_through is not None:  # weights that were equal once began equal
         keys = tuple(key for key in keys if key != "seeds.init")
     ranked: dict[str, tuple[tuple[bool, int, int], Change]] = {}
@@ -130,21 +131,22 @@ def _leader(change: Change, found: Sequence[Change]) -> Change:
 
 def describe(difference: Difference) -> Iterator[str]:
     """Say in a few lines where two records part, and what that means."""
-    rung = RUNGS[difference.rung]
-    yield f"step {difference.step}, {rung.name} ({rung.stage})"
+    stage = STAGES[difference.stage]
+    yield f"step {difference.step}, {stage.name} ({stage.phase})"
     yield f"  A {difference.a or '(none)'}"
     yield f"  B {difference.b or '(none)'}"
-    equal = [RUNGS[name].name for name in difference.equal_rungs]
+    equal = [STAGES[name].name for name in difference.equal_stages]
     through = difference.equal_through
     yield (
         ("  equal before it: " + ("nothing" if through is None else f"steps up to {through}"))
         + (f"; at step {difference.step}: {', '.join(equal)}" if equal else "")
     )
-    yield f"  look at: {rung.look}"
+    yield f"  look at: {stage.look}"
     if not difference.located:
         yield (
-            "  the ladder was not compared at this step and the one before, so it may have arisen "
-            "earlier and on another rung; fingerprint.every_steps=1 in both runs tells"
+            "  the fingerprints was not compared at this step and the one before, so it may have "
+            "arisen "
+            "earlier and on another stage; fingerprint.every_steps=1 in both runs tells"
         )
 
 

@@ -1,4 +1,4 @@
-"""The first difference between two records: at which step, on which rung, and what else differs.
+"""The first difference between two records: at which step, on which stage, and what else differs.
 
 Everything but `read` is a pure function of values, so that records that still grow, or that were
 made up, compare the same way.
@@ -31,19 +31,20 @@ class Difference:
 
     Attributes:
         step: the first step that differs.
-        rung: the first of `COLUMNS` that differs at that step.
+        stage: the first of `COLUMNS` that differs at that step.
         a, b: what the two records hold there.
         equal_rungs: what was compared at that step before it, and is equal.
         equal_through: the last step compared before it; None if it is the first one.
-        located: the ladder was compared at this step and at the step before, so the rung is where
-            the difference arose; otherwise it arose on any rung of a step that was not compared.
+        located: the fingerprints was compared at this step and at the step before, so the stage is
+        where
+            the difference arose; otherwise it arose on any stage of a step that was not compared.
     """
 
     step: int
-    rung: str
+    stage: str
     a: str
     b: str
-    equal_rungs: tuple[str, ...] = ()
+    equal_stages: tuple[str, ...] = ()
     equal_through: int | None = None
     located: bool = True
 
@@ -67,12 +68,12 @@ class Comparison:
 
     difference: Difference | None
     steps: int  # compared
-    rungs: tuple[str, ...]  # compared at one of the steps at least
+    stages: tuple[str, ...]  # compared at one of the steps at least
     notes: tuple[str, ...]  # what the records do not share
 
 
 def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference | None:
-    """Return the first difference between two ladders, or None.
+    """Return the first difference between two fingerprints, or None.
 
     Args:
         rows_a, rows_b: rows with a `step` and any of `COLUMNS`, steps increasing; such as
@@ -130,8 +131,8 @@ def compare(a: Record, b: Record) -> Comparison:
             "compare runs that got further"
         )
     filled = {column for _, columns, row, _ in pairs for column in columns if row[column]}
-    rungs = tuple(column for column in COLUMNS if column in filled)
-    return Comparison(first_difference(rows_a, rows_b), len(pairs), rungs, tuple(_notes(a, b)))
+    stages = tuple(column for column in COLUMNS if column in filled)
+    return Comparison(first_difference(rows_a, rows_b), len(pairs), stages, tuple(_notes(a, b)))
 
 
 def rows(of: Record, beside: Record) -> list[Row]:
@@ -140,9 +141,9 @@ def rows(of: Record, beside: Record) -> list[Row]:
     The final fingerprints are added only where both runs finished at the same step.
     """
     table: dict[int, Row] = {}
-    rungs = comparable_rungs(*(r.config.get("trainer.shards") for r in (of, beside)))
+    stages = comparable_stages(*(r.config.get("trainer.shards") for r in (of, beside)))
     for row in of.fingerprints:
-        cells = {rung: row[rung] for rung in rungs}
+        cells = {stage: row[stage] for stage in stages}
         table.setdefault(int(row["step"]), {}).update(cells)
     for row in of.metrics:
         names = (
@@ -163,14 +164,14 @@ def rows(of: Record, beside: Record) -> list[Row]:
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
 
 
-def comparable_rungs(*shards: Any) -> tuple[str, ...]:
-    """Return the rungs that ladders of runs with these `trainer.shards` can share.
+def comparable_stages(*shards: Any) -> tuple[str, ...]:
+    """Return the stages that fingerprints of runs with these `trainer.shards` can share.
 
     A batch in several shards has a hash of theirs, which is another one though the samples are
     the same.
     """
     alike = len(set(shards)) == 1
-    return tuple(rung for rung in record.RUNGS if alike or rung not in ("sample_ids", "batch"))
+    return tuple(stage for stage in record.STAGES if alike or stage not in ("sample_ids", "batch"))
 
 
 def losses(of: Record) -> dict[int, float]:

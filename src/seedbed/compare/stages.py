@@ -1,14 +1,15 @@
-"""The rungs of the ladder: what each means, where to look when it differs, what explains it."""
+"""The stages of the fingerprints: what each means, where to look when it differs, what explains
+it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Rung:
-    """What a rung stands for; the keys (shell patterns) that explain it, likeliest first."""
+class Stage:
+    """What a stage stands for; the keys (shell patterns) that explain it, likeliest first."""
 
     name: str
-    stage: str
+    phase: str
     look: str
     keys: tuple[str, ...]
 
@@ -45,14 +46,14 @@ _EVALUATION = (
     *("code:*/tasks.py", "code:*/training.py"),
 )
 
-RUNGS = {
-    "sample_ids": Rung(
+STAGES = {
+    "sample_ids": Stage(
         "sample ids",
         "data order",
         "which samples the step took: the sampler, the split, the batch size",
         ("seeds.order", "seed", "data.batch_size", *_DATA, *_PARTS, _LOADING, *_CODE, "versions.*"),
     ),
-    "batch": Rung(
+    "batch": Stage(
         "batch contents",
         "augmentation or loading",
         "what became of the same samples: the files, the transforms, draws inside __getitem__",
@@ -76,13 +77,13 @@ RUNGS = {
             *("determinism.worker_threads", "versions.*"),
         ),
     ),
-    "loss": Rung(
+    "loss": Stage(
         "loss",
         "forward pass",
         "the model's forward pass on the same batch: initial weights, dropout, kernels",
         _FORWARD,
     ),
-    "gradients": Rung(
+    "gradients": Stage(
         "gradients",
         "backward pass",
         "the backward pass of the same loss: kernels that add in no fixed order, sums over shards",
@@ -91,73 +92,73 @@ RUNGS = {
             *(*_CODE, *_MACHINE),
         ),
     ),
-    "weights": Rung(
+    "weights": Stage(
         "weights",
         "optimizer",
         "the update from the same gradients: learning rate, clipping, the optimizer",
         (*_STEP, *_CODE, *_MACHINE),
     ),
-    "buffers": Rung(
+    "buffers": Stage(
         "buffers",
         "forward pass",
         "what the model keeps besides weights, such as running averages of batch norm",
         (*_MODEL, *_CODE, *_MACHINE),
     ),
-    "optimizer": Rung(
+    "optimizer": Stage(
         "optimizer state",
         "optimizer",
         "the optimizer's moments and counters; weights that are equal now will part",
         (*_STEP, *_CODE, *_MACHINE),
     ),
-    "train_loss": Rung(
+    "train_loss": Stage(
         "training loss",
         "forward pass",
         "metrics.csv holds another loss: the forward pass, or what is averaged for the log",
         _FORWARD,
     ),
-    "train_metric": Rung(
+    "train_metric": Stage(
         "training metric",
         "forward pass",
         "the same loss, another metric: the task's metric, the forward pass",
         ("seeds.dropout", *_TASK, *_MODEL, *_CODE, *_MACHINE),
     ),
-    "train_learning_rate": Rung(
+    "train_learning_rate": Stage(
         "learning rate",
         "optimizer",
         "the schedule: its length in steps, its settings",
         (*_STEP, "data.batch_size", "data.train*", *_CODE),
     ),
-    "validation_loss": Rung(
+    "validation_loss": Stage(
         "validation loss",
         "evaluation",
         "training is the same so far: the held-out samples, their batches, evaluation mode",
         (*_EVALUATION, *_CODE, *_MACHINE),
     ),
-    "validation_metric": Rung(
+    "validation_metric": Stage(
         "validation metric",
         "evaluation",
         "the same loss on held-out samples, another metric: the task's metric",
         (*_EVALUATION, *_CODE, *_MACHINE),
     ),
-    "test_loss": Rung(
+    "test_loss": Stage(
         "test loss",
         "evaluation",
         "training is the same: the test samples, their batches, evaluation mode",
         (*_EVALUATION, *_CODE, *_MACHINE),
     ),
-    "test_metric": Rung(
+    "test_metric": Stage(
         "test metric",
         "evaluation",
         "the same loss on test samples, another metric: the task's metric",
         (*_EVALUATION, *_CODE, *_MACHINE),
     ),
-    "final_weights": Rung(
+    "final_weights": Stage(
         "final weights",
         "optimizer",
-        "the weights at the end; the ladder says at which step they parted",
+        "the weights at the end; the fingerprints says at which step they parted",
         (*_STEP, *_CODE, *_MACHINE),
     ),
-    "final_predictions": Rung(
+    "final_predictions": Stage(
         "final predictions",
         "evaluation",
         "the same weights at the end, other predictions: the samples, evaluation mode",

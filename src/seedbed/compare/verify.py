@@ -1,8 +1,8 @@
-"""Replay a run from its record, comparing ladders as they grow.
+"""Replay a run from its record, comparing fingerprints as they grow.
 
 A record may come from a stranger. Its configuration is data: classes are built through the
 packages that *this* checkout trusts, the training process gets no environment variable that this
-checkout's levels do not name (LD_PRELOAD runs code, too), and opens no address unless it is told
+checkout's presets do not name (LD_PRELOAD runs code, too), and opens no address unless it is told
 to. Only `restore`, which a user must ask for, runs code of the record.
 """
 
@@ -47,7 +47,7 @@ class Outcome:
 
     @property
     def reproduced(self) -> bool:
-        """Say whether the replay got as far as the record, with the same bits."""
+        """Return whether the replay got as far as the record, with the same bits."""
         return self.comparison.difference is None and self.reached_step == self.last_step
 
 
@@ -78,7 +78,7 @@ def replay(
     last = last_step(before, steps)
     before = before if whole else prefix(before, last)
     environment = launch.training_environment(settings) | offline.variables(online)
-    launch.claim(folder, settings)
+    launch.create_run_folder(folder, settings)
     with checkout.environment(run, before.code, restore_code) as variables:
         difference = _run(settings, folder, environment | variables, before, whole)
     after = compare.read(folder)
@@ -164,7 +164,7 @@ def _run(
     before: Record,
     whole: bool,
 ) -> Difference | None:
-    """Train in a folder until the ladders part, or to the last step of the record."""
+    """Train in a folder until the fingerprints part, or to the last step of the record."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             launch.worker_command(settings, folder),
@@ -199,7 +199,8 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _live_rows(of: Record) -> list[Row]:
-    """Return the rows to compare as they come: the ladder, or the losses where there is none."""
+    """Return the rows to compare as they come: the fingerprints, or the losses where there is
+    none."""
     return of.fingerprints or list(_losses(of.metrics))
 
 

@@ -83,7 +83,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _are_variables(value: Any) -> bool:
-    """Say whether a mapping can be environment variables: the system takes no others."""
+    """Return whether a mapping can be environment variables: the system takes no others."""
     return isinstance(value, Mapping) and all(
         re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name))
         and not isinstance(text, Mapping | list | ListConfig)

@@ -60,7 +60,7 @@ def explain(error: Exception) -> InputError | None:
         )
     if type(error).__module__.partition(".")[0] in _PACKAGES:
         return InputError(
-            f"hydra/launcher: expected its jobs to come back, got {reason}; go on with the sweep "
+            f"hydra/launcher: expected its jobs to come back, got {reason}; resume with the sweep "
             "by scripts/resume.py"
         )
     if str(error) == _NO_TRIAL:
@@ -69,7 +69,7 @@ def explain(error: Exception) -> InputError | None:
 
 
 def ends_a_search(error: Exception) -> bool:
-    """Say whether an exception only means that a grid has no more trials."""
+    """Return whether an exception only means that a grid has no more trials."""
     return isinstance(error, RuntimeError) and str(error).startswith(_GRID_IS_DONE)
 
 

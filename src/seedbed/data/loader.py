@@ -1,7 +1,7 @@
 """Batches as a pure function of (epoch, sample ids), loaded here or in worker processes.
 
 What is loaded does not depend on who loads it: order and randomness come with the position, the
-generators are keyed before each sample, and every process loads with one thread, but for data sets
+generators are seeded before each sample, and every process loads with one thread, but for data sets
 of which it is known that threads change no bit.
 """
 
@@ -55,7 +55,7 @@ class Source(Dataset[Batch]):
         split: str,
         seed: int,
         collate: Callable[[list[Any]], Any] | None = None,
-        keyed: bool = True,
+        seeded: bool = True,
     ) -> None:
         """Wrap a data set.
 
@@ -66,13 +66,13 @@ class Source(Dataset[Batch]):
             split: one of SPLITS; samples of different splits have different randomness.
             seed: of the augment stream.
             collate: makes a batch of a list of samples; torch's default_collate if None.
-            keyed: whether global generators are keyed before each sample.
+            seeded: whether global generators are seeded before each sample.
         """
         self.dataset = dataset
         self._split = SPLITS.index(split)
         self._seed = seed
         self._collate = collate or default_collate
-        self._keyed = keyed
+        self._seeded = seeded
         # Its word is on what it does itself: not on a collate function, or a class derived from it.
         own = vars(type(dataset)) | getattr(dataset, "__dict__", {})
         batches = collate is None or hasattr(dataset, "fetch")
@@ -100,21 +100,21 @@ class Source(Dataset[Batch]):
         if hasattr(self.dataset, "fetch"):
             key = rng.key(self._seed, "augment", epoch)
             draws = rng.Draws(key, ids) if training else None
-            self._key_globals(*place, -1, int(ids[0]))
+            self._seed_globals(*place, -1, int(ids[0]))
             inputs, targets = self.dataset.fetch(ids, draws)
         else:
             samples = [self._sample(place, int(i)) for i in ids]
-            self._key_globals(*place, -1, int(ids[0]))
+            self._seed_globals(*place, -1, int(ids[0]))
             inputs, targets = self._collate(samples)
         return Batch(torch.from_numpy(ids), inputs, targets)
 
     def _sample(self, place: tuple[int, int], sample_id: int) -> Any:
-        self._key_globals(*place, sample_id)
+        self._seed_globals(*place, sample_id)
         return self.dataset[sample_id]
 
-    def _key_globals(self, *position: int) -> None:
-        if self._keyed:
-            rng.key_globals(rng.key(self._seed, "augment", *position))
+    def _seed_globals(self, *position: int) -> None:
+        if self._seeded:
+            rng.seed_globals(rng.key(self._seed, "augment", *position))
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def load(
     source: Source,
     positions: Iterable[Position],
     how: Loading,
-    level: Mapping[str, Any],
+    preset: Mapping[str, Any],
 ) -> Iterator[Batch]:
     """Yield a batch for each position, in their order.
 
@@ -166,7 +166,7 @@ def load(
         return
     groups = [positions] if how.persistent_workers else _by_epoch(positions)
     for group in groups:
-        yield from _workers(source, group, how, level)
+        yield from _workers(source, group, how, preset)
 
 
 def _by_epoch(positions: Iterable[Position]) -> Iterator[Iterable[Position]]:
@@ -174,17 +174,17 @@ def _by_epoch(positions: Iterable[Position]) -> Iterator[Iterable[Position]]:
 
 
 def _workers(
-    source: Source, positions: Iterable[Position], how: Loading, level: Mapping[str, Any]
+    source: Source, positions: Iterable[Position], how: Loading, preset: Mapping[str, Any]
 ) -> Iterator[Batch]:
-    no_more, say_no_more = multiprocessing.Pipe(duplex=False)
-    _loading.add(say_no_more)
+    no_more, stop_printing = multiprocessing.Pipe(duplex=False)
+    _loading.add(stop_printing)
     loader: DataLoader[Batch] = DataLoader(
         source,
         sampler=positions,
         batch_size=None,
         num_workers=how.num_workers,
         collate_fn=_as_it_is,
-        worker_init_fn=partial(_start_worker, level, no_more),
+        worker_init_fn=partial(_start_worker, preset, no_more),
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
         pin_memory=how.pin_memory,
@@ -194,7 +194,7 @@ def _workers(
     try:
         yield from _start(loader, how.start_method)
     finally:
-        say_no_more.send(None)
+        stop_printing.send(None)
 
 
 def _start(loader: DataLoader[Batch], start_method: str) -> Iterator[Batch]:
@@ -215,8 +215,8 @@ _loading: WeakSet[Connection] = WeakSet()
 @atexit.register
 def _stop_loading() -> None:
     """End loader workers before Python waits for them: they ignore the signal it would send."""
-    for say_no_more in _loading:
-        say_no_more.send(None)
+    for stop_printing in _loading:
+        stop_printing.send(None)
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -224,8 +224,8 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int) -> None:
-    """Set up a loader worker: the level's flags, and signals left to the training process.
+def _start_worker(preset: Mapping[str, Any], no_more: Connection, _worker_id: int) -> None:
+    """Set up a loader worker: the preset's flags, and signals left to the training process.
 
     Ctrl-C in a terminal, and a cluster's SIGTERM, reach the whole process group; the workers must
     live until the training process has saved its checkpoint, and end with it.
@@ -233,7 +233,7 @@ def _start_worker(level: Mapping[str, Any], no_more: Connection, _worker_id: int
     signals.ignore()
     threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
     offline.enforce()
-    determinism.apply(level, threads=1)
+    determinism.apply(preset, threads=1)
     pipe.send_small_tensors_as_bytes()
 
 

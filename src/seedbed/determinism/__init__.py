@@ -1,4 +1,4 @@
-"""Determinism levels: the only file that touches backend flags."""
+"""Determinism presets: the only file that touches backend flags."""
 
 from seedbed.determinism.flags import (
     INDUCTOR_VARIABLE,

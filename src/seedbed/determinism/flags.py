@@ -1,6 +1,6 @@
-"""Determinism levels: the only file that touches backend flags.
+"""Determinism presets: the only file that touches backend flags.
 
-A level is a YAML file in configs/determinism/. Its flags are applied before the model is built,
+A preset is a YAML file in configs/determinism/. Its flags are applied before the model is built,
 and again in every loader worker (spawned workers inherit none of them); then what is really in
 force is read back, recorded, and compared with what was asked.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from seedbed.errors import InputError
 
-# Settings of a level that are not flags of a backend: their users read them themselves.
+# Settings of a preset that are not flags of a backend: their users read them themselves.
 _NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_steps", "env"}
 
 # Read by the compiler when it is imported, which may never be.
@@ -39,7 +39,7 @@ def _attribute(owner: Any, name: str) -> Flag:
 
 
 def flags() -> dict[str, Flag]:
-    """Return every flag a level may set, by its path in the level's YAML file."""
+    """Return every flag a preset may set, by its path in the preset's YAML file."""
     import torch
     from torch import backends
 
@@ -79,29 +79,29 @@ def flags() -> dict[str, Flag]:
     }
 
 
-def environment_variables(level: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a training process: the current one with the level's variables.
+def environment_variables(preset: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a training process: the current one with the preset's variables.
 
     Raises:
-        InputError: a variable is set that the level says must not be.
+        InputError: a variable is set that the preset says must not be.
     """
     environment = dict(current)
-    for name, value in level["env"].items():
+    for name, value in preset["env"].items():
         if value is not None:
             environment[name] = str(value)
         elif name in current:
             raise InputError(
                 f"{name}: expected no such environment variable under "
-                f"determinism={level['name']}, got {current[name]!r}; unset it, or say "
+                f"determinism={preset['name']}, got {current[name]!r}; unset it, or say "
                 f"determinism.env.{name}={current[name]}"
             )
     return environment
 
 
-def apply(level: Mapping[str, Any], threads: int | None = None) -> None:
-    """Set every flag of a level; `threads` replaces the level's number of threads."""
+def apply(preset: Mapping[str, Any], threads: int | None = None) -> None:
+    """Set every flag of a preset; `threads` replaces the preset's number of threads."""
     table = flags()
-    for path, value in asked_flags(level).items():
+    for path, value in asked_flags(preset).items():
         setter = table[path].set
         if path == "threads" and threads is not None:
             value = threads
@@ -127,9 +127,9 @@ def unfilled(device: Any) -> Iterator[None]:
         flags.fill_uninitialized_memory = before
 
 
-def asked_flags(level: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags that a level names, flattened to paths such as `cudnn.benchmark`."""
-    return {path: value for path, value in _flatten(level) if path.split(".")[0] not in _NOT_FLAGS}
+def asked_flags(preset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that a preset names, flattened to paths such as `cudnn.benchmark`."""
+    return {path: value for path, value in _flatten(preset) if path.split(".")[0] not in _NOT_FLAGS}
 
 
 def in_force() -> dict[str, Any]:
@@ -137,15 +137,15 @@ def in_force() -> dict[str, Any]:
     return {path: flag.get() for path, flag in flags().items()}
 
 
-def differences(level: Mapping[str, Any]) -> list[str]:
+def differences(preset: Mapping[str, Any]) -> list[str]:
     """Say in one line each what is in force but was not asked for."""
     table = in_force()
     lines = [
         f"determinism.{path}: expected {asked}, got {table[path]} in force"
-        for path, asked in asked_flags(level).items()
+        for path, asked in asked_flags(preset).items()
         if asked is not None and table[path] != asked
     ]
-    for name, value in level["env"].items():
+    for name, value in preset["env"].items():
         expected = None if value is None else str(value)
         if os.environ.get(name) != expected:
             lines.append(
@@ -205,7 +205,7 @@ def _get_mkl_branch() -> str | None:
 
 
 def _get_avx() -> bool | None:
-    """Say whether the processor has AVX; None where PyTorch does not say."""
+    """Return whether the processor has AVX; None where PyTorch does not say."""
     import torch
 
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()

@@ -135,7 +135,7 @@ class Processes:
             held |= pickle.loads(theirs.numpy().tobytes())
         return [held[rank] for rank in range(self.count)]
 
-    def note_failure(self, text: str) -> tuple[str, bool]:
+    def record_failure(self, text: str) -> tuple[str, bool]:
         """Return why the run failed, by the first process to fail, and whether that is us."""
         ours = f"{self.rank}:{text}"
         try:
@@ -190,7 +190,7 @@ class Processes:
             )
         return (
             f"{name(ranks)}: expected to work on with the others, got a closed connection; "
-            "see why it ended, then go on with scripts/resume.py"
+            "see why it ended, then resume with scripts/resume.py"
         )
 
 

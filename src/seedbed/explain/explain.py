@@ -17,7 +17,7 @@ from seedbed.errors import InputError
 from seedbed.explain import replay
 from seedbed.explain.replay import Trace
 from seedbed.explain.trace_compare import describe, first_difference
-from seedbed.explain.trace_data import DATA_STAGES
+from seedbed.explain.trace_data import DATA_PHASES
 from seedbed.operations.tracing import Event
 from seedbed.record import Row
 
@@ -36,8 +36,8 @@ class Side:
         name: what the report calls it.
         settings: its configuration, checked.
         checkpoints: the folder of its checkpoints.
-        rows: the ladder of its record.
-        variables: environment variables beside those of its level.
+        rows: the fingerprints of its record.
+        variables: environment variables beside those of its preset.
     """
 
     name: str
@@ -93,7 +93,7 @@ def of_runs(
     if records[0].code != records[1].code:
         yield "note: the records name different code; both are replayed with the code that is here"
     if not _same_shards(sides):
-        yield "note: trainer.shards is not the same, so the stages of the data are not compared"
+        yield "note: trainer.shards is not the same, so the phases of the data are not compared"
     found = first_difference(*(_comparable_events(sides, each) for each in traces))
     if found is not None:
         yield "First that differs"
@@ -113,10 +113,10 @@ def trace_both(sides: Sequence[Side], step: int) -> tuple[list[Trace], int]:
     """Replay both sides to a step and trace it, or an earlier one if they part there."""
     traces = run_traces(sides, step)
     for _ in range(_MOST_TRACES - 1):
-        parted = compare.first_difference(*(_comparable_rows(sides, each) for each in traces))
-        if parted is None or parted.step == step:
+        diverged = compare.first_difference(*(_comparable_rows(sides, each) for each in traces))
+        if diverged is None or diverged.step == step:
             break
-        step = parted.step
+        step = diverged.step
         traces = run_traces(sides, step)
     return traces, step
 
@@ -126,13 +126,13 @@ def _same_shards(sides: Sequence[Side]) -> bool:
 
 
 def _comparable_rows(sides: Sequence[Side], of: Trace) -> list[Row]:
-    rungs = compare.comparable_rungs(*(side.settings.trainer.shards for side in sides))
-    return [{key: row[key] for key in ("step", *rungs) if key in row} for row in of.rows]
+    stages = compare.comparable_stages(*(side.settings.trainer.shards for side in sides))
+    return [{key: row[key] for key in ("step", *stages) if key in row} for row in of.rows]
 
 
 def _comparable_events(sides: Sequence[Side], of: Trace) -> list[Event]:
     """Return the events that can be aligned: other shards are loaded in other pieces."""
-    skipped = () if _same_shards(sides) else DATA_STAGES
+    skipped = () if _same_shards(sides) else DATA_PHASES
     return [event for event in of.events if event.place.phase not in skipped]
 
 
@@ -166,7 +166,7 @@ def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
         started = []
         for index, side in enumerate(sides):
             folder = Path(name, str(index))
-            launch.claim(folder, side.settings)
+            launch.create_run_folder(folder, side.settings)
             files = (str(folder), str(step), str(folder / "trace.jsonl"), str(side.checkpoints))
             environment = launch.training_environment(side.settings) | dict(side.variables)
             process = subprocess.Popen(
@@ -197,16 +197,17 @@ def _opening(traces: Sequence[Trace], step: int) -> str:
 def _beside_record(
     side: Side, replayed: Trace, difference: Difference, same_code: bool = True
 ) -> Iterator[str]:
-    """Say whether a replay gives what a record holds, and what follows if it does not."""
-    parted = compare.first_difference(side.rows, replayed.rows)
+    """Return whether a replay gives what a record holds, and what follows if it does not."""
+    diverged = compare.first_difference(side.rows, replayed.rows)
     if not side.rows:
         yield f"  {side.name}: holds no fingerprints to compare a replay with"
-    elif parted is None:
+    elif diverged is None:
         yield f"  {side.name}: replayed as it was recorded"
-        if difference.rung.startswith(_EVALUATIONS):
+        if difference.stage.startswith(_EVALUATIONS):
             yield "  what differs is no part of the step, but of an evaluation after it"
     else:
-        yield f"  {side.name}: not as it was recorded, at step {parted.step}, rung {parted.rung}"
+        place = f"at step {diverged.step}, stage {diverged.stage}"
+        yield f"  {side.name}: not as it was recorded, {place}"
         if not same_code:
             yield "  the code of the records differs, and can have made the difference: compare it"
         elif not left_out([side]):

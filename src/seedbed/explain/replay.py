@@ -36,7 +36,7 @@ class Trace:
 
     Attributes:
         start: the step of the checkpoint that it started from; 0: the beginning.
-        rows: the ladder from there to the traced step, as in fingerprints.csv.
+        rows: the fingerprints from there to the traced step, as in fingerprints.csv.
         events: of the traced step, in the order in which they ran.
     """
 
@@ -53,30 +53,30 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     device = assemble.choose_device(settings["trainer"]["device"])
     shards = assemble.cut_batches(settings["trainer"], device, lambda: False, None)
     source = assemble.build_sources(settings).train
-    learner = assemble.build_learner(settings, device, source)
+    training = assemble.build_training_state(settings, device, source)
     plan = assemble.make_plan(settings, len(source))
-    start = restore(learner, checkpoints, step)
-    shards.begin(learner, start)
-    ladder, events = fingerprint.Ladder(), list[Event]()
-    tally = fingerprint.Tally(device)
+    start = restore(training, checkpoints, step)
+    shards.begin(training, start)
+    fingerprint_rows, events = fingerprint.FingerprintRows(), list[Event]()
+    hasher = fingerprint.Hasher(device)
     size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
     positions = loader.training_positions(len(source), size, seed, start, step)
     for number, position in enumerate(positions, start + 1):
         factor = plan.learning_rate_factor(number - 1)
-        loop.set_learning_rate(learner.optimizer, factor)
+        loop.set_learning_rate(training.optimizer, factor)
         places = list(shards.divide(iter([position])))
         if number < step:
             batches = [source[place] for place in places]
-            rungs = loop.train_step(learner, batches, number, shards, False, tally)[2]
+            stages = loop.train_step(training, batches, number, shards, False, hasher)[2]
         else:
-            rungs = take_noted(learner, source, places, number, shards, tally, events)
-        assert rungs is not None  # they were asked for
-        ladder.add(number, rungs)
-    rows = [{name: str(cell) for name, cell in row.items()} for row in ladder.take_rows()]
+            stages = take_noted(training, source, places, number, shards, hasher, events)
+        assert stages is not None  # they were asked for
+        fingerprint_rows.add(number, stages)
+    rows = [{name: str(cell) for name, cell in row.items()} for row in fingerprint_rows.take_rows()]
     return Trace(start, rows, events)
 
 
-def restore(learner: loop.Learner, folder: Path | None, step: int) -> int:
+def restore(training: loop.TrainingState, folder: Path | None, step: int) -> int:
     """Load the newest checkpoint before a step; return its step, 0 if there is none.
 
     Raises:
@@ -84,12 +84,12 @@ def restore(learner: loop.Learner, folder: Path | None, step: int) -> int:
     """
     for path in (folder / name for name in record.LAST_CHECKPOINTS) if folder else ():
         try:
-            kept = checkpoint.load(path, learner.device)
+            kept = checkpoint.load(path, training.device)
         except InputError:  # none, or a damaged one: the beginning is always there
             continue
         if kept["progress"]["step"] < step:
             try:
-                capture.restore(learner.model, learner.optimizer, kept)
+                capture.restore(training.model, training.optimizer, kept)
             except (KeyError, RuntimeError, ValueError) as error:
                 raise InputError(
                     f"{path}: expected a checkpoint of this configuration, got {error}"
@@ -99,34 +99,34 @@ def restore(learner: loop.Learner, folder: Path | None, step: int) -> int:
 
 
 def take_noted(
-    learner: loop.Learner,
+    training: loop.TrainingState,
     source: loader.Source,
     places: Sequence[loader.Position],
     step: int,
     shards: Shards,
-    tally: fingerprint.Tally,
+    hasher: fingerprint.Hasher,
     events: list[Event],
 ) -> torch.Tensor | None:
-    """Take a step with its events noted; return its rungs."""
-    events += state_events(learner, BEFORE)
+    """Take a step with its events noted; return its stages."""
+    events += state_events(training, BEFORE)
     with noted(source, events):
         batches = [source[place] for place in places]
-    with traced(learner.model, learner.optimizer) as operations:
-        rungs = loop.train_step(learner, batches, step, shards, False, tally)[2]
+    with traced(training.model, training.optimizer) as operations:
+        stages = loop.train_step(training, batches, step, shards, False, hasher)[2]
     events += operations
-    events += state_events(learner, AFTER)
-    return rungs
+    events += state_events(training, AFTER)
+    return stages
 
 
-def state_events(learner: loop.Learner, phase: str) -> Iterator[Event]:
+def state_events(training: loop.TrainingState, phase: str) -> Iterator[Event]:
     """Yield an event for each tensor that is kept from step to step."""
-    for name, tensor in state(learner.model, learner.optimizer):
+    for name, tensor in state(training.model, training.optimizer):
         module = name.rpartition(" of ")[2].rpartition(".")[0]
         yield Event(Place(module, "", phase), name, (), hashes([tensor]))
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write a trace: a line for the ladder, then a line for each event."""
+    """Write a trace: a line for the fingerprints, then a line for each event."""
     with open(path, "w") as file:
         file.write(json.dumps({"start": trace.start, "rows": trace.rows}) + "\n")
         file.writelines(json.dumps(asdict(event)) + "\n" for event in trace.events)

@@ -8,7 +8,7 @@ from seedbed.explain.replay import AFTER, BEFORE
 from seedbed.explain.trace_data import AUGMENTATION, COLLATE, LOADING, ORDER
 from seedbed.operations.tracing import Event
 
-_STAGES = {
+_PHASES = {
     ORDER: "data order",
     LOADING: "sample loading",
     AUGMENTATION: "augmentation",
@@ -25,12 +25,12 @@ class Finding:
 
     Attributes:
         event: as A has it, or B if only B has it.
-        stage: a stage of the data, or forward, backward, update; or before or after the step.
+        phase: a phase of the data, or forward, backward, update; or before or after the step.
         says: what is wrong with it.
     """
 
     event: Event
-    stage: str
+    phase: str
     says: str
 
 
@@ -77,27 +77,27 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
     for side, events, taken in (("A", only_a, a), ("B", only_b, b)):
         first = _source(events, [taken.inputs[i] for i in changed])
         if first is not None:
-            return Finding(first, stage(first), f"runs in {side} only")
+            return Finding(first, phase(first), f"runs in {side} only")
     if a.place.phase in _STATE:
         for side, events in (("A", only_a), ("B", only_b)):
             if events:  # in a way that the outcomes of operations do not show
-                return Finding(events[0], stage(events[0]), f"runs in {side} only")
-        return Finding(a, stage(a), _STATE[a.place.phase])
+                return Finding(events[0], phase(events[0]), f"runs in {side} only")
+        return Finding(a, phase(a), _STATE[a.place.phase])
     if len(a.inputs) != len(b.inputs):
         says = f"takes {len(a.inputs)} tensors in A, {len(b.inputs)} in B"
-        return Finding(b, stage(b), says)
+        return Finding(b, phase(b), says)
     if a.inputs == b.inputs:
-        return Finding(b, stage(b), _same_inputs(a, b))
+        return Finding(b, phase(b), _same_inputs(a, b))
     if a.taken != b.taken:
         pairs = zip(a.taken, b.taken, strict=True)
         x, y = next((x, y) for x, y in pairs if x != y)
-        return Finding(b, stage(b), f"takes {x} in A, {y} in B")
+        return Finding(b, phase(b), f"takes {x} in A, {y} in B")
     names = [name for i in changed for name in [*a.names, ""][i : i + 1] if name]
     what = f"{', '.join(names)}: other bits" if names else "other bits"
-    if a.place.phase in _STAGES:
+    if a.place.phase in _PHASES:
         earlier = {AUGMENTATION: LOADING}.get(a.place.phase, a.place.phase)
-        return Finding(b, _STAGES[earlier], f"gets {what} from the stage before it")
-    return Finding(b, stage(b), f"gets {what}, which no operation made, and passes them on")
+        return Finding(b, _PHASES[earlier], f"gets {what} from the phase before it")
+    return Finding(b, phase(b), f"gets {what}, which no operation made, and passes them on")
 
 
 def _source(events: list[Event], taken: Sequence[int]) -> Event | None:
@@ -119,9 +119,9 @@ _STATE = {
 }
 
 
-def stage(event: Event) -> str:
-    """Return the stage of the data that an event belongs to, or its phase."""
-    return _STAGES.get(event.place.phase, event.place.phase)
+def phase(event: Event) -> str:
+    """Return the phase of the data that an event belongs to, or its phase."""
+    return _PHASES.get(event.place.phase, event.place.phase)
 
 
 def _same_inputs(a: Event, b: Event) -> str:
@@ -136,7 +136,7 @@ def describe(found: Finding) -> Iterator[str]:
     """Say in a few lines where two traces part."""
     event = found.event
     module = f" in module {event.place.module}" if event.place.module else ""
-    yield f"  {found.stage}: {event.operation}{module}"
+    yield f"  {found.phase}: {event.operation}{module}"
     yield f"    {found.says}"
     if event.place.line:
         yield f"    at {event.place.line}"

@@ -17,7 +17,7 @@ from seedbed.operations.refusals import Place
 from seedbed.operations.tracing import Event, hashes
 
 ORDER, LOADING, AUGMENTATION, COLLATE = "order", "loading", "augmentation", "collate"
-DATA_STAGES = (ORDER, LOADING, AUGMENTATION, COLLATE)
+DATA_PHASES = (ORDER, LOADING, AUGMENTATION, COLLATE)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), rng.Draws)
 _CONTAINERS = (str, bytes, list, tuple, dict, Tensor, np.ndarray)
 

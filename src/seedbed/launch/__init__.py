@@ -2,7 +2,7 @@
 
 from seedbed.launch.start import (
     alone,
-    claim,
+    create_run_folder,
     objective,
     require_name,
     require_trusted,
@@ -15,7 +15,7 @@ from seedbed.launch.start import (
 
 __all__ = [
     "alone",
-    "claim",
+    "create_run_folder",
     "objective",
     "require_name",
     "require_trusted",

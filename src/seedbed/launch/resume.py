@@ -30,7 +30,7 @@ NEUTRAL_KEYS = (
     "logger.*",
 )
 # What is recorded of the environment but cannot reach a training process's arithmetic: names of
-# places, sizes of the machine (threads are part of the level), what composes configurations.
+# places, sizes of the machine (threads are part of the preset), what composes configurations.
 NEUTRAL_ENVIRONMENT = (
     "cpu.cores",
     "env.CUDA_CACHE_PATH",
@@ -109,7 +109,7 @@ class Origin:
     patched: dict[str, str]
 
 
-def go_on(
+def resume_run(
     folder: Path,
     overrides: Sequence[str],
     allow_changed: bool,
@@ -210,14 +210,14 @@ def require_unfinished(folder: Path) -> dict[str, Any]:
     summary = record.read_summary(folder)
     if summary.get("status") == "finished":
         raise InputError(
-            f"{folder}: expected a run to go on with, got one that finished; start another by "
+            f"{folder}: expected a run to resume with, got one that finished; start another by "
             "train.py, or repeat this one by scripts/verify.py"
         )
     return summary
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Say whether a run got as far as its first checkpoint."""
+    """Return whether a run got as far as its first checkpoint."""
     return any((folder / "checkpoints" / name).exists() for name in record.LAST_CHECKPOINTS)
 
 
@@ -237,7 +237,7 @@ def require_equal(found: Sequence[Change], step: int) -> None:
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
         raise InputError(
             f"determinism=strict: expected what step {step} was made with, got "
-            f"{', '.join(serious[:3])}{more}; undo it, or go on all the same with --allow-changed"
+            f"{', '.join(serious[:3])}{more}; undo it, or resume all the same with --allow-changed"
         )
 
 

@@ -27,7 +27,7 @@ _RANKS = (
 def start(config: DictConfig, folder: Path) -> int:
     """Make a run folder of an empty or new folder and train in it; return the exit status."""
     environment = training_environment(config)
-    claim(folder, config)
+    create_run_folder(folder, config)
     return run_worker(config, folder, environment)
 
 
@@ -37,13 +37,13 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     It imports from this checkout wherever it is started, and not from the current folder, which
     may be somebody else's record.
     """
-    level: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
-    environment = determinism.environment_variables(level, os.environ)
+    preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
+    environment = determinism.environment_variables(preset, os.environ)
     places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
     root = str(source.project_root())
     places += [] if root in places else [root]
     environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
-    busy = config.trainer.processes * (level["threads"] or 1)
+    busy = config.trainer.processes * (preset["threads"] or 1)
     if busy > (os.cpu_count() or 1):
         # Threads that wait for each other, spinning, hold the cores that the others need: a step
         # may take several times as long. It changes no bit.
@@ -62,7 +62,7 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
         does.
 
     Raises:
-        InputError: it names classes of other packages, or sets a variable that no level here names
+        InputError: it names classes of other packages, or sets a variable that no preset here names
         (LD_PRELOAD runs code).
     """
     configs = source.project_root() / "configs"
@@ -75,13 +75,13 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
                 f"({', '.join(local)}), got {target} ({key}) in the record; if you trust its code: "
                 f"--trust {str(target).rpartition('.')[0]}"
             )
-    levels = (configs / "determinism").glob("*.yaml")
-    known = {name for path in levels for name in _variables(path)}
+    presets = (configs / "determinism").glob("*.yaml")
+    known = {name for path in presets for name in _variables(path)}
     for name in OmegaConf.select(settings, "determinism.env") or ():
         if name not in known:
             raise InputError(
                 f"{run}: expected environment variables that configs/determinism names, got {name} "
-                "in the record; if it is harmless, name it in a level there"
+                "in the record; if it is harmless, name it in a preset there"
             )
     recorded = [str(package) for package in settings.get("trusted_packages") or ()]
     return recorded if all(is_trusted(package, local) for package in recorded) else local
@@ -100,7 +100,7 @@ def require_name(key: str, folder: str) -> None:
         )
 
 
-def claim(folder: Path, config: DictConfig) -> None:
+def create_run_folder(folder: Path, config: DictConfig) -> None:
     """Create the run folder and its config.yaml; a run, or a file of its name, is never replaced.
 
     Of two runs that want one folder in the same instant one gets the lock and the other is
@@ -123,7 +123,7 @@ def claim(folder: Path, config: DictConfig) -> None:
             ) from None
         raise InputError(
             f"hydra.run.dir: expected a folder without a run, got {folder}, which holds "
-            f"{'one' if 'config.yaml' in held else held[0]}; choose another, or go on with it by "
+            f"{'one' if 'config.yaml' in held else held[0]}; choose another, or resume it by "
             "scripts/resume.py"
         ) from None
     except OSError as error:

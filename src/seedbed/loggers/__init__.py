@@ -65,7 +65,7 @@ class Logger(Protocol):
 
 
 class Loggers:
-    """The loggers of a run: told of each row that the journal writes."""
+    """The loggers of a run: told of each row that the run logger writes."""
 
     def __init__(self, loggers: Mapping[str, Logger], warn: Callable[[str], None]) -> None:
         self._loggers, self._warn = dict(loggers), warn
@@ -122,7 +122,7 @@ def check(section: Any) -> None:
 
 
 def is_installed(package: str) -> bool:
-    """Say whether a package is there; a folder of that name, such as W&B leaves, is none."""
+    """Return whether a package is there; a folder of that name, such as W&B leaves, is none."""
     found = find_spec(package)
     return found is not None and found.origin is not None
 

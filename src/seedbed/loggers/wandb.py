@@ -38,7 +38,7 @@ class WandB:
             mode=mode,
             resume=None if offline else "allow",
             config=dict(run.settings),
-            # The terminal is the journal's; online, W&B says there where to look.
+            # The terminal is the run logger's; online, W&B says there where to look.
             settings=wandb.Settings(console="off", silent=offline),
         )
         self._first = 0 if offline else self._run.step

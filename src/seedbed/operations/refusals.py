@@ -45,7 +45,7 @@ class Place:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Say whether an error is a refusal of deterministic algorithms."""
+    """Return whether an error is a refusal of deterministic algorithms."""
     return isinstance(error, RuntimeError) and bool(_REFUSED.search(str(error)))
 
 
@@ -115,7 +115,7 @@ def check_precision(model: nn.Module, device_type: str, autocast: bool, supporte
 
 
 @contextmanager
-def reported(model: nn.Module, say: Callable[[str], None]) -> Iterator[None]:
+def reported(model: nn.Module, log: Callable[[str], None]) -> Iterator[None]:
     """Say once for each operation and place what deterministic algorithms warn of meanwhile."""
     seen: set[tuple[str, Place]] = set()
     entered = [""]
@@ -135,7 +135,7 @@ def reported(model: nn.Module, say: Callable[[str], None]) -> Iterator[None]:
             place = replace(place, module="" if is_late else entered[0])
         if (operation, place) not in seen:
             seen.add((operation, place))
-            say(f"warning: {operation} may differ from run to run: {place}; {instead}")
+            log(f"warning: {operation} may differ from run to run: {place}; {instead}")
 
     with warnings.catch_warnings(), _watched(model, entered):
         warnings.filterwarnings("always", message=".*deterministic implementation")
@@ -150,7 +150,7 @@ def _backward_place(model: nn.Module, repeat: Callable[[], object]) -> Place:
     entered = [""]
     with _watched(model, entered), traced(model, stops=True) as events, suppress(RuntimeError):
         repeat()
-    # What is refused above the level of operations is in no event.
+    # What is refused above the preset of operations is in no event.
     return next((e.place for e in events if e.refusal), Place(entered[0], "", "backward"))
 
 
@@ -159,14 +159,14 @@ def _watched(model: nn.Module, entered: list[str]) -> Iterator[None]:
     """Keep in a list of one the path of the module whose backward pass began last."""
     names = _names(model)
 
-    def note_end(module: nn.Module, _inputs: object, output: object) -> None:
+    def log_end(module: nn.Module, _inputs: object, output: object) -> None:
         node = getattr(output, "grad_fn", None)
         # A module inside this one may have ended with the same operation; it is the place then.
         if node is not None and "module" not in node.metadata:
             name = node.metadata["module"] = names[id(module)]
             node.register_prehook(lambda _gradients: entered.__setitem__(0, name))
 
-    handles = [module.register_forward_hook(note_end) for module in model.modules()]
+    handles = [module.register_forward_hook(log_end) for module in model.modules()]
     try:
         yield
     finally:
@@ -189,7 +189,7 @@ def locate(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> Place:
 
 
 def _is_users(file: str) -> bool:
-    """Say whether a file is neither torch's nor Seedbed's own, but for the models it ships."""
+    """Return whether a file is neither torch's nor Seedbed's own, but for the models it ships."""
     if file.startswith((_TORCH, "<")) or file in (runpy.__file__, warnings.__file__):
         return False
     return not file.startswith(_HERE) or file.startswith(os.path.join(_HERE, "models"))

@@ -1,7 +1,8 @@
 """What to use instead of an operation that PyTorch refuses under deterministic algorithms.
 
 Names are those that PyTorch 2.15 puts into its error messages. Except where the text says
-otherwise, a substitute computes the same function: tests/engine/operations/test_substitutes.py holds each recipe
+otherwise, a substitute computes the same function: tests/engine/operations/test_substitutes.py
+holds each recipe
 against the operation that it stands in for.
 """
 

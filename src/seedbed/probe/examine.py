@@ -41,7 +41,7 @@ class Remark:
     """One thing that was found.
 
     Attributes:
-        where: a module's path, "" for what is outside every module, or a stage: "data.train".
+        where: a module's path, "" for what is outside every module, or a phase: "data.train".
         phase: forward, backward, update, loading or building.
         what: an operation, a tensor or a generator.
         says: what is wrong with it, and what to do.
@@ -67,13 +67,13 @@ class Passage:
 
 def examine(settings: dict[str, Any]) -> list[Remark]:
     """Return what keeps a configuration's steps from coming back, each thing once."""
-    level = settings["determinism"]
-    assemble.prepare_backends(level)
+    preset = settings["determinism"]
+    assemble.prepare_backends(preset)
     first = pass_through(settings)
     passages = [pass_through(settings, first) for _ in range(REPEATS - 1)]
     remarks = [remark for again in passages for remark in compare(first, again)]
-    if level["on_nondeterministic"] != "error":
-        # Another level may take other kernels, so this passage is compared with no other.
+    if preset["on_nondeterministic"] != "error":
+        # Another preset may take other kernels, so this passage is compared with no other.
         determinism.apply({"on_nondeterministic": "error"})
         passages.append(pass_through(settings, first))
     found = [remark for passage in (first, *passages) for remark in passage.remarks]
@@ -94,18 +94,18 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
         warnings.simplefilter("ignore")
         lookout = Lookout(device, entropy)
         source = assemble.build_sources(settings).train
-        found.remarks += unkeyed(lookout.drawn(keyed=seeding), "data", "building")
-        learner = assemble.build_learner(settings, device, source)
-        found.remarks += unkeyed(lookout.drawn(keyed=seeding), "model", "building")
-        found.weights = weights_of(learner.model)
-        start_alike(learner.model, (first or found).weights)
-        lookout.watch({"model": learner.model, "data.train": source})
+        found.remarks += unseeded(lookout.drawn(seeded=seeding), "data", "building")
+        training = assemble.build_training_state(settings, device, source)
+        found.remarks += unseeded(lookout.drawn(seeded=seeding), "model", "building")
+        found.weights = weights_of(training.model)
+        start_alike(training.model, (first or found).weights)
+        lookout.watch({"model": training.model, "data.train": source})
         for index, position in enumerate(first_positions(settings, len(source))):
             found.batches.append(load(source, position, found.remarks))
-            found.remarks += unkeyed(lookout.drawn(keyed=seeding), "data.train", "loading")
+            found.remarks += unseeded(lookout.drawn(seeded=seeding), "data.train", "loading")
             batch = (first or found).batches[index]
-            found.events.append(take_step(learner, batch, index + 1, found.remarks))
-            found.remarks += unkeyed(lookout.drawn(keyed=seeding), "model", "step")
+            found.events.append(take_step(training, batch, index + 1, found.remarks))
+            found.remarks += unseeded(lookout.drawn(seeded=seeding), "model", "step")
     found.remarks += [remark for events in found.events for remark in refused(events)]
     return found
 
@@ -132,7 +132,8 @@ def start_alike(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def _has_bits(value: Any) -> bool:
-    """Say whether a part of a state_dict is a tensor, not get_extra_state's or a lazy module's."""
+    """Return whether a part of a state_dict is a tensor, not get_extra_state's or a lazy
+    module's."""
     return isinstance(value, Tensor) and not is_lazy(value)
 
 
@@ -151,20 +152,20 @@ def load(source: loader.Source, position: loader.Position, remarks: list[Remark]
 
 
 def take_step(
-    learner: loop.Learner, batch: loader.Batch, step: int, remarks: list[Remark]
+    training: loop.TrainingState, batch: loader.Batch, step: int, remarks: list[Remark]
 ) -> list[Event]:
     """Take a step with a copy of a batch; return its operations.
 
-    A refusal above the level of operations ends the step; it is added to the remarks.
+    A refusal above the preset of operations ends the step; it is added to the remarks.
     """
     batch = tensors.map_tensors(torch.clone, batch)
-    with traced(learner.model) as events:
+    with traced(training.model) as events:
         try:
-            loop.train_step(learner, [batch], step, Shards(), True, None)
+            loop.train_step(training, [batch], step, Shards(), True, None)
         except RuntimeError as error:
             if not refusals.is_refusal(error):
                 raise
-            place = refusals.locate(traceback.walk_tb(error.__traceback__), learner.model)
+            place = refusals.locate(traceback.walk_tb(error.__traceback__), training.model)
             remarks.append(
                 Remark(place.module, place.phase, "?", refusal_text(str(error)), place.line)
             )
@@ -197,7 +198,7 @@ def refusal_text(message: str) -> str:
     return f"raises under strict: {short}" + (f"; use {instead}" if instead else "")
 
 
-def unkeyed(names: Iterable[str], where: str, phase: str) -> list[Remark]:
+def unseeded(names: Iterable[str], where: str, phase: str) -> list[Remark]:
     """Return remarks on randomness that was drawn outside the streams."""
     says = "is drawn from, and no stream keys it; draw from seedbed.rng.generator() instead"
     return [Remark(where, phase, name, says) for name in names]
@@ -215,9 +216,9 @@ def compare(first: Passage, again: Passage) -> list[Remark]:
             says = "has other contents for the same sample ids"
             remarks.append(Remark("data.train", "loading", "batch", says))
     for events, repeated in zip(first.events, again.events, strict=True):
-        parted = differing(events, repeated)
-        remarks += [remark_on(event, says) for event, says in parted]
-        if parted:
+        diverged = differing(events, repeated)
+        remarks += [remark_on(event, says) for event, says in diverged]
+        if diverged:
             break  # what follows starts from other weights
     return remarks
 
@@ -236,9 +237,9 @@ def main() -> int:
         where = remark.where or "outside the modules"
         print(f"{where}, {remark.phase}: {remark.what} {remark.says}{line}")
     steps = f"{REPEATS} times the first {STEPS} steps of {settings['model']['name']}"
-    level = settings["determinism"]["name"]
+    preset = settings["determinism"]["name"]
     if not remarks:
-        print(f"{steps} under {level}: all operations came back, all randomness was keyed")
+        print(f"{steps} under {preset}: all operations came back, all randomness was seeded")
     return 1 if remarks else 0
 
 

@@ -1,7 +1,7 @@
 """Try operations again and again on the same inputs, and see whether their bits come back.
 
-Each operation runs forward and backward under two determinism levels in turn, so that whatever
-else the machine does slows both alike. Before each run every generator is keyed alike, and memory
+Each operation runs forward and backward under two determinism presets in turn, so that whatever
+else the machine does slows both alike. Before each run every generator is seeded alike, and memory
 of the sizes that the run will ask for is filled with something new: an operation that reads
 memory it never wrote is found out.
 """
@@ -24,7 +24,7 @@ from seedbed.probe.operation import Input, Operation
 
 @dataclass
 class Trial:
-    """What the runs of one operation under one level gave.
+    """What the runs of one operation under one preset gave.
 
     Attributes:
         raised: the first line of the error that stopped it, or "".
@@ -59,17 +59,17 @@ class Finding:
     unavailable: str = ""
 
     @property
-    def price(self) -> "Price | None":
-        """What strict costs, warm-up aside; None if one of the levels raised."""
+    def slowdown(self) -> "Slowdown | None":
+        """What strict costs, warm-up aside; None if one of the presets raised."""
         if self.unavailable or self.fast.raised or self.strict.raised:
             return None
         pairs = zip(self.strict.seconds[1:], self.fast.seconds[1:], strict=True)
         ratios = [strict / fast for strict, fast in pairs]
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        return Price(quartiles[1], quartiles[0], quartiles[2])
+        return Slowdown(quartiles[1], quartiles[0], quartiles[2])
 
 
-class Price(NamedTuple):
+class Slowdown(NamedTuple):
     """The time under strict over the time under fast, run for run: median and quartiles."""
 
     median: float
@@ -98,12 +98,12 @@ def probe(
     strict: Mapping[str, Any],
     repeats: int,
 ) -> Finding:
-    """Run an operation 1 + `repeats` times under each level, in turn; the first run warms up.
+    """Run an operation 1 + `repeats` times under each preset, in turn; the first run warms up.
 
     Args:
         operation: an entry of the catalogue.
         device: "cpu", "cuda" or "mps".
-        fast, strict: two levels, as in configs/determinism/.
+        fast, strict: two presets, as in configs/determinism/.
         repeats: at least 1.
     """
     trials = Trial(), Trial()
@@ -123,7 +123,7 @@ def probe(
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Say whether two tensors have the same shape, type and bits (NaN payloads count)."""
+    """Return whether two tensors have the same shape, type and bits (NaN payloads count)."""
     alike = a.shape == b.shape and a.dtype == b.dtype
     return alike and torch.equal(_bytes(a), _bytes(b))
 
@@ -144,7 +144,7 @@ class _Case:
 
     def __init__(self, operation: Operation, device: str) -> None:
         self.device = device
-        rng.key_globals(rng.key(0, "init"), device)
+        rng.seed_globals(rng.key(0, "init"), device)
         with _refusals("building"):
             inputs = [_draw(spec, i).to(device) for i, spec in enumerate(operation.inputs)]
             module = [operation.module().to(device)] if operation.module else []
@@ -156,7 +156,7 @@ class _Case:
 
     def run(self) -> tuple[dict[str, list[Tensor]], float]:
         """Run forward and backward; return what came out, by phase, and the seconds it took."""
-        rng.key_globals(rng.key(0, "dropout"), self.device)
+        rng.seed_globals(rng.key(0, "dropout"), self.device)
         started = self._now()
         with _refusals("forward"):
             result = self._call(*self._arguments)
@@ -241,6 +241,6 @@ def _flags_restored() -> Iterator[None]:
         _apply(before)
 
 
-def _apply(level: Mapping[str, Any]) -> None:
+def _apply(preset: Mapping[str, Any]) -> None:
     # The number of operations side by side can be set once in a process; here it is one anyway.
-    determinism.apply({**level, "interop_threads": None})
+    determinism.apply({**preset, "interop_threads": None})

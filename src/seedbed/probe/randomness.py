@@ -35,25 +35,25 @@ class Lookout:
         self._held: dict[str, Any] = {}
         self._states: dict[str, bytes] = {}
         self._entropy = entropy
-        self.drawn(keyed=True)
+        self.drawn(seeded=True)
 
     def watch(self, roots: dict[str, Any]) -> None:
         """Watch the generators that objects hold, too."""
         self._held = held_generators(roots)
-        self.drawn(keyed=True)
+        self.drawn(seeded=True)
 
-    def drawn(self, keyed: bool) -> list[str]:
+    def drawn(self, seeded: bool) -> list[str]:
         """Return the names of what was drawn from outside the streams since the last call.
 
         Args:
-            keyed: whether a stream keyed the global generators meanwhile.
+            seeded: whether a stream seeded the global generators meanwhile.
         """
         states = {name: _state(g) for name, g in {**self._global, **self._held}.items()}
         moved = [name for name, state in states.items() if state != self._states.get(name, state)]
         lines = [f"the operating system's entropy ({line})" for line in self._entropy]
         self._states = states
         self._entropy.clear()
-        return [name for name in moved if not (keyed and name in self._global)] + lines
+        return [name for name in moved if not (seeded and name in self._global)] + lines
 
 
 def global_generators(device: torch.device) -> dict[str, Any]:

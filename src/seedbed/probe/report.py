@@ -14,19 +14,19 @@ from seedbed.probe.probe import Finding, Trial
 from seedbed.worker import environment
 
 COLUMNS = ("operation", "device", "fast", "strict", "price", "note", "instead")
-_LEVEL_FIELDS = ("raised", "raised_in", "differs_in", "largest_difference", "median_seconds")
+_PRESET_FIELDS = ("raised", "raised_in", "differs_in", "largest_difference", "median_seconds")
 CSV_FIELDS = (
     *("operation", "device", "unavailable", "instead"),
     *("price", "price_lower_quartile", "price_upper_quartile"),
-    *(f"{level}_{name}" for level in ("fast", "strict") for name in _LEVEL_FIELDS),
+    *(f"{preset}_{name}" for preset in ("fast", "strict") for name in _PRESET_FIELDS),
 )
 LEGEND = """\
-`fast` and `strict` are the levels of configs/determinism/, with the threads that they ask for.
+`fast` and `strict` are the presets of configs/determinism/, with the threads that they ask for.
 
 - `repeats`: the bits came back in every run, those of the outputs and those of the gradients.
 - `differs`: they did not; in which pass first, and the largest absolute difference of a value.
 - `raises`: PyTorch stops with the error in the note; then what to use instead, where we know.
-- `price`: the time under `strict` over the time under `fast`, run for run: the median, and the
+- `slowdown`: the time under `strict` over the time under `fast`, run for run: the median, and the
   quartiles, which lie far apart where a run is short or the machine busy with other work.
 
 That bits came back is what was seen in so many runs, in one process; it is no promise."""
@@ -35,12 +35,12 @@ That bits came back is what was seen in so many runs, in one process; it is no p
 def cells(finding: Finding) -> tuple[str, ...]:
     """Return a row of the table as text, in the order of `COLUMNS`."""
     verdicts = (verdict(finding, finding.fast), verdict(finding, finding.strict))
-    price = "{:.2f} ({:.2f} to {:.2f})".format(*finding.price) if finding.price else ""
-    return (finding.operation, finding.device, *verdicts, price, note(finding), instead(finding))
+    slowdown = "{:.2f} ({:.2f} to {:.2f})".format(*finding.slowdown) if finding.slowdown else ""
+    return (finding.operation, finding.device, *verdicts, slowdown, note(finding), instead(finding))
 
 
 def verdict(finding: Finding, trial: Trial) -> str:
-    """Say in a few words what the runs under one level gave."""
+    """Say in a few words what the runs under one preset gave."""
     if finding.unavailable:
         return "not available"
     if trial.raised:
@@ -96,8 +96,8 @@ def write_csv(file: IO[str], findings: Iterable[Finding]) -> None:
     writer.writerow(CSV_FIELDS)
     for f in findings:
         trials = (*_figures(f.fast), *_figures(f.strict))
-        price = f.price or (None,) * 3
-        writer.writerow((f.operation, f.device, f.unavailable, instead(f), *price, *trials))
+        slowdown = f.slowdown or (None,) * 3
+        writer.writerow((f.operation, f.device, f.unavailable, instead(f), *slowdown, *trials))
 
 
 def _figures(trial: Trial) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from seedbed.record.folder import (
     FORMAT_VERSION,
     LAST_CHECKPOINTS,
     METRIC_FIELDS,
-    RUNGS,
+    STAGES,
     STREAMS,
     Row,
     Table,
@@ -24,7 +24,7 @@ from seedbed.record.folder import (
     require_run,
     sync_folder,
     write_atomically,
-    write_circumstances,
+    write_environment,
     write_json,
 )
 
@@ -34,7 +34,7 @@ __all__ = [
     "FORMAT_VERSION",
     "LAST_CHECKPOINTS",
     "METRIC_FIELDS",
-    "RUNGS",
+    "STAGES",
     "STREAMS",
     "Row",
     "Table",
@@ -52,6 +52,6 @@ __all__ = [
     "require_run",
     "sync_folder",
     "write_atomically",
-    "write_circumstances",
+    "write_environment",
     "write_json",
 ]

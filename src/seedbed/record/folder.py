@@ -17,8 +17,8 @@ from seedbed.record import untrusted
 FORMAT_VERSION = 1
 STREAMS = ("init", "order", "augment", "dropout", "data", "split")  # of randomness, in `seeds`
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "metric", "learning_rate")
-RUNGS = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
-FINGERPRINT_FIELDS = ("step", *RUNGS)
+STAGES = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
+FINGERPRINT_FIELDS = ("step", *STAGES)
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 # What a run writes; train.log, which Hydra may start, is only ever added to.
 FILES = (
@@ -29,7 +29,7 @@ Row = dict[str, str]
 
 
 def is_run(folder: Path) -> bool:
-    """Say whether a folder holds a run (it has a config.yaml and a summary.json)."""
+    """Return whether a folder holds a run (it has a config.yaml and a summary.json)."""
     return (folder / "config.yaml").is_file() and (folder / "summary.json").is_file()
 
 
@@ -142,7 +142,7 @@ def require_bytes(path: Path, least: int) -> None:
         )
 
 
-def write_circumstances(folder: Path, environment: Mapping[str, Any], patch: bytes) -> None:
+def write_environment(folder: Path, environment: Mapping[str, Any], patch: bytes) -> None:
     """Write environment.json and source.patch."""
     write_json(folder / "environment.json", environment)
     write_atomically(folder / "source.patch", patch)
@@ -152,7 +152,7 @@ class Table:
     """A CSV file of a record that only grows, and can be cut back to where a checkpoint was."""
 
     def __init__(self, path: Path, fields: tuple[str, ...], keep_bytes: int | None = None) -> None:
-        """Start the file with its header, or go on with its first `keep_bytes` bytes."""
+        """Start the file with its header, or resume with its first `keep_bytes` bytes."""
         self._fields = fields
         if keep_bytes is None:
             self._file = open(path, "w", newline="")

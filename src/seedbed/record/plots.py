@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from seedbed import record
 from seedbed.compare import Comparison, Record
-from seedbed.compare.stages import RUNGS
+from seedbed.compare.stages import STAGES
 from seedbed.errors import InputError
 from seedbed.record import Row
 
@@ -131,8 +131,8 @@ def comparison_figure(a: Record, b: Record, result: Comparison) -> "Figure":
     if result.difference is None:
         above.set_title(f"steps compared: {result.steps:,}, all the same")
     else:
-        step, rung = result.difference.step, RUNGS[result.difference.rung]
-        above.set_title(f"first difference: step {step:,}, {rung.name} ({rung.stage})")
+        step, stage = result.difference.step, STAGES[result.difference.stage]
+        above.set_title(f"first difference: step {step:,}, {stage.name} ({stage.phase})")
         for axes in (above, below):
             axes.axvline(step, color=GREY, linewidth=0.8, linestyle=":")
     return figure

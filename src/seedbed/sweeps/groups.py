@@ -17,8 +17,8 @@ from seedbed.launch.resume import NEUTRAL_KEYS
 from seedbed.record import STREAMS, untrusted
 from seedbed.sweeps import plan
 
-# The levels that promise the same bits for the same record.
-BITWISE_LEVELS = ("strict", "portable", "exact")
+# The presets that promise the same bits for the same record.
+BITWISE_PRESETS = ("strict", "portable", "exact")
 ABSENT = "absent"
 _MAX_DEPTH = 16  # of the folders of a sweep
 Seeds = tuple[int, ...]  # one for each of STREAMS, in that order
@@ -64,8 +64,8 @@ class Group:
 
     @property
     def promises_bits(self) -> bool:
-        """Say whether runs with the same seeds must have the same bits."""
-        return self.settings.get("determinism.name") in BITWISE_LEVELS
+        """Return whether runs with the same seeds must have the same bits."""
+        return self.settings.get("determinism.name") in BITWISE_PRESETS
 
     @property
     def higher_is_better(self) -> bool:
@@ -96,7 +96,7 @@ class Group:
         return [stream for stream, seeds in columns if len(set(seeds)) > 1]
 
     def in_step(self, seeds: Seeds) -> bool:
-        """Say whether the streams that vary in the group have one seed in common."""
+        """Return whether the streams that vary in the group have one seed in common."""
         return len({seeds[STREAMS.index(stream)] for stream in self.varied}) == 1
 
     def name_seeds(self, seeds: Seeds) -> str:

@@ -49,7 +49,7 @@ def missing(folder: Path) -> list[tuple[int, list[str]]]:
 
 
 def _has_begun(folder: Path) -> bool:
-    """Say whether there is a record: a folder alone is made before a job is checked."""
+    """Return whether there is a record: a folder alone is made before a job is checked."""
     return any(True for name in ("config.yaml", "summary.json") for _ in folder.rglob(name))
 
 

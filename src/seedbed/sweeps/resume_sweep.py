@@ -26,7 +26,7 @@ from seedbed.worker import loaded
 
 PLAN = "sweep.json"
 # The variable of Hydra's `env_set` that tells jobs, on whatever machine, to go on; and its values.
-GO_ON = "SEEDBED_GO_ON"
+RESUME = "SEEDBED_RESUME"
 _UNCHANGED, _CHANGED = "unchanged", "changed"
 
 # What of a sweep's folder is handed to Hydra: it may choose among what is installed, and set its
@@ -62,7 +62,7 @@ def begin(folder: Path, hydra: DictConfig) -> None:
             f"{folder}: expected a sweep that no process works on, got one that is still alive; "
             "wait for it, or stop it"
         ) from None
-    if GO_ON in hydra.job.env_set:
+    if RESUME in hydra.job.env_set:
         _require_same_search(hydra.sweeper)
         return
     _require_new(folder, hydra.sweeper)
@@ -70,23 +70,23 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     record.write_json(folder / PLAN, plan | _code())
 
 
-def run_job(settings: DictConfig, folder: Path, going_on: str | None) -> int:
-    """Start a job of a sweep, or go on with it as `GO_ON` says; return the exit status."""
-    if going_on is None or not (folder / "config.yaml").exists():
+def run_job(settings: DictConfig, folder: Path, resuming: str | None) -> int:
+    """Start a job of a sweep, or resume it as `RESUME` says; return the exit status."""
+    if resuming is None or not (folder / "config.yaml").exists():
         return launch.start(settings, folder)
     if _is_finished(folder):
         return 0
     # Composed here: a word that sets it has been typed by whoever leads the sweep (`_words`).
     trust = tuple(settings.trusted_packages)
-    return resume.go_on(folder, (), going_on == _CHANGED, trust, not offline.is_asked_for())
+    return resume.resume_run(folder, (), resuming == _CHANGED, trust, not offline.is_asked_for())
 
 
 def is_sweep(folder: Path) -> bool:
-    """Say whether a folder is that of a sweep."""
+    """Return whether a folder is that of a sweep."""
     return (folder / PLAN).is_file()
 
 
-def go_on(
+def resume_run(
     folder: Path, overrides: Sequence[str], allow_changed: bool, online: bool = False
 ) -> NoReturn:
     """Become the process that leads a sweep to its end, and reports on it.
@@ -117,7 +117,7 @@ def go_on(
     command += [
         *words,
         f"hydra.sweep.dir={_quoted(folder)}",
-        f"+hydra.job.env_set.{GO_ON}={_CHANGED if allow_changed else _UNCHANGED}",
+        f"+hydra.job.env_set.{RESUME}={_CHANGED if allow_changed else _UNCHANGED}",
     ]
     command += [f"+hydra.job.env_set.{k}='{v}'" for k, v in offline.variables(online).items()]
     sys.stdout.flush()
@@ -132,7 +132,7 @@ def _words(recorded: dict[str, list[str]], given: Sequence[str]) -> list[str]:
         if not word.startswith("hydra") and word not in unsafe:
             raise InputError(
                 f"{word}: expected words for a launcher, such as hydra.launcher.n_jobs=2, got a "
-                "setting of runs; go on with them one by one to change it"
+                "setting of runs; resume with them one by one to change it"
             )
     kept = [word for word in recorded["hydra"] if not _key(word).startswith(_OURS)]
     replaced = {_key(word) for word in given}
@@ -144,7 +144,7 @@ def _words(recorded: dict[str, list[str]], given: Sequence[str]) -> list[str]:
     if unsafe:
         raise InputError(
             f"{_key(unsafe[0])}: expected it on the command line, because it can name code, got it "
-            f"from a folder; go on with these words as well: {shlex.join(unsafe)}"
+            f"from a folder; resume with these words as well: {shlex.join(unsafe)}"
         )
     return [*(word for word in task if word not in given), *kept, *given]
 
@@ -211,7 +211,7 @@ def _options(folder: Path, plan: Mapping[str, Any]) -> list[str]:
     if elsewhere or not re.fullmatch(r"[\w-]+(\.yaml)?", name):
         raise InputError(
             f"{folder}: expected a sweep of this checkout's configs/, got one of "
-            f"{elsewhere[0] if elsewhere else name}, which could name code; go on with its runs "
+            f"{elsewhere[0] if elsewhere else name}, which could name code; resume with its runs "
             "one by one, or repeat its command into another folder"
         )
     return [] if name == "config" else [f"--config-name={name}"]
@@ -235,7 +235,7 @@ def _origin(code: dict[str, Any]) -> resume.Origin:
 def _require_unchanged(changes: Iterable[resume.Change], allow_changed: bool) -> None:
     """Raise InputError if runs to come would not be like those that there are.
 
-    This holds for every level: runs of one sweep are there to be compared. Files of configs/ that
+    This holds for every preset: runs of one sweep are there to be compared. Files of configs/ that
     are new cannot have been part of it.
     """
     for change in changes:
@@ -245,7 +245,7 @@ def _require_unchanged(changes: Iterable[resume.Change], allow_changed: bool) ->
         if not allow_changed:
             raise InputError(
                 f"{change.key}: expected what the sweep was started with, {change.before}, got "
-                f"{change.now}; undo it, or go on all the same with --allow-changed"
+                f"{change.now}; undo it, or resume all the same with --allow-changed"
             )
         print(f"changed since the sweep was started: {change}", flush=True)
 
@@ -275,7 +275,7 @@ def _require_new(folder: Path, sweeper: DictConfig) -> None:
     if any(True for _ in folder.rglob("config.yaml")):
         raise InputError(
             f"hydra.sweep.dir: expected a folder without a sweep, got {folder}, which holds one; "
-            f"choose another, or go on with it by scripts/resume.py {shlex.quote(str(folder))}"
+            f"choose another, or resume it with scripts/resume.py {shlex.quote(str(folder))}"
         )
 
 
@@ -285,7 +285,7 @@ def _require_same_search(sweeper: DictConfig) -> None:
         return
     if sweeper.get("storage") is not None:
         raise InputError(
-            "hydra.sweeper.storage: expected null to go on with a search from its runs, got "
+            "hydra.sweeper.storage: expected null to resume with a search from its runs, got "
             f"{sweeper.storage}; repeat the command, and Optuna goes on from there"
         )
     if sweeper.sampler.get("seed") is None:

@@ -40,21 +40,21 @@ def interquartile_mean(values: Floats) -> float:
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
-def mean_interval(values: Floats, level: float = 0.95) -> Interval:
+def mean_interval(values: Floats, preset: float = 0.95) -> Interval:
     """Return the bootstrap interval of the mean of at least two values."""
-    quantile = float(stdtrit(len(values) - 1, 0.5 + level / 2))
-    return _interval(float(np.mean(np.sort(values))), _deviations(values, 0), quantile, level)
+    quantile = float(stdtrit(len(values) - 1, 0.5 + preset / 2))
+    return _interval(float(np.mean(np.sort(values))), _deviations(values, 0), quantile, preset)
 
 
-def difference_interval(first: Floats, second: Floats, level: float = 0.95) -> Interval:
+def difference_interval(first: Floats, second: Floats, preset: float = 0.95) -> Interval:
     """Return the bootstrap interval of mean(second) - mean(first), for unpaired values.
 
     Each side is resampled on its own; Student's t has Welch's degrees of freedom.
     """
     deviations = _deviations(second, 1) - _deviations(first, 0)
-    quantile = float(stdtrit(_welch_freedom(first, second), 0.5 + level / 2))
+    quantile = float(stdtrit(_welch_freedom(first, second), 0.5 + preset / 2))
     difference = float(np.mean(np.sort(second)) - np.mean(np.sort(first)))
-    return _interval(difference, deviations, quantile, level)
+    return _interval(difference, deviations, quantile, preset)
 
 
 def probability_of_improvement(first: Floats, second: Floats, higher_is_better: bool) -> float:
@@ -87,14 +87,14 @@ def seeds_to_detect(
     return max(2, math.ceil(n))
 
 
-def deviation_interval(deviation: float, freedom: int, level: float = 0.95) -> Interval:
+def deviation_interval(deviation: float, freedom: int, preset: float = 0.95) -> Interval:
     """Return the chi-square interval of a standard deviation of normal values.
 
     Args:
         deviation: the estimate.
         freedom: its degrees of freedom, at least 1.
     """
-    low, high = (float(chdtri(freedom, tail)) for tail in (0.5 - level / 2, 0.5 + level / 2))
+    low, high = (float(chdtri(freedom, tail)) for tail in (0.5 - preset / 2, 0.5 + preset / 2))
     return deviation * math.sqrt(freedom / low), deviation * math.sqrt(freedom / high)
 
 
@@ -126,10 +126,10 @@ def independent_error_deviation(right_counts: NDArray[np.int64], runs: int) -> f
     return math.sqrt(variance) / len(right_counts)
 
 
-def _interval(center: float, deviations: Floats, quantile: float, level: float) -> Interval:
+def _interval(center: float, deviations: Floats, quantile: float, preset: float) -> Interval:
     """Turn deviations from the mean into an interval, widened to a quantile of Student's t."""
-    widening = quantile / NormalDist().inv_cdf(0.5 + level / 2)
-    low, high = np.quantile(deviations, [0.5 - level / 2, 0.5 + level / 2])
+    widening = quantile / NormalDist().inv_cdf(0.5 + preset / 2)
+    low, high = np.quantile(deviations, [0.5 - preset / 2, 0.5 + preset / 2])
     return center + widening * float(low), center + widening * float(high)
 
 

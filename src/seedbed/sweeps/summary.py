@@ -25,7 +25,7 @@ class Scale:
 
     @property
     def percent(self) -> bool:
-        """Say whether values are shown in per cent."""
+        """Return whether values are shown in per cent."""
         return self.metric.endswith("accuracy")
 
     @property

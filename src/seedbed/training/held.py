@@ -190,7 +190,7 @@ def _parameters(root: Any) -> Iterator[nn.Parameter]:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Say whether something is a tensor of its own with bits that can be copied."""
+    """Return whether something is a tensor of its own with bits that can be copied."""
     return (
         isinstance(value, Tensor)
         and not isinstance(value, nn.Parameter)
@@ -206,7 +206,7 @@ def _is_cell(value: Any) -> bool:
 
 
 def _is_users(value: Any) -> bool:
-    """Say whether something is an object, and no class or function, of a class of the user's."""
+    """Return whether something is an object, and no class or function, of a class of the user's."""
     package = str(type(value).__module__).partition(".")[0]
     return package not in _LIBRARIES and not isinstance(value, type) and hasattr(value, "__dict__")
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from seedbed.data.loader import Position
 
 if TYPE_CHECKING:
-    from seedbed.training.loop import Learner
+    from seedbed.training.loop import TrainingState
 
 T = TypeVar("T")
 
@@ -30,13 +30,13 @@ class Shards:
         self.asked_to_stop = asked_to_stop
 
     def stop_requested(self) -> bool:
-        """Say whether to stop before the next step; every process gets the same answer."""
+        """Return whether to stop before the next step; every process gets the same answer."""
         return self.asked_to_stop()
 
-    def begin(self, learner: "Learner", step: int) -> None:
+    def begin(self, training: "TrainingState", step: int) -> None:
         """Refuse what cannot be trained in shards, and processes that begin unlike."""
 
-    def compare(self, learner: "Learner", step: int) -> None:
+    def compare(self, training: "TrainingState", step: int) -> None:
         """Refuse to go on if the processes' weights or optimizers have drifted apart."""
 
     def divide(self, positions: Iterator[Position]) -> Iterator[Position]:

@@ -26,7 +26,7 @@ from seedbed.data.loader import Position
 from seedbed.distributed.processes import Processes, name
 from seedbed.errors import InputError, Interrupted
 from seedbed.training import capture, held
-from seedbed.training.loop import Learner
+from seedbed.training.loop import TrainingState
 from seedbed.training.shards import Shards
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class SharedShards(Shards):
         self._is_first_step = False
 
     def stop_requested(self) -> bool:
-        """Say whether any process was asked to stop, as of the step before the last.
+        """Return whether any process was asked to stop, as of the step before the last.
 
         The answer came with that step's gradients, so all processes have the same. It is read a
         step late, when a GPU has the next step to work on.
@@ -72,26 +72,26 @@ class SharedShards(Shards):
             return self.asked_to_stop()
         return self._flags[0] is not None and bool(self._flags[0])
 
-    def begin(self, learner: Learner, step: int) -> None:
+    def begin(self, training: TrainingState, step: int) -> None:
         """Refuse running statistics, and processes that begin unlike."""
-        refuse_running_statistics(learner.model)
-        self._model, self._buffers = learner.model, _buffers(learner.model)
+        refuse_running_statistics(training.model)
+        self._model, self._buffers = training.model, _buffers(training.model)
         self._is_first_step = True
-        self.compare(learner, step)
+        self.compare(training, step)
 
-    def compare(self, learner: Learner, step: int) -> None:
+    def compare(self, training: TrainingState, step: int) -> None:
         """Stop the run if processes differ in weights, buffers, optimizer or step.
 
         Raises:
             InputError: they do, or a buffer is not what it was at the beginning.
         """
         if self._buffers is not None:
-            refuse_changed_buffers(learner.model, self._buffers)
+            refuse_changed_buffers(training.model, self._buffers)
         if self._others is None:
             return
-        model = learner.model
+        model = training.model
         tensors = [*model.parameters(), *model.buffers()]
-        tensors += capture.optimizer_tensors(learner.optimizer)
+        tensors += capture.optimizer_tensors(training.optimizer)
         states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
         usual, _ = Counter(states).most_common(1)[0]
         if drifted := [rank for rank, state in enumerate(states) if state != usual]:

@@ -26,15 +26,15 @@ class Watch:
     that depends on its inputs alone passes all three. Nothing of it is left behind.
     """
 
-    def __init__(self, learner: loop.Learner, say: Callable[[str], None]) -> None:
+    def __init__(self, training: loop.TrainingState, log: Callable[[str], None]) -> None:
         """Take what trains, and what prints a line.
 
         Args:
             say: for a warning, where the preset does not promise bits.
         """
-        self._learner, self._say = learner, say
+        self._training, self._say = training, log
         self._first: Held | None = None
-        self._is_over = learner.dropout_seed is None  # nothing is seeded, nothing is promised
+        self._is_over = training.dropout_seed is None  # nothing is seeded, nothing is promised
 
     def __call__(self, batches: Sequence[Batch], step: int, shard: int) -> None:
         """Look at what there is before a step.
@@ -48,20 +48,20 @@ class Watch:
         if self._is_over:
             return
         if self._first is None:
-            self._first = _held(self._learner)
+            self._first = _held(self._training)
             return
         problem = self._problem(self._first, batches[0], step, shard)
         self._first, self._is_over = None, True
-        if problem and self._learner.strict:
+        if problem and self._training.strict:
             raise InputError(f"{problem}, or say determinism.on_nondeterministic=warn")
         if problem:
             self._say(f"warning: {problem}")
 
     def _problem(self, first: Held, batch: Batch, step: int, shard: int) -> str | None:
-        learner, live = self._learner, _held(self._learner)
+        training, live = self._training, _held(self._training)
 
         def take() -> tuple[int, Values]:
-            return _pass(learner, batch, step, shard)
+            return _pass(training, batch, step, shard)
 
         try:
             outcome, values = take()
@@ -72,10 +72,10 @@ class Watch:
             outcome_resumed, values_resumed = take()
         finally:
             live.put_back()
-            for parameter in learner.model.parameters():
+            for parameter in training.model.parameters():
                 parameter.grad = None
         lasting = _differing(values, values_again)
-        if learner.strict and outcome != outcome_resumed:
+        if training.strict and outcome != outcome_resumed:
             lasting = lasting or _differing(values, values_resumed)
             lasting = lasting or _differing(live.unsaved(), first.unsaved())
             if not lasting:
@@ -87,17 +87,17 @@ class Watch:
         return _describe(*lasting[0]) if lasting else None
 
 
-def _held(learner: loop.Learner) -> Held:
-    return Held(model=learner.model, task=learner.task)
+def _held(training: loop.TrainingState) -> Held:
+    return Held(model=training.model, task=training.task)
 
 
-def _pass(learner: loop.Learner, batch: Batch, step: int, shard: int) -> tuple[int, Values]:
+def _pass(training: loop.TrainingState, batch: Batch, step: int, shard: int) -> tuple[int, Values]:
     """Run forward and backward; return a hash of loss and gradients, and what is held then."""
-    parameters = [p for p in learner.model.parameters() if p.requires_grad]
-    loop.seed_draws(learner, step, shard)
-    moved = loop.to_device(batch, learner)
-    found = loop.forward_and_backward(learner, parameters, moved, False)
-    return int(fingerprint.of_tensors(found)), _held(learner).unsaved()
+    parameters = [p for p in training.model.parameters() if p.requires_grad]
+    loop.seed_draws(training, step, shard)
+    moved = loop.to_device(batch, training)
+    found = loop.forward_and_backward(training, parameters, moved, False)
+    return int(fingerprint.of_tensors(found)), _held(training).unsaved()
 
 
 def _differing(first: Values, second: Values) -> list[tuple[str, str]]:

@@ -34,12 +34,12 @@ class Sources:
     test: loader.Source
 
 
-def prepare_backends(level: Settings) -> None:
-    """Apply a level's flags; where errors are asked for, refuse to go on if they do not hold."""
-    determinism.apply(level)
-    differences = determinism.differences(level)
-    if differences and level["on_nondeterministic"] == "error":
-        raise InputError(f"{differences[0]}; unset what overrides it, or choose another level")
+def prepare_backends(preset: Settings) -> None:
+    """Apply a preset's flags; where errors are asked for, refuse to go on if they do not hold."""
+    determinism.apply(preset)
+    differences = determinism.differences(preset)
+    if differences and preset["on_nondeterministic"] == "error":
+        raise InputError(f"{differences[0]}; unset what overrides it, or choose another preset")
 
 
 def choose_device(name: str, processes: "Processes | None" = None) -> torch.device:
@@ -85,10 +85,10 @@ def build_sources(settings: Settings) -> Sources:
 
     def source(split: str) -> loader.Source:
         spec = data.get(split) or data["validation"]
-        seed, keyed = settings["seeds"]["augment"], settings["determinism"]["seeding"]
-        if keyed:  # a data set may draw when it is built
+        seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
+        if seeded:  # a data set may draw when it is built
             position = loader.SPLITS.index(split)
-            rng.key_globals(rng.key(settings["seeds"]["data"], "data", position))
+            rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
         dataset = build.build(spec, f"data.{split}", trusted)
         if not hasattr(dataset, "__len__"):
             raise InputError(
@@ -98,7 +98,7 @@ def build_sources(settings: Settings) -> Sources:
         if len(dataset) == 0:
             raise InputError(f"data.{split}: expected at least one sample, got none")
         return loader.Source(
-            dataset, split, seed, collate_for(data, split, dataset, trusted), keyed
+            dataset, split, seed, collate_for(data, split, dataset, trusted), seeded
         )
 
     sources = Sources(source("train"), source("validation"), source("test"))
@@ -139,9 +139,9 @@ def collate_for(
     return collate  # type: ignore[no-any-return]
 
 
-def build_learner(
+def build_training_state(
     settings: Settings, device: torch.device, source: loader.Source | None = None
-) -> loop.Learner:
+) -> loop.TrainingState:
     """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
 
     (CUDA's generator depends on the GPU's number of multiprocessors.) A model that comes in
@@ -150,24 +150,24 @@ def build_learner(
     Args:
         source: of the training samples, of which lazy modules take their shapes.
     """
-    trusted, level, trainer = (
+    trusted, preset, trainer = (
         settings["trusted_packages"],
         settings["determinism"],
         settings["trainer"],
     )
-    if level["seeding"]:
-        rng.key_globals(rng.key(settings["seeds"]["init"], "init"))
+    if preset["seeding"]:
+        rng.seed_globals(rng.key(settings["seeds"]["init"], "init"))
     model: nn.Module = build.build(settings["model"], "model", trusted)
     if not model.training:
         model.train()
     materialize(model, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
-    if level["channels_last"] and device.type != "cpu":
+    if preset["channels_last"] and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.dim() == 4:  # `model.to` would refuse those with five
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     model = model.to(device)
-    if level["on_nondeterministic"] == "error":
+    if preset["on_nondeterministic"] == "error":
         refusals.check_recurrent_dropout(model, device.type)
     autocast = trainer["precision"] == "bfloat16"
     refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
@@ -182,16 +182,16 @@ def build_learner(
         # Kernels of their own for each shape: which shapes came before must not matter, and after a
         # resume others came before.
         model.compile(dynamic=False)
-    return loop.Learner(
+    return loop.TrainingState(
         model=model,
         optimizer=optimizer,
         task=tasks.make(settings["data"]["task"], trusted),
         device=device,
         autocast=autocast,
-        channels_last=level["channels_last"],
+        channels_last=preset["channels_last"],
         gradient_clip_norm=trainer["gradient_clip_norm"],
-        dropout_seed=settings["seeds"]["dropout"] if level["seeding"] else None,
-        strict=level["on_nondeterministic"] == "error",
+        dropout_seed=settings["seeds"]["dropout"] if preset["seeding"] else None,
+        strict=preset["on_nondeterministic"] == "error",
     )
 
 
@@ -223,7 +223,7 @@ def materialize(model: nn.Module, settings: Settings, source: loader.Source | No
         ids = np.arange(settings["data"]["batch_size"])
         batch = source[loader.Position(0, ids)]
         if settings["determinism"]["seeding"]:
-            rng.key_globals(rng.key(settings["seeds"]["init"], "init", 1))
+            rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 1))
         with torch.no_grad(), held.evaluating(model):
             model(batch.inputs)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):

@@ -24,7 +24,8 @@ def explain(error: OSError, folder: Path) -> str | None:
     place = Path(os.fsdecode(error.filename)) if named else folder
     if error.errno in _FULL:
         return (
-            f"{place}: expected room on the disk, got {error.strerror}; free some, then go on with "
+            f"{place}: expected room on the disk, got {error.strerror}; free some, then resume "
+            f"with "
             f"`{resume_command(folder)}`"
         )
     if error.errno in _BROKEN or (named and place.is_relative_to(folder)):
@@ -75,7 +76,7 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
             f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
             ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
             f"weights {summary['fingerprints']['weights']}  "
-            f"ladder {summary['fingerprints']['ladder']}",
+            f"fingerprints {summary['fingerprints']['all_steps']}",
             str(folder),
         ]
     if status == "interrupted":

@@ -12,7 +12,7 @@ import torch
 from seedbed import determinism
 from seedbed.worker import loaded
 
-# Variables that can change results, beside those that the level sets.
+# Variables that can change results, beside those that the preset sets.
 _PREFIXES = (
     "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_", "GOMP_", "KMP_", "MKL_", "NCCL_",
     "NPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "TORCH",

@@ -19,13 +19,13 @@ from seedbed.training import loop, unsaved
 from seedbed.training.shards import Shards
 from seedbed.worker import assemble, environment, inputs, loaded, restore
 from seedbed.worker.assemble import Settings
-from seedbed.worker.run_logger import Journal, Silence
+from seedbed.worker.run_logger import NullLogger, RunLogger
 
 if TYPE_CHECKING:
     from seedbed.distributed.processes import Processes
 
 
-def carry_out(
+def run_experiment(
     folder: Path,
     settings: Settings,
     code: tuple[dict[str, Any], bytes],
@@ -57,45 +57,47 @@ def carry_out(
     if (
         summary["status"] == "running" and shards.writes_record
     ):  # a new run: its record is complete, also if it fails here
-        record.write_circumstances(folder, circumstances, code[1])
+        record.write_environment(folder, circumstances, code[1])
     if shards.writes_record:
         circumstances["files_sha256"] = inputs.digests(settings)
     sources = assemble.build_sources(settings)
     circumstances["data_sha256"] = getattr(sources.train.dataset, "sha256", None)
-    learner = assemble.build_learner(settings, device, sources.train)
-    check_objective(settings["objective"], learner.task.metric_name)
+    training = assemble.build_training_state(settings, device, sources.train)
+    check_objective(settings["objective"], training.task.metric_name)
     note_loaded(circumstances, settings, code[1])
     origin = resume.Origin(dict(settings), circumstances, source.patched_files(code[1]))
     plan = assemble.make_plan(settings, len(sources.train))
-    state = take_up(folder, learner, origin, code[1], request, summary, shards, plan.total_steps)
+    state = resume_from_checkpoint(
+        folder, training, origin, code[1], request, summary, shards, plan.total_steps
+    )
     progress = loop.Progress(**state.get("progress", {}))
-    journal: Journal = Silence()
+    run_logger: RunLogger = NullLogger()
     if shards.writes_record:
-        journal = Journal(folder, learner, plan, asdict(origin), state)
-    introduce(journal, settings, learner, plan, progress, shards)
+        run_logger = RunLogger(folder, training, plan, asdict(origin), state)
+    print_header(run_logger, settings, training, plan, progress, shards)
     if lacking := source.warning(circumstances["git"]):
-        journal.say(f"warning: {lacking}")
+        run_logger.log(f"warning: {lacking}")
     try:
         if shards.writes_record and settings.get("logger"):
-            open_loggers(folder, settings, journal)
-        with warnings_listed(settings["determinism"], learner, journal):
-            train(settings, learner, plan, progress, sources, journal, shards)
+            open_loggers(folder, settings, run_logger)
+        with warnings_listed(settings["determinism"], training, run_logger):
+            train(settings, training, plan, progress, sources, run_logger, shards)
             test = evaluation(settings, sources.test, shards)
-            result = loop.evaluate(learner, test, shards)
-        journal.note_test(progress, result)
+            result = loop.evaluate(training, test, shards)
+        run_logger.log_test(progress, result)
         summary["fingerprints"] = {"predictions": hash_of([result.outputs])}
     finally:
-        journal.close()
+        run_logger.close()
         if shards.writes_record:
-            summarize(folder, settings, learner, plan, progress, journal.last, summary)
+            summarize(folder, settings, training, plan, progress, run_logger.last, summary)
 
 
-def open_loggers(folder: Path, settings: Settings, journal: Journal) -> None:
-    """Let the loggers of the configuration know what the journal writes, and wrote so far."""
+def open_loggers(folder: Path, settings: Settings, run_logger: RunLogger) -> None:
+    """Let the loggers of the configuration know what the run logger writes, and wrote so far."""
     from seedbed import loggers  # a part that can be deleted
 
     run = loggers.Run(folder, settings, loggers.history(folder))
-    journal.observers.append(loggers.open_all(run, journal.say))
+    run_logger.observers.append(loggers.open_all(run, run_logger.log))
 
 
 def note_loaded(circumstances: dict[str, Any], settings: Settings, patch: bytes) -> None:
@@ -123,12 +125,12 @@ def check_objective(name: str, metric_name: str) -> None:
 
 
 def warnings_listed(
-    level: Settings, learner: loop.Learner, journal: Journal
+    preset: Settings, training: loop.TrainingState, run_logger: RunLogger
 ) -> AbstractContextManager[None]:
     """List operations without a deterministic implementation, where a warning was asked for."""
-    if level["on_nondeterministic"] != "warn":
+    if preset["on_nondeterministic"] != "warn":
         return nullcontext()
-    return refusals.reported(learner.model, journal.say)
+    return refusals.reported(training.model, run_logger.log)
 
 
 def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
@@ -139,9 +141,9 @@ def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
         return None
 
 
-def take_up(
+def resume_from_checkpoint(
     folder: Path,
-    learner: loop.Learner,
+    training: loop.TrainingState,
     origin: resume.Origin,
     patch: bytes,
     request: resume.Request,
@@ -151,10 +153,12 @@ def take_up(
 ) -> dict[str, Any]:
     """Take up the run, the process that writes the record first: it checks and mends."""
     if shards.writes_record:
-        state = restore.take_up(folder, learner, origin, patch, request, summary, total_steps)
+        state = restore.resume_from_checkpoint(
+            folder, training, origin, patch, request, summary, total_steps
+        )
     shards.gather(lambda: None)
     if not shards.writes_record:
-        restored = restore.load(folder, learner, origin, allow_changed=True)
+        restored = restore.load(folder, training, origin, allow_changed=True)
         state = restored.state if restored else {}
     return state
 
@@ -167,11 +171,11 @@ def describe(shards: Shards) -> dict[str, Any]:
 
 def train(
     settings: Settings,
-    learner: loop.Learner,
+    training: loop.TrainingState,
     plan: loop.Plan,
     progress: loop.Progress,
     sources: assemble.Sources,
-    journal: Journal,
+    run_logger: RunLogger,
     shards: Shards,
 ) -> None:
     """Train to the end of the plan."""
@@ -182,11 +186,11 @@ def train(
         progress.step,
         plan.total_steps,
     )
-    how = assemble.loading(settings, learner.device)
+    how = assemble.loading(settings, training.device)
     batches = loader.load(sources.train, shards.divide(positions), how, settings["determinism"])
     validation = functools.partial(evaluation, settings, sources.validation, shards)
-    watch = unsaved.Watch(learner, journal.say)
-    loop.fit(learner, plan, progress, batches, validation, journal, shards, watch)
+    watch = unsaved.Watch(training, run_logger.log)
+    loop.fit(training, plan, progress, batches, validation, run_logger, shards, watch)
 
 
 def evaluation(settings: Settings, source: loader.Source, shards: Shards) -> Iterable[loader.Batch]:
@@ -197,26 +201,26 @@ def evaluation(settings: Settings, source: loader.Source, shards: Shards) -> Ite
     return loader.load(source, shards.share(positions), how, settings["determinism"])
 
 
-def introduce(
-    journal: Journal,
+def print_header(
+    run_logger: RunLogger,
     settings: Settings,
-    learner: loop.Learner,
+    training: loop.TrainingState,
     plan: loop.Plan,
     progress: loop.Progress,
     shards: Shards,
 ) -> None:
     """Say what is going to happen."""
-    size = sum(parameter.numel() for parameter in learner.model.parameters())
-    journal.say(
+    size = sum(parameter.numel() for parameter in training.model.parameters())
+    run_logger.log(
         f"{settings['model']['name']} ({size:,} parameters) on {settings['data']['name']}, "
-        f"{learner.device}, determinism={settings['determinism']['name']}, "
+        f"{training.device}, determinism={settings['determinism']['name']}, "
         f"seed={settings['seed']}, {plan.total_steps} steps"
         + (f", {shards.processes} processes" if shards.processes > 1 else "")
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
-        + (f", going on after step {progress.step}" if progress.step else "")
+        + (f", resuming after step {progress.step}" if progress.step else "")
     )
-    if learner.autocast and learner.device.type == "cpu" and not determinism.computes_bfloat16():
-        journal.say(
+    if training.autocast and training.device.type == "cpu" and not determinism.computes_bfloat16():
+        run_logger.log(
             "warning: trainer.precision: this processor has no bfloat16 instructions, so bfloat16 "
             "takes several times as long as float32"
         )
@@ -225,14 +229,14 @@ def introduce(
 def summarize(
     folder: Path,
     settings: Settings,
-    learner: loop.Learner,
+    training: loop.TrainingState,
     plan: loop.Plan,
     progress: loop.Progress,
     last: dict[str, float],
     summary: dict[str, Any],
 ) -> None:
     """Bring a summary up to date with where the run stands."""
-    model, name = learner.model, learner.task.metric_name
+    model, name = training.model, training.task.metric_name
     metrics = dict(last)
     if progress.best_metric is not None:
         metrics[f"best_validation_{name}"] = progress.best_metric
@@ -240,7 +244,7 @@ def summarize(
     summary |= {
         "task": settings["data"]["task"]["name"],
         "metric_name": name,
-        "higher_is_better": learner.task.higher_is_better,
+        "higher_is_better": training.task.higher_is_better,
         "steps": progress.step,
         "epochs": progress.step / plan.steps_per_epoch,
         "metrics": metrics,
@@ -251,7 +255,7 @@ def summarize(
         "fingerprints": {
             "weights": hash_of([*model.parameters(), *model.buffers()]),
             "predictions": None,
-            "ladder": fingerprint.of_file(folder / "fingerprints.csv"),
+            "all_steps": fingerprint.of_file(folder / "fingerprints.csv"),
             **summary.get("fingerprints", {}),
         },
     }

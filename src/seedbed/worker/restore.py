@@ -30,9 +30,9 @@ class Restored:
     changes: list[resume.Change]
 
 
-def take_up(
+def resume_from_checkpoint(
     folder: Path,
-    learner: loop.Learner,
+    training: loop.TrainingState,
     origin: resume.Origin,
     patch: bytes,
     request: resume.Request,
@@ -47,14 +47,14 @@ def take_up(
     Raises:
         InputError: the run cannot go on from here. Nothing of the record has changed.
     """
-    restored = load(folder, learner, origin, request.allow_changed, total_steps)
+    restored = load(folder, training, origin, request.allow_changed, total_steps)
     if restored is not None:
         note(folder, restored, summary)
         keep_patch(folder, patch, restored.state["progress"]["step"])
     restore_best(folder / "checkpoints", restored, origin)
     if request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
-    record.write_circumstances(folder, origin.environment, patch)
+    record.write_environment(folder, origin.environment, patch)
     (folder / "checkpoints").mkdir(exist_ok=True)
     resume.remove_leftovers(folder)
     return restored.state if restored else {}
@@ -87,13 +87,13 @@ def restore_best(folder: Path, restored: Restored | None, origin: resume.Origin)
 
 def load(
     folder: Path,
-    learner: loop.Learner,
+    training: loop.TrainingState,
     origin: resume.Origin,
     allow_changed: bool,
     total_steps: int | None = None,
 ) -> Restored | None:
     """Load the newest good checkpoint into model and optimizer; None if there is none."""
-    state, problems = checkpoint.load_newest(folder / "checkpoints", learner.device)
+    state, problems = checkpoint.load_newest(folder / "checkpoints", training.device)
     if state is None:
         return None
     try:
@@ -114,20 +114,20 @@ def load(
             f"{folder}: expected a checkpoint of this model and optimizer, got one without "
             f"{' '.join(str(error).split())[:160]}; start anew by scripts/verify.py or train.py"
         ) from None
-    restore(folder, learner, state, changes)
+    restore(folder, training, state, changes)
     return Restored(state, problems, changes)
 
 
 def restore(
-    folder: Path, learner: loop.Learner, state: dict[str, Any], changes: list[resume.Change]
+    folder: Path, training: loop.TrainingState, state: dict[str, Any], changes: list[resume.Change]
 ) -> None:
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
-    options = [dict(group) for group in learner.optimizer.param_groups]
+    options = [dict(group) for group in training.optimizer.param_groups]
     try:
-        capture.restore(learner.model, learner.optimizer, state)
-        change_options(learner.optimizer, options, changes)
+        capture.restore(training.model, training.optimizer, state)
+        change_options(training.optimizer, options, changes)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        advice = "go on with the code and configuration that wrote it"
+        advice = "resume with the code and configuration that wrote it"
         if not any(change.alters_bits for change in changes):
             advice = "make all parameters when the model is built, steps cannot add any"
         raise InputError(
@@ -158,7 +158,7 @@ def note(folder: Path, restored: Restored, summary: dict[str, Any]) -> None:
     """Say and record with what the run goes on."""
     step = restored.state["progress"]["step"]
     for problem in restored.problems:
-        print(f"warning: {problem}; going on from the one before it, of step {step}", flush=True)
+        print(f"warning: {problem}; resuming from the one before it, of step {step}", flush=True)
     for change in restored.changes:
         print(f"changed since step {step}: {change}", flush=True)
     summary["status"] = "running"

@@ -14,12 +14,12 @@ from tqdm import tqdm
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
 from seedbed.training import capture, checkpoint
-from seedbed.training.loop import Evaluation, Learner, Plan, Progress
+from seedbed.training.loop import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
 
 
 class Observer(Protocol):
-    """Is told of what the journal writes to metrics.csv (see `loggers.Loggers`)."""
+    """Is told of what the run logger writes to metrics.csv (see `loggers.Loggers`)."""
 
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Note rows that were written."""
@@ -31,17 +31,17 @@ class Observer(Protocol):
         """Note that the process ends, and whether the run does."""
 
 
-class Journal:
+class RunLogger:
     """Writes the record of a run; see `training.fit` for when it is called.
 
     Losses, metrics and fingerprints stay on the device until `write`, so that no step waits for
-    them. Times are not part of the tables: those hold what must come back bit for bit.
+    them. Times are not part of the tables: those hold what must are reproducible bit for bit.
     """
 
     def __init__(
         self,
         folder: Path,
-        learner: Learner,
+        training: TrainingState,
         plan: Plan,
         origin: dict[str, Any],
         resumed_from: dict[str, Any] | None = None,
@@ -52,7 +52,7 @@ class Journal:
             origin: what checkpoints say of how they were made (`resume.Origin`).
         """
         lengths = (resumed_from or {}).get("table_bytes", {})
-        self._folder, self._learner, self._plan = folder, learner, plan
+        self._folder, self._training, self._plan = folder, training, plan
         self._origin = origin
         self._metrics = record.Table(
             folder / "metrics.csv", record.METRIC_FIELDS, lengths.get("metrics.csv")
@@ -63,14 +63,14 @@ class Journal:
         self.observers: list[Observer] = []
         self._finished = self._checked = False
         self._pending: list[tuple[int, Tensor, Tensor | None]] = []
-        self._ladder = fingerprint.Ladder()
+        self._pending_fingerprints = fingerprint.FingerprintRows()
         self._since = time.perf_counter()
         self.last: dict[str, float] = dict((resumed_from or {}).get("last", {}))
         first_step = (resumed_from or {}).get("progress", {}).get("step", 0)
         self._bar = _bar(plan.total_steps, first_step)
 
-    def note_step(
-        self, step: int, loss: Tensor, metric: Tensor | None, rungs: Tensor | None
+    def log_step(
+        self, step: int, loss: Tensor, metric: Tensor | None, stages: Tensor | None
     ) -> None:
         """Note a step; nothing is read from the device yet.
 
@@ -78,12 +78,12 @@ class Journal:
             InputError: after the first one, there is something that no checkpoint could bring back.
         """
         if not self._checked:
-            state = capture.capture(self._learner.model, self._learner.optimizer)
+            state = capture.capture(self._training.model, self._training.optimizer)
             checkpoint.require_readable(state)
             self._checked = True
         self._pending.append((step, loss, metric))
-        if rungs is not None:
-            self._ladder.add(step, rungs)
+        if stages is not None:
+            self._pending_fingerprints.add(step, stages)
         if self._bar is not None:
             self._bar.update()
 
@@ -106,11 +106,11 @@ class Journal:
                 rows.append(self._training_row(step, loss, float(metric)))
         self._pending = []
         self._append(rows)
-        self._fingerprints.append(self._ladder.take_rows())
+        self._fingerprints.append(self._pending_fingerprints.take_rows())
         if rows:
             self._show(rows[-1], progress)
 
-    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         """Write down a validation, and keep the weights if they are the best so far.
 
         Raises:
@@ -119,11 +119,11 @@ class Journal:
         self.write(progress)
         if not math.isfinite(result.loss):
             raise InputError(self._not_finite("validation loss", result.loss, progress.step))
-        name = self._learner.task.metric_name
+        name = self._training.task.metric_name
         self.last |= {"validation_loss": result.loss, f"validation_{name}": result.metric}
         self._append([self._row("validation", progress.step, result)])
         mark = " (best so far)" if is_best else ""
-        self.say(
+        self.log(
             f"epoch {progress.step / self._plan.steps_per_epoch:<4g} step {progress.step}  "
             f"validation loss {result.loss:.4f}  {name} {result.metric:.4f}{mark}"
         )
@@ -132,17 +132,17 @@ class Journal:
                 "format_version": record.FORMAT_VERSION,
                 "step": progress.step,
                 "metric": result.metric,
-                **capture.capture_model(self._learner.model),
+                **capture.capture_model(self._training.model),
             }
             best.save(state, self._folder / "checkpoints")
 
-    def note_test(self, progress: Progress, result: Evaluation) -> None:
+    def log_test(self, progress: Progress, result: Evaluation) -> None:
         """Write down the evaluation at the end, with each sample's prediction."""
         record.require_in_place(self._folder)
-        name = self._learner.task.metric_name
+        name = self._training.task.metric_name
         self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
         self._append([self._row("test", progress.step, result)])
-        predictions = self._learner.task.predictions(result.outputs).tolist()
+        predictions = self._training.task.predictions(result.outputs).tolist()
         targets = result.targets.reshape(len(predictions), -1)[:, 0].tolist()  # the first of each
         lines = [
             f"{sample},{target!r},{prediction!r}\n"
@@ -159,7 +159,7 @@ class Journal:
             InputError: a weight is not finite. The last good checkpoint is not replaced.
         """
         self.write(progress)
-        for parameter in self._learner.model.parameters():
+        for parameter in self._training.model.parameters():
             if parameter.requires_grad and not parameter.isfinite().all():
                 raise InputError(self._not_finite("weights", math.nan, progress.step))
         for observer in self.observers:
@@ -171,7 +171,7 @@ class Journal:
             "format_version": record.FORMAT_VERSION,
             "origin": self._origin,
             "progress": progress.state(),
-            **capture.capture(self._learner.model, self._learner.optimizer),
+            **capture.capture(self._training.model, self._training.optimizer),
             "last": self.last,
             "table_bytes": {
                 "metrics.csv": self._metrics.sync(),
@@ -181,7 +181,7 @@ class Journal:
         checkpoint.save(state, self._folder / "checkpoints" / checkpoint.LAST)
         best.settle(self._folder / "checkpoints")
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print a line without disturbing the progress bar."""
         if self._bar is not None:
             self._bar.clear()
@@ -204,7 +204,7 @@ class Journal:
             observer.note(rows)
 
     def _training_row(self, step: int, loss: float, metric: float) -> dict[str, object]:
-        peak = self._learner.optimizer.param_groups[0].get("initial_lr", 0.0)
+        peak = self._training.optimizer.param_groups[0].get("initial_lr", 0.0)
         learning_rate = peak * self._plan.learning_rate_factor(step - 1)
         epoch = step / self._plan.steps_per_epoch
         self.last |= {"train_loss": loss}
@@ -223,7 +223,7 @@ class Journal:
 
     def _show(self, row: dict[str, object], progress: Progress) -> None:
         loss, metric = float(str(row["loss"])), float(str(row["metric"]))
-        name = self._learner.task.metric_name
+        name = self._training.task.metric_name
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4f}, {name} {metric:.4f}", refresh=False)
         elif int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
@@ -231,7 +231,7 @@ class Journal:
 
     def _not_finite(self, what: str, value: float, step: int) -> str:
         epoch = 1 + (step - 1) // self._plan.steps_per_epoch
-        clips = self._learner.gradient_clip_norm is not None
+        clips = self._training.gradient_clip_norm is not None
         advice = "" if clips else " or set trainer.gradient_clip_norm"
         last = self._folder / "checkpoints" / checkpoint.LAST
         kept = f"; the last checkpoint is kept in {last}" if last.exists() else ""
@@ -241,30 +241,30 @@ class Journal:
         )
 
 
-class Silence(Journal):
-    """The journal of a process that leaves the record to another one."""
+class NullLogger(RunLogger):
+    """The run logger of a process that leaves the record to another one."""
 
     def __init__(self) -> None:
         self.last = {}
 
-    def note_step(
-        self, step: int, loss: Tensor, metric: Tensor | None, rungs: Tensor | None
+    def log_step(
+        self, step: int, loss: Tensor, metric: Tensor | None, stages: Tensor | None
     ) -> None:
         """Note nothing."""
 
     def write(self, progress: Progress) -> None:
         """Write nothing."""
 
-    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         """Note nothing."""
 
-    def note_test(self, progress: Progress, result: Evaluation) -> None:
+    def log_test(self, progress: Progress, result: Evaluation) -> None:
         """Note nothing."""
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Save nothing."""
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Say nothing."""
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ def main() -> int:
     offline.enforce()
     settings = resume.with_request(record.read_config(folder), request)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return work_with_others(folder, settings, request, stop)
+        return join_others(folder, settings, request, stop)
     return lead(folder, settings, request, stop)
 
 
@@ -127,9 +127,7 @@ def conclude(folder: Path, summary: dict[str, Any], status: int, stop: Stop) -> 
         return stop.status()
 
 
-def work_with_others(
-    folder: Path, settings: DictConfig, request: resume.Request, stop: Stop
-) -> int:
+def join_others(folder: Path, settings: DictConfig, request: resume.Request, stop: Stop) -> int:
     """Train as one of several processes that torchrun started; return the exit status."""
     from seedbed.distributed import processes
 
@@ -139,7 +137,7 @@ def work_with_others(
             settings.trainer.shards, int(os.environ["WORLD_SIZE"]), settings.data.batch_size
         )
         environment = launch.training_environment(settings)
-        if environment != dict(os.environ):  # whoever called torchrun did not set the level's
+        if environment != dict(os.environ):  # whoever called torchrun did not set the preset's
             os.execve(sys.executable, sys.orig_argv, environment)
         ours = processes.find(settings.trainer.distributed_timeout_seconds)
     except InputError:
@@ -152,7 +150,7 @@ def work_with_others(
         else:
             status = follow(folder, settings, request, stop, ours)
     except InputError as error:
-        ours.note_failure(str(error))
+        ours.record_failure(str(error))
         raise
     if status == 0 or status in signals.INTERRUPTED:
         ours.leave()
@@ -233,7 +231,7 @@ def _train(
 
     reader.join()
     plain: dict[str, Any] = OmegaConf.to_container(settings)  # type: ignore[assignment]
-    experiment.carry_out(folder, plain, found[0], stop.requested, summary, request, processes)
+    experiment.run_experiment(folder, plain, found[0], stop.requested, summary, request, processes)
 
 
 def _note(summary: dict[str, Any], status: str, error: str | None) -> None:
@@ -252,4 +250,4 @@ def _fail(summary: dict[str, Any], error: str, processes: "Processes | None") ->
 
 def _first_failure(reason: str, processes: "Processes | None") -> tuple[str, bool]:
     """Return why the run failed, and whether it is on us to say so: the first process to fail."""
-    return (reason, True) if processes is None else processes.note_failure(reason)
+    return (reason, True) if processes is None else processes.record_failure(reason)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from seedbed import compare, record
 from seedbed.compare import Difference, causes, first_difference
-from seedbed.compare.stages import CAUSAL_ORDER, RUNGS
+from seedbed.compare.stages import CAUSAL_ORDER, STAGES
 from seedbed.errors import InputError
-from tests.made_up_runs import ladder, metrics, write_csv, write_run
+from tests.made_up_runs import fingerprint_rows, metrics, write_csv, write_run
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "compare.py"
 STEPS = 12
@@ -44,45 +44,45 @@ def compared(a: Path, b: Path) -> compare.Comparison:
 
 
 def place(difference: Difference | None) -> tuple[int, str] | None:
-    return difference and (difference.step, difference.rung)
+    return difference and (difference.step, difference.stage)
 
 
-# The ladder
+# The fingerprints
 
 
 @FILES
 @given(
     row=st.integers(0, STEPS - 1),
-    rung=st.sampled_from([rung for rung in record.RUNGS if rung != "buffers"]),
+    stage=st.sampled_from([stage for stage in record.STAGES if stage != "buffers"]),
     digit=st.integers(0, 15),
     flip=st.integers(1, 15),
 )
-def test_a_flipped_digit_of_a_copied_ladder_is_found_where_it_is(
-    original: Path, copy: Path, row: int, rung: str, digit: int, flip: int
+def test_a_flipped_digit_of_a_copied_fingerprints_is_found_where_it_is(
+    original: Path, copy: Path, row: int, stage: str, digit: int, flip: int
 ) -> None:
-    """One hexadecimal digit in one rung: `compare` names its step and its rung."""
-    rows = ladder(STEPS)
-    digits = rows[row][rung]
+    """One hexadecimal digit in one stage: `compare` names its step and its stage."""
+    rows = fingerprint_rows(STEPS)
+    digits = rows[row][stage]
     flipped = f"{int(digits[digit], 16) ^ flip:x}"
-    rows[row][rung] = digits[:digit] + flipped + digits[digit + 1 :]
+    rows[row][stage] = digits[:digit] + flipped + digits[digit + 1 :]
     write_csv(copy / "fingerprints.csv", record.FINGERPRINT_FIELDS, rows)
     difference = compared(original, copy).difference
 
-    assert (row + 1, rung) == place(difference)
+    assert (row + 1, stage) == place(difference)
     assert difference is not None
     assert difference.located
-    assert (digits, rows[row][rung]) == (difference.a, difference.b)
+    assert (digits, rows[row][stage]) == (difference.a, difference.b)
 
 
 def test_a_copied_record_without_a_flipped_digit_is_the_same(
     original: Path, tmp_path: Path
 ) -> None:
-    """The twin: nothing was flipped, and everything was compared."""
+    """The negative control: nothing was flipped, and everything was compared."""
     result = compared(original, Path(shutil.copytree(original, tmp_path / "copy")))
 
     assert result.difference is None
     assert result.steps == STEPS
-    assert set(record.RUNGS) - {"buffers"} <= set(result.rungs)
+    assert set(record.STAGES) - {"buffers"} <= set(result.stages)
     assert result.notes == ()
 
 
@@ -97,7 +97,7 @@ def test_a_flipped_bit_of_a_loss_is_found_without_fingerprints(
     for folder in (a, b):
         shutil.rmtree(folder, ignore_errors=True)
         write_run(folder, STEPS, rows=rows, fingerprints=[])
-    assert compared(a, b).difference is None  # the twin
+    assert compared(a, b).difference is None  # the negative control
 
     (word,) = struct.unpack("<Q", struct.pack("<d", float(rows[row]["loss"])))
     (loss,) = struct.unpack("<d", struct.pack("<Q", word ^ (1 << bit)))
@@ -109,42 +109,45 @@ def test_a_flipped_bit_of_a_loss_is_found_without_fingerprints(
     assert result.notes == ("no fingerprints in either: compared by losses and metrics alone",)
 
 
-@pytest.mark.parametrize("rung", record.RUNGS)
-def test_the_first_rung_in_causal_order_is_named(rung: str) -> None:
-    """When a rung and all after it differ, as they do in a real run, the cause comes first."""
-    start = record.RUNGS.index(rung)
-    other = ladder(9)
+@pytest.mark.parametrize("stage", record.STAGES)
+def test_the_first_stage_in_causal_order_is_named(stage: str) -> None:
+    """When a stage and all after it differ, as they do in a real run, the cause comes first."""
+    start = record.STAGES.index(stage)
+    other = fingerprint_rows(9)
     for row in other[4:]:
-        row.update(dict.fromkeys(record.RUNGS[start:], "0" * 16))
+        row.update(dict.fromkeys(record.STAGES[start:], "0" * 16))
 
-    assert (5, rung) == place(first_difference(ladder(9), other))
+    assert (5, stage) == place(first_difference(fingerprint_rows(9), other))
 
 
 def test_nothing_is_read_beyond_the_first_difference() -> None:
     """Two records that still grow can be compared as they do: iterators are not exhausted."""
 
     def growing() -> Iterator[dict[str, str]]:
-        yield from [{**ladder(1)[0], "weights": "0" * 16}]
+        yield from [{**fingerprint_rows(1)[0], "weights": "0" * 16}]
         raise AssertionError("read on")
 
-    assert place(first_difference(ladder(5), growing())) == (1, "weights")
+    assert place(first_difference(fingerprint_rows(5), growing())) == (1, "weights")
     with pytest.raises(AssertionError, match="read on"):
-        first_difference(ladder(5), (row for rows in [growing()] for row in [*ladder(1), *rows]))
+        first_difference(
+            fingerprint_rows(5),
+            (row for rows in [growing()] for row in [*fingerprint_rows(1), *rows]),
+        )
 
 
 @pytest.mark.parametrize("length", range(6))
-def test_a_ladder_equals_each_of_its_beginnings(length: int) -> None:
+def test_a_fingerprints_equals_each_of_its_beginnings(length: int) -> None:
     """A replay that has not come to the end differs nowhere yet."""
-    assert first_difference(ladder(6), ladder(length)) is None
-    assert first_difference(ladder(length), ladder(6)) is None
+    assert first_difference(fingerprint_rows(6), fingerprint_rows(length)) is None
+    assert first_difference(fingerprint_rows(length), fingerprint_rows(6)) is None
 
 
-def test_only_a_rung_whose_step_before_was_compared_is_located() -> None:
-    """Between rows that lie apart, a difference may have arisen on any rung."""
-    a, b = ladder(30, every=10), ladder(30)
+def test_only_a_stage_whose_step_before_was_compared_is_located() -> None:
+    """Between rows that lie apart, a difference may have arisen on any stage."""
+    a, b = fingerprint_rows(30, every=10), fingerprint_rows(30)
     for row in b[19:]:
         row["loss"] = "0" * 16
-    sparse, dense = first_difference(a, b), first_difference(ladder(30), b)
+    sparse, dense = first_difference(a, b), first_difference(fingerprint_rows(30), b)
 
     assert place(sparse) == place(dense) == (20, "loss")
     assert sparse is not None
@@ -159,8 +162,10 @@ def test_only_a_rung_whose_step_before_was_compared_is_located() -> None:
 def test_intervals_that_differ_are_compared_at_common_steps(tmp_path: Path) -> None:
     """Fingerprints every 2 and every 3 steps share every sixth; the report says so."""
     every = [{"fingerprint": {"every_steps": n}} for n in (2, 3)]
-    a = write_run(tmp_path / "a", 13, rows=[], config=every[0], fingerprints=ladder(13, 2))
-    other = ladder(13, 3)
+    a = write_run(
+        tmp_path / "a", 13, rows=[], config=every[0], fingerprints=fingerprint_rows(13, 2)
+    )
+    other = fingerprint_rows(13, 3)
     b = write_run(
         tmp_path / "b", 13, rows=[], config=every[1], fingerprints=other, summary={"steps": 0}
     )
@@ -175,8 +180,8 @@ def test_intervals_that_differ_are_compared_at_common_steps(tmp_path: Path) -> N
 
 def test_intervals_without_a_common_step_cannot_be_compared(tmp_path: Path) -> None:
     """Steps 2, 4 beside 3: an error that names both, not a "same" about nothing."""
-    a = write_run(tmp_path / "a", 5, fingerprints=ladder(5, 2))
-    b = write_run(tmp_path / "b", 5, fingerprints=ladder(5, 3))
+    a = write_run(tmp_path / "a", 5, fingerprints=fingerprint_rows(5, 2))
+    b = write_run(tmp_path / "b", 5, fingerprints=fingerprint_rows(5, 3))
 
     with pytest.raises(InputError, match=r"got steps 3 beside 2, 4; run both with one fingerprint"):
         compared(a, b)
@@ -193,7 +198,7 @@ def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "field", "rung"),
+    ("phase", "field", "stage"),
     [
         ("train", "learning_rate", "train_learning_rate"),
         ("train", "metric", "train_metric"),
@@ -201,16 +206,16 @@ def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
         ("validation", "metric", "validation_metric"),
     ],
 )
-def test_a_metric_that_differs_under_equal_ladders_is_found(
-    tmp_path: Path, phase: str, field: str, rung: str
+def test_a_metric_that_differs_under_equal_fingerprints_is_found(
+    tmp_path: Path, phase: str, field: str, stage: str
 ) -> None:
-    """The ladder says nothing of evaluation; metrics.csv does."""
+    """The fingerprints says nothing of evaluation; metrics.csv does."""
     rows = metrics(40)
     changed = next(row for row in rows if row["phase"] == phase and int(row["step"]) >= 20)
     changed[field] = "0.125"
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", rows=rows)
 
-    assert (20, rung) == place(compared(a, b).difference)
+    assert (20, stage) == place(compared(a, b).difference)
 
 
 def test_logging_and_validating_at_other_steps_makes_no_difference(tmp_path: Path) -> None:
@@ -223,7 +228,7 @@ def test_logging_and_validating_at_other_steps_makes_no_difference(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["weights", "predictions"])
 def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path, name: str) -> None:
-    """Without a ladder and without losses the final weights and predictions still speak."""
+    """Without a fingerprints and without losses the final weights and predictions still speak."""
     final = {"weights": "1" * 16, "predictions": "2" * 16}
     silent: dict[str, Any] = {"fingerprints": [], "rows": []}
     a = write_run(tmp_path / "a", **silent, summary={"fingerprints": final})
@@ -239,7 +244,7 @@ def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) ->
 
     Twin: with one number of shards they count.
     """
-    other = ladder(9)
+    other = fingerprint_rows(9)
     for row in other:
         row |= {"sample_ids": "0" * 16, "batch": "0" * 16}
 
@@ -264,7 +269,8 @@ def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) ->
 
 
 def test_a_resume_that_can_have_altered_bits_is_told(copy: Path, original: Path) -> None:
-    """A record of two configurations says so; twin: a resume with other workers is not told."""
+    """A record of two configurations says so; negative control: a resume with other workers is not
+    told."""
     path = copy / "summary.json"
     for keys in (["optimizer.lr"], []):
         entry = {"step": 7, "changes": {"optimizer.lr": [1, 2]}, "can_alter_bits": keys}
@@ -275,15 +281,17 @@ def test_a_resume_that_can_have_altered_bits_is_told(copy: Path, original: Path)
         ]
 
 
-def test_each_rung_is_explained() -> None:
+def test_each_stage_is_explained() -> None:
     """What can be compared has a meaning, a place to look at, and causes."""
-    assert set(compare.COLUMNS) == set(RUNGS)
-    assert record.RUNGS == CAUSAL_ORDER
-    assert all(rung.name and rung.stage and rung.look and rung.keys for rung in RUNGS.values())
+    assert set(compare.COLUMNS) == set(STAGES)
+    assert record.STAGES == CAUSAL_ORDER
+    assert all(
+        stage.name and stage.phase and stage.look and stage.keys for stage in STAGES.values()
+    )
 
 
 @pytest.mark.parametrize(
-    ("rung", "first"),
+    ("stage", "first"),
     [
         ("sample_ids", "seed"),
         ("batch", "seed"),
@@ -293,8 +301,8 @@ def test_each_rung_is_explained() -> None:
         ("optimizer", "optimizer.lr"),
     ],
 )
-def test_the_likeliest_cause_comes_first(tmp_path: Path, rung: str, first: str) -> None:
-    """With everything different at once, each rung blames what acts on it."""
+def test_the_likeliest_cause_comes_first(tmp_path: Path, stage: str, first: str) -> None:
+    """With everything different at once, each stage blames what acts on it."""
     config = {
         "seed": 1,
         "seeds": dict.fromkeys(record.STREAMS, 1),
@@ -305,7 +313,7 @@ def test_the_likeliest_cause_comes_first(tmp_path: Path, rung: str, first: str) 
     a = compare.read(write_run(tmp_path / "a"))
     b = compare.read(write_run(tmp_path / "b", config=config, environment=environment))
     ranked = [
-        change.key for change in causes.rank(Difference(1, rung, "", ""), causes.changes(a, b))
+        change.key for change in causes.rank(Difference(1, stage, "", ""), causes.changes(a, b))
     ]
 
     assert first == ranked[0]
@@ -314,10 +322,10 @@ def test_the_likeliest_cause_comes_first(tmp_path: Path, rung: str, first: str) 
 def test_the_seed_that_was_changed_is_named_and_not_what_follows_it() -> None:
     """A stream's own seed is named; so are threads, and not the variables that carry them."""
 
-    def ranked(rung: str, **changed: tuple[object, object]) -> list[str]:
+    def ranked(stage: str, **changed: tuple[object, object]) -> list[str]:
         pairs = {key.replace("__", "."): values for key, values in changed.items()}
         found = [causes.Change("configuration", key, *values) for key, values in pairs.items()]
-        return [change.key for change in causes.rank(Difference(1, rung, "", ""), found)]
+        return [change.key for change in causes.rank(Difference(1, stage, "", ""), found)]
 
     streams = {f"seeds__{stream}": (0, 1) for stream in ("order", "init", "dropout")}
     assert ranked("sample_ids", seed=(0, 1), **streams) == ["seed"]
@@ -379,8 +387,8 @@ def test_weights_that_were_equal_once_do_not_blame_the_initial_weights() -> None
     assert causes.rank(Difference(9, "loss", "", "", equal_through=8), found) == []
 
 
-def test_a_rung_that_is_not_located_blames_the_others_after_its_own() -> None:
-    """Where steps were not compared, causes of every rung count, those of the one seen first."""
+def test_a_stage_that_is_not_located_blames_the_others_after_its_own() -> None:
+    """Where steps were not compared, causes of every stage count, those of the one seen first."""
     found = [causes.Change("configuration", key, 0, 1) for key in ("optimizer.lr", "model.width")]
     located = Difference(30, "loss", "", "", equal_through=29)
     somewhere = Difference(30, "loss", "", "", equal_through=20, located=False)
@@ -392,8 +400,8 @@ def test_a_rung_that_is_not_located_blames_the_others_after_its_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_places_and_times_are_never_causes(tmp_path: Path, rung: str) -> None:
+@pytest.mark.parametrize("stage", STAGES)
+def test_places_and_times_are_never_causes(tmp_path: Path, stage: str) -> None:
     """Where data lies and when a run ran changes no bit; the digest of the data does."""
     config = {
         "data": {"root": "elsewhere", "mirrors": ["file:/x"], "train": {"csv": "/b/data.csv"}},
@@ -407,13 +415,13 @@ def test_places_and_times_are_never_causes(tmp_path: Path, rung: str) -> None:
     found = causes.changes(a, b)
 
     assert len(found) == 9
-    assert causes.rank(Difference(2, rung, "", "", located=False), found) == []
+    assert causes.rank(Difference(2, stage, "", "", located=False), found) == []
     digest = causes.Change("environment", "data_sha256.images", "00ff", "ff00")
     assert [digest] == causes.rank(Difference(2, "batch", "", "", located=False), [*found, digest])
 
 
 @pytest.mark.parametrize(
-    ("rung", "key"),
+    ("stage", "key"),
     [
         ("loss", "model.drop_path"),
         ("loss", "model.time_steps"),
@@ -425,26 +433,26 @@ def test_places_and_times_are_never_causes(tmp_path: Path, rung: str) -> None:
 )
 @pytest.mark.parametrize("values", [(0.1, 0.2), ("/a", "/b")])
 def test_an_argument_is_a_cause_whatever_it_is_called(
-    rung: str, key: str, values: tuple[object, object]
+    stage: str, key: str, values: tuple[object, object]
 ) -> None:
     """Words of places and times in the name of a model's argument do not hide it."""
     change = causes.Change("configuration", key, *values)
 
-    assert causes.rank(Difference(1, rung, "", ""), [change]) == [change]
+    assert causes.rank(Difference(1, stage, "", ""), [change]) == [change]
 
 
 def test_where_data_lies_is_a_cause_unless_digests_say_that_it_is_the_same(tmp_path: Path) -> None:
-    """Last of all with other digests or none; twin: never with equal ones."""
+    """Last of all with other digests or none; negative control: never with equal ones."""
     config = {"data": {"train": {"path": "/b/data.csv", "augment": False}}}
 
-    def blamed(digest: object, rung: str = "batch") -> list[str]:
-        folder = tmp_path / f"{digest} {rung}"
+    def blamed(digest: object, stage: str = "batch") -> list[str]:
+        folder = tmp_path / f"{digest} {stage}"
         runs = [
             write_run(folder / name, config=each, environment={"data_sha256": digest})
             for name, each in (("a", {}), ("b", config))
         ]
         found = causes.changes(*map(compare.read, runs))
-        return [change.key for change in causes.rank(Difference(1, rung, "", ""), found)]
+        return [change.key for change in causes.rank(Difference(1, stage, "", ""), found)]
 
     assert blamed(None) == ["data.train.augment", "data.train.path"]
     assert blamed({"images": None}) == ["data.train.augment", "data.train.path"]
@@ -477,8 +485,8 @@ def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", patch=patch)
     found = causes.changes(compare.read(a), compare.read(b))
 
-    def blamed(rung: str) -> str:
-        return causes.rank(Difference(1, rung, "", ""), found)[0].key
+    def blamed(stage: str) -> str:
+        return causes.rank(Difference(1, stage, "", ""), found)[0].key
 
     assert {"code"} == {change.kind for change in found}
     assert blamed("loss") == "src/project/models/cnn.py"
@@ -521,9 +529,9 @@ def test_same_runs_exit_0_and_nothing_is_written_into_them(tmp_path: Path) -> No
     assert before == digest(tmp_path / "runs")
 
 
-def test_different_runs_exit_1_and_name_step_rung_and_cause(tmp_path: Path) -> None:
-    """The twin: one digit and one learning rate, and the report leads with both."""
-    rows, losses = ladder(40), metrics(40)
+def test_different_runs_exit_1_and_name_step_stage_and_cause(tmp_path: Path) -> None:
+    """The negative control: one digit and one learning rate, and the report leads with both."""
+    rows, losses = fingerprint_rows(40), metrics(40)
     rows[16]["weights"] = "0" * 16
     losses[17]["loss"] = "9.5"
     write_run(tmp_path / "a")
@@ -553,7 +561,7 @@ def newer_format(run: Path) -> None:
 
 
 def step_back(run: Path) -> None:
-    rows = ladder(40)
+    rows = fingerprint_rows(40)
     write_csv(run / "fingerprints.csv", record.FINGERPRINT_FIELDS, [*rows, rows[3]])
 
 
@@ -578,7 +586,7 @@ def no_folder(run: Path) -> None:
     shutil.rmtree(run)
 
 
-def missing_ladder(run: Path) -> None:
+def missing_fingerprints(run: Path) -> None:
     (run / "fingerprints.csv").unlink()
 
 
@@ -592,7 +600,7 @@ def missing_ladder(run: Path) -> None:
         (nothing_recorded, r"b: expected a recorded step that .*a has too, got none"),
         (no_run, r"b: expected a run folder .* got a folder without them"),
         (no_folder, r"b: expected a run folder .* got no folder"),
-        (missing_ladder, r"b/fingerprints.csv: expected a CSV file"),
+        (missing_fingerprints, r"b/fingerprints.csv: expected a CSV file"),
     ],
 )
 def test_a_record_that_cannot_be_compared_is_an_input_error(
@@ -600,7 +608,7 @@ def test_a_record_that_cannot_be_compared_is_an_input_error(
 ) -> None:
     """Damaged, foreign, too new or empty: one line that says what is wrong with which file."""
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b")
-    compared(a, b)  # the twin: it could be compared before
+    compared(a, b)  # the negative control: it could be compared before
     damage(b)
 
     with pytest.raises(InputError, match=message) as caught:

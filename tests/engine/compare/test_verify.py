@@ -32,12 +32,12 @@ def copy(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "copy"))
 
 
-def edit_rung(folder: Path, step: int, rung: str, flip: int = 1) -> None:
+def edit_stage(folder: Path, step: int, stage: str, flip: int = 1) -> None:
     """Flip one bit of one fingerprint of a record."""
     rows = record.read_fingerprints(folder)
     for row in rows:
         if row["step"] == str(step):
-            row[rung] = f"{int(row[rung], 16) ^ flip:016x}"
+            row[stage] = f"{int(row[stage], 16) ^ flip:016x}"
     lines = [",".join(record.FINGERPRINT_FIELDS), *(",".join(row.values()) for row in rows)]
     (folder / "fingerprints.csv").write_text("\n".join(lines) + "\n")
 
@@ -69,10 +69,10 @@ def test_a_run_is_reproduced_from_its_record(run: Path) -> None:
 
 
 def test_the_first_bit_that_differs_is_named(copy: Path, tmp_path: Path) -> None:
-    """Twin: one flipped bit of one fingerprint is found, at its step and rung, and ends it."""
-    edit_rung(copy, 5, "gradients")
-    edit_rung(copy, 5, "weights")
-    edit_rung(copy, 7, "batch")
+    """Twin: one flipped bit of one fingerprint is found, at its step and stage, and ends it."""
+    edit_stage(copy, 5, "gradients")
+    edit_stage(copy, 5, "weights")
+    edit_stage(copy, 7, "batch")
     kept = tmp_path / "kept"
     done = command("scripts/verify.py", str(copy), "--keep", str(kept))
     assert done.returncode == 1, done.stderr
@@ -84,20 +84,20 @@ def test_the_first_bit_that_differs_is_named(copy: Path, tmp_path: Path) -> None
 def test_a_prefix_is_a_prefix_of_the_same_run(copy: Path, tmp_path: Path) -> None:
     """--steps replays the beginning: the schedule is the whole run's, and later steps are not
     looked at."""
-    edit_rung(copy, 5, "loss")
+    edit_stage(copy, 5, "loss")
     outcome = verify.replay(copy, tmp_path / "replay", steps=4)
     assert outcome.reproduced
     assert outcome.comparison.steps == 4
-    assert "train_learning_rate" in outcome.comparison.rungs
+    assert "train_learning_rate" in outcome.comparison.stages
 
 
 def test_what_the_configuration_does_not_say_is_found(copy: Path, tmp_path: Path) -> None:
-    """A record whose configuration was changed afterwards is not reproduced, and the rung is
+    """A record whose configuration was changed afterwards is not reproduced, and the stage is
     the one that the setting reaches first."""
     edit_text(copy / "config.yaml", "  order: 0\n", "  order: 1\n")
     outcome = verify.replay(copy, tmp_path / "replay")
     assert outcome.comparison.difference is not None
-    assert (outcome.comparison.difference.step, outcome.comparison.difference.rung) == (
+    assert (outcome.comparison.difference.step, outcome.comparison.difference.stage) == (
         1,
         "sample_ids",
     )
@@ -114,7 +114,7 @@ def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path:
 
 
 def test_without_fingerprints_losses_are_compared(tmp_path: Path) -> None:
-    """A record of level fast has no ladder: losses are compared, and the verdict says so."""
+    """A record of preset fast has no fingerprints: losses are compared, and the verdict says so."""
     fast = trained(tmp_path / "fast", "determinism=fast")
     done = command("scripts/verify.py", str(fast), "--steps", "4")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -132,7 +132,7 @@ def test_without_fingerprints_losses_are_compared(tmp_path: Path) -> None:
 def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path) -> None:
     """With the record's commit and patch a run comes back that the code here does not give."""
     other, settings = tmp_path / "other", record.read_config(run)
-    launch.claim(other, settings)
+    launch.create_run_folder(other, settings)
     with checkout.environment(tmp_path, compare.read(run).code, wanted=True) as variables:
         tree = Path(variables["PYTHONPATH"].split(os.pathsep)[0])
         edit_text(tree / "seedbed" / "schedules.py", "    return ", "    return 0.5 * ")
@@ -141,7 +141,7 @@ def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path)
 
     here = verify.replay(other, tmp_path / "here", steps=3)
     assert here.comparison.difference is not None
-    assert here.comparison.difference.rung == "train_learning_rate"
+    assert here.comparison.difference.stage == "train_learning_rate"
     restored = verify.replay(other, tmp_path / "restored", restore_code=True)
     assert restored.reproduced
     assert restored.replay.code == restored.record.code != here.replay.code

@@ -42,7 +42,7 @@ def sweep(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return command("train.py", *words, environment=RAY)
 
 
-def ladder(run: Path) -> str:
+def fingerprint_rows(run: Path) -> str:
     return (run / "fingerprints.csv").read_text()
 
 
@@ -91,12 +91,13 @@ def wait_for_port(port: int) -> None:
 def test_jobs_of_a_launcher_have_the_bits_of_a_plain_run(
     launcher: str, plain: Path, tmp_path: Path
 ) -> None:
-    """Its threads are those of the configuration, too; twin: the job with another seed differs."""
+    """Its threads are those of the configuration, too; negative control: the job with another seed
+    differs."""
     done = sweep(tmp_path, "seed=0,1", *CASES[launcher][1])
     assert done.returncode == 0, done.stderr
     assert "| mean" in done.stdout
-    assert ladder(tmp_path / "0_seed=0") == ladder(plain)
-    assert ladder(tmp_path / "1_seed=1") != ladder(plain)
+    assert fingerprint_rows(tmp_path / "0_seed=0") == fingerprint_rows(plain)
+    assert fingerprint_rows(tmp_path / "1_seed=1") != fingerprint_rows(plain)
     for run in ("0_seed=0", "1_seed=1"):
         assert record.read_json(tmp_path / run / "environment.json")["cpu"]["threads"] == 1
 
@@ -109,7 +110,7 @@ def test_jobs_on_a_ray_that_is_there_have_the_bits_of_a_plain_run(
     address = f"hydra.launcher.ray.init.address={ray_cluster}"
     done = sweep(tmp_path, "seed=0,1", "hydra/launcher=ray", address)
     assert done.returncode == 0, done.stderr
-    assert ladder(tmp_path / "0_seed=0") == ladder(plain)
+    assert fingerprint_rows(tmp_path / "0_seed=0") == fingerprint_rows(plain)
 
 
 @needs("optuna")
@@ -126,11 +127,11 @@ def test_a_search_minimises_the_objective_and_goes_on_where_it_was(tmp_path: Pat
     assert best["best_value"] == min(values)
     assert f"best: {runs[values.index(min(values))].name.partition('_')[2]}" in done.stdout
 
-    before = ladder(runs[1])
+    before = fingerprint_rows(runs[1])
     shutil.rmtree(runs[1])
     done = command("scripts/resume.py", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert ladder(runs[1]) == before
+    assert fingerprint_rows(runs[1]) == before
 
 
 @needs("optuna")
@@ -182,7 +183,8 @@ def test_counts_that_cannot_be_are_refused(
 
 
 def test_only_the_end_of_a_grid_ends_a_search_in_peace() -> None:
-    """Hydra lets Optuna's error of it through when the last trial failed; twin: any other error."""
+    """Hydra lets Optuna's error of it through when the last trial failed; negative control: any
+    other error."""
     text = "`Study.stop` is supposed to be invoked inside an objective function or a callback."
     assert launchers.ends_a_search(RuntimeError(text))
     assert not launchers.ends_a_search(RuntimeError("other"))

@@ -24,7 +24,7 @@ from seedbed.training.shards import Shards
 from seedbed.worker import assemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-LEVEL: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 META = torch.device("meta")  # another device than the CPU, on every machine
 
 
@@ -113,7 +113,7 @@ MAKES: dict[str, tuple[Callable[[Samples], Any], int]] = {
 def batches(collate: Callable[[Samples], Any], workers: int) -> list[Batch]:
     source = Source(Uneven(), "train", 0, collate)
     positions = loader.training_positions(12, 4, 0, 0, 3)
-    return list(loader.load(source, positions, Loading(workers), LEVEL))
+    return list(loader.load(source, positions, Loading(workers), PRESET))
 
 
 def hashes(found: list[Batch]) -> list[int]:
@@ -202,21 +202,23 @@ def test_a_step_is_the_same_from_any_number_of_workers(
 ) -> None:
     """Training takes such batches, and its fingerprints see them."""
 
-    def rungs(workers: int) -> list[int]:
+    def stages(workers: int) -> list[int]:
         torch.manual_seed(0)
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         device = torch.device("cpu")
-        learner = loop.Learner(net, optimizer, tasks.Regression(), device, channels_last=True)
-        tally = fingerprint.Tally(device)
+        training = loop.TrainingState(
+            net, optimizer, tasks.Regression(), device, channels_last=True
+        )
+        hasher = fingerprint.Hasher(device)
         found = []
         for step, batch in enumerate(batches(MAKES[make][0], workers), start=1):
-            taken = loop.train_step(learner, [batch], step, Shards(), True, tally)[2]
+            taken = loop.train_step(training, [batch], step, Shards(), True, hasher)[2]
             assert taken is not None
             found += taken.tolist()
         return found
 
-    assert rungs(0) == rungs(2)
+    assert stages(0) == stages(2)
 
 
 class Squares(Dataset[Any]):
@@ -251,7 +253,7 @@ def mixing(transform: str, **arguments: Any) -> dict[str, Any]:
 
 def first_batch(source: Source, workers: int = 0) -> Batch:
     positions = loader.training_positions(12, 4, 0, 0, 1)
-    return next(loader.load(source, positions, Loading(workers), LEVEL))
+    return next(loader.load(source, positions, Loading(workers), PRESET))
 
 
 @pytest.mark.parametrize("transform", ["MixUp", "CutMix"])

@@ -30,8 +30,8 @@ from tests.running import command
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 SAMPLES, BATCH_SIZE, STEPS = 24, 4, 13  # two epochs and a step
-# A level in which the workers need not import the compiler, which takes seconds.
-LEVEL: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+# A preset in which the workers need not import the compiler, which takes seconds.
+PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 IN_THIS_PROCESS = Loading(num_workers=0)
 WAYS = {
     "1 worker": Loading(1),
@@ -156,7 +156,7 @@ def hashes(batches: Iterable[Batch]) -> list[int]:
 
 
 def loaded(source: Source, how: Loading = IN_THIS_PROCESS, first: int = 0) -> list[int]:
-    return hashes(loader.load(source, positions(first), how, LEVEL))
+    return hashes(loader.load(source, positions(first), how, PRESET))
 
 
 class TestTrainingPositions:
@@ -208,27 +208,29 @@ def test_the_start_method_changes_no_bit(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["2 workers", "5 workers anew each epoch", "spawn"])
-def test_torchvision_transforms_are_keyed(way: str) -> None:
+def test_torchvision_transforms_are_seeded(way: str) -> None:
     """torchvision's transforms, of versions 1 and 2, draw what belongs to the sample."""
     source = Source(Transformed(), "train", seed=0)
     here = loaded(source)
     assert loaded(source, WAYS[way]) == here
     assert len(set(here)) == STEPS
     torch.manual_seed(0), random.seed(0)
-    assert loaded(Source(Transformed(), "train", 0, keyed=False)) != here, "twin: they do draw"
+    assert loaded(Source(Transformed(), "train", 0, seeded=False)) != here, (
+        "negative control: they do draw"
+    )
 
 
 def test_loading_can_fail_to_repeat() -> None:
-    """Twin: another seed, unkeyed generators, and a generator of one's own change batches."""
-    keyed = loaded(SOURCES["a user's"]())
-    assert loaded(Source(Noisy(), "train", seed=1)) != keyed
+    """Twin: another seed, unseeded generators, and a generator of one's own change batches."""
+    seeded = loaded(SOURCES["a user's"]())
+    assert loaded(Source(Noisy(), "train", seed=1)) != seeded
 
-    unkeyed = Source(Noisy(), "train", seed=0, keyed=False)
+    unseeded = Source(Noisy(), "train", seed=0, seeded=False)
     torch.manual_seed(0), random.seed(0), np.random.seed(0)
-    here = loaded(unkeyed)
+    here = loaded(unseeded)
     torch.manual_seed(0), random.seed(0), np.random.seed(0)
-    assert loaded(unkeyed) == here, "the same history"
-    assert loaded(unkeyed, WAYS["2 workers"]) != here, "another number of workers"
+    assert loaded(unseeded) == here, "the same history"
+    assert loaded(unseeded, WAYS["2 workers"]) != here, "another number of workers"
 
     assert loaded(Source(OwnGenerator(), "train", 0), WAYS["2 workers"]) != loaded(
         Source(OwnGenerator(), "train", 0)
@@ -252,7 +254,7 @@ def test_history_does_not_matter() -> None:
     before = loaded(source)
     random.random(), np.random.rand(3), torch.rand(5)
     found = []
-    for batch in loader.load(source, positions(), IN_THIS_PROCESS, LEVEL):
+    for batch in loader.load(source, positions(), IN_THIS_PROCESS, PRESET):
         found += hashes([batch])
         random.random(), np.random.rand(3), torch.rand(5)
     assert found == before
@@ -264,10 +266,10 @@ def test_validation_in_between_changes_no_batch(workers: int, every: int) -> Non
     """However often another data set is read meanwhile, training reads the same."""
     source, other = SOURCES["a user's"](), Source(Noisy(), "validation", seed=0)
     found = []
-    for number, batch in enumerate(loader.load(source, positions(), Loading(workers), LEVEL)):
+    for number, batch in enumerate(loader.load(source, positions(), Loading(workers), PRESET)):
         found += hashes([batch])
         if number % every == 0:
-            hashes(loader.load(other, loader.evaluation_positions(8, 4), Loading(workers), LEVEL))
+            hashes(loader.load(other, loader.evaluation_positions(8, 4), Loading(workers), PRESET))
     assert found == loaded(source)
 
 
@@ -329,7 +331,7 @@ def test_every_process_loads_with_one_thread(how: Loading) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        batches = loader.load(Source(Circumstances(), "train", 0), positions(), how, LEVEL)
+        batches = loader.load(Source(Circumstances(), "train", 0), positions(), how, PRESET)
         assert all(bool(batch.inputs[:, 0].all()) for batch in batches)
         assert torch.get_num_threads() == 3
     finally:
@@ -337,7 +339,8 @@ def test_every_process_loads_with_one_thread(how: Loading) -> None:
 
 
 def test_a_data_set_that_threads_do_not_change_gets_all_of_them() -> None:
-    """In the training process it may use those that the level gives it; the twin is above."""
+    """In the training process it may use those that the preset gives it; the negative control is
+    above."""
 
     class Unchanged(Circumstances):
         same_bits_with_any_threads = True
@@ -364,19 +367,20 @@ def test_a_word_on_threads_holds_for_nobody_else() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(Unchanged(), name)
 
-    assert Source(Unchanged(), "train", 0)._any_threads, "twin"
+    assert Source(Unchanged(), "train", 0)._any_threads, "negative control"
     assert not Source(Derived(), "train", 0)._any_threads
     assert not Source(Wrapper(), "train", 0)._any_threads
     assert not Source(Unchanged(), "train", 0, noisy_collate)._any_threads
 
 
 def test_threads_here_and_one_in_a_worker_load_the_same_images() -> None:
-    """A batch large enough for PyTorch to share it among threads; the twin is in test_data."""
+    """A batch large enough for PyTorch to share it among threads; the negative control is in
+    test_data."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         found = [
-            hashes(loader.load(image_source(), [Position(0, np.arange(2000))], how, LEVEL))
+            hashes(loader.load(image_source(), [Position(0, np.arange(2000))], how, PRESET))
             for how in (IN_THIS_PROCESS, Loading(1))
         ]
     finally:
@@ -384,14 +388,16 @@ def test_threads_here_and_one_in_a_worker_load_the_same_images() -> None:
     assert found[0] == found[1]
 
 
-def test_workers_get_the_level_and_leave_signals_to_the_training_process() -> None:
-    """A spawned worker inherits no flag, so the level is applied there; Ctrl-C is not its own."""
-    level = LEVEL | {"float32_matmul_precision": "high"}
+def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> None:
+    """A spawned worker inherits no flag, so the preset is applied there; Ctrl-C is not its own."""
+    preset = PRESET | {"float32_matmul_precision": "high"}
     how = Loading(1, start_method="spawn")
-    (batch,) = loader.load(Source(Circumstances(), "train", 0), positions(0, 1), how, level)
+    (batch,) = loader.load(Source(Circumstances(), "train", 0), positions(0, 1), how, preset)
     assert batch.inputs.all()
     here = Source(Circumstances(), "train", 0)[next(positions())]
-    assert here.inputs[0].tolist() == [True, False, False, False], "twin: it is not so anyway"
+    assert here.inputs[0].tolist() == [True, False, False, False], (
+        "negative control: it is not so anyway"
+    )
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
@@ -400,7 +406,7 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
 
     def told(how: Loading) -> list[Any]:
         source = Source(OddTensors(), "train", seed=0)
-        tensors = tensors_of(next(loader.load(source, positions(last=1), how, LEVEL)))
+        tensors = tensors_of(next(loader.load(source, positions(last=1), how, PRESET)))
         return [
             (t.dtype, t.shape, t.is_sparse or t.stride(), int(fingerprint.of_tensors([t])))
             for t in tensors
@@ -414,7 +420,7 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
 @pytest.mark.parametrize("persistent", [True, False])
 def test_no_worker_outlives_its_loading(persistent: bool) -> None:
     """Loading that ends early ends its processes."""
-    batches = loader.load(SOURCES["a user's"](), positions(), Loading(2, persistent), LEVEL)
+    batches = loader.load(SOURCES["a user's"](), positions(), Loading(2, persistent), PRESET)
     next(batches)
     assert len(multiprocessing.active_children()) == 2
     batches.close()  # type: ignore[attr-defined]
@@ -434,7 +440,7 @@ class Wide:
 if __name__ == "__main__":
     positions = loader.training_positions(64, 4, 0, 0, 16)
     how = loader.Loading(2, start_method={start_method!r})
-    batches = loader.load(loader.Source(Wide(), "train", 0), positions, how, {level!r})
+    batches = loader.load(loader.Source(Wide(), "train", 0), positions, how, {preset!r})
     for _ in range(16 if {fails} else 1):
         next(batches)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
@@ -444,7 +450,7 @@ if __name__ == "__main__":
 
 def early_end(folder: Path, ending: str, start_method: str = "fork", fails: bool = False) -> Path:
     script = folder / "early.py"
-    how = {"level": LEVEL, "start_method": start_method, "ending": ending, "fails": fails}
+    how = {"preset": PRESET, "start_method": start_method, "ending": ending, "fails": fails}
     script.write_text(ENDS_EARLY.format(**how))
     return script
 

@@ -1,4 +1,4 @@
-"""Determinism levels: every knob is set, read back, and missed when it does not hold."""
+"""Determinism presets: every setting is set, read back, and missed when it does not hold."""
 
 import json
 import subprocess
@@ -14,18 +14,18 @@ from seedbed import determinism
 from seedbed.errors import InputError
 from tests.running import ROOT
 
-LEVELS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
+PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
 APPLY = """
 import json, sys
 from seedbed import determinism
-level = json.loads(sys.argv[1])
+preset = json.loads(sys.argv[1])
 before = determinism.in_force()
-determinism.apply(level)
-print(json.dumps([before, determinism.in_force(), determinism.differences(level)]))
+determinism.apply(preset)
+print(json.dumps([before, determinism.in_force(), determinism.differences(preset)]))
 """
 
 
-def level(name: str) -> dict[str, Any]:
+def preset(name: str) -> dict[str, Any]:
     tree = OmegaConf.create(
         {"determinism": OmegaConf.load(ROOT / "configs" / "determinism" / f"{name}.yaml")}
     )
@@ -43,10 +43,10 @@ def applied(chosen: dict[str, Any], environment: dict[str, str]) -> list[Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", LEVELS)
-def test_every_level_is_in_force_after_it_was_applied(name: str) -> None:
-    """What a level asks for is what the backends report, in a fresh process."""
-    chosen = level(name)
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_in_force_after_it_was_applied(name: str) -> None:
+    """What a preset asks for is what the backends report, in a fresh process."""
+    chosen = preset(name)
     environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
     _, after, differences = applied(chosen, environment)
     assert differences == []
@@ -55,8 +55,8 @@ def test_every_level_is_in_force_after_it_was_applied(name: str) -> None:
 
 
 def test_every_flag_that_can_be_set_is_set() -> None:
-    """Twin: a level that asks for the opposite of each default changes each flag."""
-    chosen = level("strict")
+    """Twin: a preset that asks for the opposite of each default changes each flag."""
+    chosen = preset("strict")
     opposite = json.loads(json.dumps(chosen))
     for path, value in determinism.asked_flags(chosen).items():
         *sections, last = path.split(".")
@@ -73,24 +73,24 @@ def test_every_flag_that_can_be_set_is_set() -> None:
     assert unchanged == {"interop_threads", "cpu_capability", "mkl_branch", "avx"}
 
 
-def test_levels_list_the_same_knobs() -> None:
-    """A knob is in every level's file, or in none; so a level never inherits by accident."""
-    knobs = {name: set(determinism.asked_flags(level(name))) for name in LEVELS}
-    for name in LEVELS:
+def test_presets_list_the_same_knobs() -> None:
+    """A setting is in every preset's file, or in none; so a preset never inherits by accident."""
+    knobs = {name: set(determinism.asked_flags(preset(name))) for name in PRESETS}
+    for name in PRESETS:
         assert knobs[name] == knobs["strict"] == set(determinism.flags())
 
 
 def test_a_variable_that_must_not_be_set_is_refused() -> None:
     """TF32 is not switched on behind the flags."""
     with pytest.raises(InputError, match=r"NVIDIA_TF32_OVERRIDE: expected no such .*got '1'"):
-        determinism.environment_variables(level("strict"), {"NVIDIA_TF32_OVERRIDE": "1"})
-    # Twin: levels that promise less do not mind.
-    assert determinism.environment_variables(level("fast"), {"NVIDIA_TF32_OVERRIDE": "1"})
+        determinism.environment_variables(preset("strict"), {"NVIDIA_TF32_OVERRIDE": "1"})
+    # Twin: presets that promise less do not mind.
+    assert determinism.environment_variables(preset("fast"), {"NVIDIA_TF32_OVERRIDE": "1"})
 
 
-def test_the_level_wins_over_the_shell() -> None:
+def test_the_preset_wins_over_the_shell() -> None:
     """A thread count that somebody exported is not part of the experiment."""
-    environment = determinism.environment_variables(level("strict"), {"OMP_NUM_THREADS": "7"})
+    environment = determinism.environment_variables(preset("strict"), {"OMP_NUM_THREADS": "7"})
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["PYTHONHASHSEED"] == "0"
     assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
@@ -98,7 +98,7 @@ def test_the_level_wins_over_the_shell() -> None:
 
 def test_what_is_in_force_but_not_asked_is_found() -> None:
     """Reading back would be worth nothing if it could not find a difference."""
-    chosen = level("strict")
+    chosen = preset("strict")
     environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
     _, _, lines = applied(chosen, environment | {"PYTHONHASHSEED": "1", "MKL_CBWR": "AVX2"})
     assert len(lines) == 2

@@ -101,11 +101,11 @@ def test_a_run_starts_with_a_warning_where_bfloat16_is_slow(
     lines: list[str] = []
     settings: Any = {"model": {"name": "m"}, "data": {"name": "d"}, "seed": 0}
     settings |= {"determinism": {"name": "strict"}}
-    learner: Any = SimpleNamespace(
+    training: Any = SimpleNamespace(
         model=nn.Linear(1, 1), device=torch.device("cpu"), autocast=autocast
     )
     shards: Any = SimpleNamespace(processes=1, order_is_fixed=True)
-    journal: Any = SimpleNamespace(say=lines.append)
+    run_logger: Any = SimpleNamespace(log=lines.append)
     parts: Any = (SimpleNamespace(total_steps=1), SimpleNamespace(step=0))
-    experiment.introduce(journal, settings, learner, *parts, shards)
+    experiment.print_header(run_logger, settings, training, *parts, shards)
     assert [line.partition(":")[0] for line in lines[1:]] == (["warning"] if warned else [])

@@ -201,10 +201,10 @@ class Net(nn.Module):
         return self.last(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
-def learner_of(model: nn.Module) -> loop.Learner:
+def training_of(model: nn.Module) -> loop.TrainingState:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     task = tasks.Classification(0.1)
-    return loop.Learner(model, optimizer, task, torch.device("cpu"), gradient_clip_norm=1.0)
+    return loop.TrainingState(model, optimizer, task, torch.device("cpu"), gradient_clip_norm=1.0)
 
 
 def batch_of(step: int, shards: Shards) -> list[Batch]:
@@ -215,39 +215,43 @@ def batch_of(step: int, shards: Shards) -> list[Batch]:
     return [Batch(torch.from_numpy(ids), inputs[ids], targets[ids]) for _, ids in positions]
 
 
-def ladder(processes: Processes | None, recurrent: bool, shards: Shards | None = None) -> list[Any]:
+def fingerprint_rows(
+    processes: Processes | None, recurrent: bool, shards: Shards | None = None
+) -> list[Any]:
     """Train for eight steps; return all fingerprints and the losses."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     shards = shards or SharedShards(SHARDS, lambda: False, processes)
-    learner = learner_of(Net(recurrent))
-    tally = fingerprint.Tally(learner.device)
+    training = training_of(Net(recurrent))
+    hasher = fingerprint.Hasher(training.device)
     found = []
     for step in range(1, 9):
         batches = batch_of(step, shards)
-        loss, metric, rungs = loop.train_step(learner, batches, step, shards, True, tally)
+        loss, metric, stages = loop.train_step(training, batches, step, shards, True, hasher)
         assert metric is not None
-        assert rungs is not None
-        found.append((loss.item(), metric.item(), rungs.tolist()))
+        assert stages is not None
+        found.append((loss.item(), metric.item(), stages.tolist()))
     return found
 
 
 @pytest.mark.parametrize(("count", "recurrent"), [(4, False), (2, True)], ids=["CNN", "LSTM"])
 def test_training_does_not_depend_on_the_number_of_processes(count: int, recurrent: bool) -> None:
-    """Every rung of every step is the same on 1 process and on several, with dropout too."""
-    alone = ladder(None, recurrent)
-    found = in_processes(count, partial(ladder, recurrent=recurrent))
+    """Every stage of every step is the same on 1 process and on several, with dropout too."""
+    alone = fingerprint_rows(None, recurrent)
+    found = in_processes(count, partial(fingerprint_rows, recurrent=recurrent))
     assert found == dict.fromkeys(range(count), alone)
 
 
 def test_the_number_of_shards_is_part_of_the_experiment() -> None:
     """Twin: one batch whole is another sum, and other dropout, than four slices of it."""
-    assert ladder(None, False)[0] != ladder(None, False, Shards())[0]
+    assert fingerprint_rows(None, False)[0] != fingerprint_rows(None, False, Shards())[0]
 
 
 def test_one_shard_is_the_single_process_path() -> None:
     """With one shard, SharedShards changes nothing of what Shards does."""
-    assert ladder(None, True, Shards()) == ladder(None, True, SharedShards(1, lambda: False))
+    assert fingerprint_rows(None, True, Shards()) == fingerprint_rows(
+        None, True, SharedShards(1, lambda: False)
+    )
 
 
 # Who does what
@@ -283,14 +287,14 @@ def test_a_batch_is_divided_into_its_samples() -> None:
 def evaluated(processes: Processes | None) -> list[Any]:
     torch.manual_seed(0)
     shards = SharedShards(SHARDS, lambda: False, processes)
-    learner = learner_of(Net(recurrent=False))
+    training = training_of(Net(recurrent=False))
     positions = [Position(0, np.arange(i, i + 4)) for i in range(0, BATCH_SIZE, 4)][:3]
     everything = batch_of(1, Shards())[0]
     batches = [
         Batch(torch.from_numpy(ids), everything.inputs[ids], everything.targets[ids])
         for _, ids in shards.share(positions)
     ]
-    result = loop.evaluate(learner, batches, shards)
+    result = loop.evaluate(training, batches, shards)
     return [result.loss, result.metric, result.outputs.tolist(), result.targets.tolist()]
 
 
@@ -374,7 +378,7 @@ def test_a_rank_that_dies_in_an_allreduce_is_named() -> None:
 
 def fail(processes: Processes) -> tuple[str, bool]:
     time.sleep(0.3 * processes.rank)
-    return processes.note_failure(f"reason {processes.rank}")
+    return processes.record_failure(f"reason {processes.rank}")
 
 
 def test_the_first_failure_is_the_reason_for_all() -> None:
@@ -384,11 +388,11 @@ def test_the_first_failure_is_the_reason_for_all() -> None:
 
 def drift(processes: Processes, rank: int | None) -> None:
     torch.manual_seed(0)
-    learner = learner_of(Net(recurrent=False))
+    training = training_of(Net(recurrent=False))
     if processes.rank == rank:
-        weights = learner.model.get_parameter("last.weight")
+        weights = training.model.get_parameter("last.weight")
         weights.data.view(torch.int32)[0, 0] ^= 1
-    SharedShards(SHARDS, lambda: False, processes).compare(learner, 7)
+    SharedShards(SHARDS, lambda: False, processes).compare(training, 7)
 
 
 def test_a_rank_whose_weights_drifted_by_one_bit_is_named() -> None:
@@ -497,13 +501,13 @@ def test_running_statistics_are_refused_with_their_layer() -> None:
     """Batch norm would see one slice at a time: its layer is named, and what to use instead."""
     model = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Sequential(nn.BatchNorm1d(4)))
     with pytest.raises(InputError, match=r"model\.1\.0: .* got BatchNorm1d.* use GroupNorm"):
-        SharedShards(SHARDS, lambda: False).begin(learner_of(model), 0)
+        SharedShards(SHARDS, lambda: False).begin(training_of(model), 0)
 
 
 def test_normalisation_without_running_statistics_is_welcome() -> None:
     """Twin: group norm, and batch norm that tracks nothing, can be trained in shards."""
     layers = [nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4), nn.BatchNorm1d(4, track_running_stats=False)]
-    SharedShards(SHARDS, lambda: False).begin(learner_of(nn.Sequential(*layers)), 0)
+    SharedShards(SHARDS, lambda: False).begin(training_of(nn.Sequential(*layers)), 0)
 
 
 class Counting(nn.Module):
@@ -521,11 +525,12 @@ class Counting(nn.Module):
 
 
 def test_a_buffer_that_forward_passes_change_is_refused() -> None:
-    """One process would change it for every slice, two for half of them; twin: one that stays."""
+    """One process would change it for every slice, two for half of them; negative control: one
+    that stays."""
     for counts in (False, True):
-        learner, shards = learner_of(Counting(counts)), SharedShards(SHARDS, lambda: False)
-        shards.begin(learner, 0)
-        step = partial(loop.train_step, learner, batch_of(1, shards), 1, shards, False, None)
+        training, shards = training_of(Counting(counts)), SharedShards(SHARDS, lambda: False)
+        shards.begin(training, 0)
+        step = partial(loop.train_step, training, batch_of(1, shards), 1, shards, False, None)
         if counts:
             with pytest.raises(
                 InputError, match=r"model\.passes: expected a buffer that no forward"
@@ -556,11 +561,11 @@ def trained_in_shards(processes: Processes | None, how: str) -> None:
     """Take steps, and compare as before a checkpoint."""
     torch.manual_seed(0)
     shards = SharedShards(SHARDS, lambda: False, processes)
-    learner = learner_of(ChangesLater(how))
-    shards.begin(learner, 0)
+    training = training_of(ChangesLater(how))
+    shards.begin(training, 0)
     for step in range(1, 2 * SHARDS + 3):
-        loop.train_step(learner, batch_of(step, shards), step, shards, False, None)
-    shards.compare(learner, step)
+        loop.train_step(training, batch_of(step, shards), step, shards, False, None)
+    shards.compare(training, step)
 
 
 @pytest.mark.parametrize("how", ["in place", "through .data"])
@@ -592,13 +597,13 @@ class Langevin(torch.optim.SGD):
 def drawn_weights(processes: Processes | None) -> list[bytes]:
     torch.manual_seed(0)
     shards = SharedShards(SHARDS, lambda: False, processes)
-    learner = learner_of(Net(recurrent=False))
-    optimizer = Langevin(learner.model.parameters(), lr=0.1)
-    learner = replace(learner, optimizer=optimizer)
+    training = training_of(Net(recurrent=False))
+    optimizer = Langevin(training.model.parameters(), lr=0.1)
+    training = replace(training, optimizer=optimizer)
     for step in range(1, 4):
-        loop.train_step(learner, batch_of(step, shards), step, shards, False, None)
-    shards.compare(learner, step)
-    return [bits(parameter.detach()) for parameter in learner.model.parameters()]
+        loop.train_step(training, batch_of(step, shards), step, shards, False, None)
+    shards.compare(training, step)
+    return [bits(parameter.detach()) for parameter in training.model.parameters()]
 
 
 def test_what_an_optimizer_draws_is_the_same_on_any_number_of_processes() -> None:

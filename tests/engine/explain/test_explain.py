@@ -1,4 +1,4 @@
-"""An injected fault is found: step, rung and operation; and nothing is found without one."""
+"""An injected fault is found: step, stage and operation; and nothing is found without one."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -45,28 +45,28 @@ def injected(name: str) -> fault_score.Result:
 
 @pytest.mark.parametrize("name", HERE)
 def test_an_injected_fault_is_found(name: str) -> None:
-    """Step and operation, or stage of the data, are those where the fault was injected."""
+    """Step and operation, or phase of the data, are those where the fault was injected."""
     result = injected(name)
 
     assert result.found.startswith(f"step {result.step},"), result.found
     assert result.right_operation, result.found
 
 
-def test_the_rung_is_right_in_nineteen_of_twenty() -> None:
-    """The rung is right, too, but for small changes that round away in the loss."""
-    wrong = [result.found for result in map(injected, HERE) if not result.right_step_and_rung]
+def test_the_stage_is_right_in_nineteen_of_twenty() -> None:
+    """The stage is right, too, but for small changes that round away in the loss."""
+    wrong = [result.found for result in map(injected, HERE) if not result.right_step_and_stage]
 
     assert len(wrong) <= len(HERE) / 20, wrong
     assert all(", gradients; forward: " in found for found in wrong), wrong
 
 
-def test_nothing_is_found_in_honest_runs() -> None:
-    """Twin: pairs of honest replays have the same ladder and the same trace."""
+def test_nothing_is_found_in_clean_runs() -> None:
+    """Twin: pairs of honest replays have the same fingerprints and the same trace."""
     assert fault_score.false_alarms(5, seed=100) == 0
 
 
 def test_a_step_is_replayed_from_the_newest_checkpoint_before_it(tmp_path: Path) -> None:
-    """The ladder from a checkpoint is the end of the ladder from the beginning."""
+    """The fingerprints from a checkpoint is the end of the fingerprints from the beginning."""
     settings = fault_score.settings()
     whole = replay.replay(settings, 5)
     for name, step in zip(record.LAST_CHECKPOINTS, (5, 3), strict=True):
@@ -84,20 +84,20 @@ def outcomes(of: replay.Trace) -> list[tuple[str, str, tuple[int, ...]]]:
 
 def save_checkpoint(settings: dict[str, object], step: int, path: Path) -> None:
     """Save what training to a step gives."""
-    learners = []
-    build = replay.assemble.build_learner
+    trainings = []
+    build = replay.assemble.build_training_state
 
     def keep(*arguments: object) -> object:
-        learners.append(build(*arguments))  # type: ignore[arg-type]
-        return learners[-1]
+        trainings.append(build(*arguments))  # type: ignore[arg-type]
+        return trainings[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay.assemble, "build_learner", keep)
+        patch.setattr(replay.assemble, "build_training_state", keep)
         replay.replay(settings, step)
     state = {
         "format_version": record.FORMAT_VERSION,
         "progress": {"step": step},
-        **capture.capture(learners[0].model, learners[0].optimizer),
+        **capture.capture(trainings[0].model, trainings[0].optimizer),
     }
     checkpoint.save(state, path)
 
@@ -110,26 +110,26 @@ class Counts(nn.Linear):
         self.register_buffer("calls", torch.zeros(()), persistent=False)
 
 
-def counting_learner(outputs: int = 2) -> loop.Learner:
+def counting_training(outputs: int = 2) -> loop.TrainingState:
     model = Counts(outputs)
     optimizer = torch.optim.Adam(model.parameters())
-    return loop.Learner(model, optimizer, tasks.Classification(0.0), torch.device("cpu"))
+    return loop.TrainingState(model, optimizer, tasks.Classification(0.0), torch.device("cpu"))
 
 
-def save_counting(learner: loop.Learner, path: Path) -> None:
+def save_counting(training: loop.TrainingState, path: Path) -> None:
     state = {
         "format_version": record.FORMAT_VERSION,
         "progress": {"step": 1},
-        **capture.capture(learner.model, learner.optimizer),
+        **capture.capture(training.model, training.optimizer),
     }
     checkpoint.save(state, path)
 
 
 def test_a_replay_starts_with_the_buffers_that_no_state_dict_has(tmp_path: Path) -> None:
     """A buffer that is not persistent comes back from the checkpoint, as in a resume."""
-    learner, restored = counting_learner(), counting_learner()
-    learner.model.calls.fill_(7.0)  # type: ignore[operator, union-attr]
-    save_counting(learner, tmp_path / "last.pt")
+    training, restored = counting_training(), counting_training()
+    training.model.calls.fill_(7.0)  # type: ignore[operator, union-attr]
+    save_counting(training, tmp_path / "last.pt")
 
     assert replay.restore(restored, tmp_path, 2) == 1
     assert restored.model.calls == 7.0
@@ -137,25 +137,25 @@ def test_a_replay_starts_with_the_buffers_that_no_state_dict_has(tmp_path: Path)
 
 def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
     """A replay that cannot start from it says so without a traceback."""
-    save_counting(counting_learner(), tmp_path / "last.pt")
+    save_counting(counting_training(), tmp_path / "last.pt")
 
     with pytest.raises(InputError, match="expected a checkpoint of this configuration, got"):
-        replay.restore(counting_learner(outputs=5), tmp_path, 2)
+        replay.restore(counting_training(outputs=5), tmp_path, 2)
 
 
-LADDER = [{"step": "1", "loss": "a"}, {"step": "2", "loss": "b"}]
+FINGERPRINTS = [{"step": "1", "loss": "a"}, {"step": "2", "loss": "b"}]
 
 
 def side(name: str = "run A", compile: bool = False, **trainer: Any) -> explain.Side:
     trainer = {"processes": 1, "reduce": "tree", "compile": compile, "shards": 1} | trainer
     settings = OmegaConf.create({"trainer": trainer, "data": {"num_workers": 0}})
-    return explain.Side(name, settings, Path("nowhere"), LADDER, {})
+    return explain.Side(name, settings, Path("nowhere"), FINGERPRINTS, {})
 
 
-def beside(of: explain.Side, loss: str = "b", rung: str = "loss", same_code: bool = True) -> str:
+def beside(of: explain.Side, loss: str = "b", stage: str = "loss", same_code: bool = True) -> str:
     """Return what is said of a replay whose second loss is `loss`."""
-    replayed = replay.Trace(0, [LADDER[0], {"step": "2", "loss": loss}], [])
-    difference = Difference(2, rung, "", "")
+    replayed = replay.Trace(0, [FINGERPRINTS[0], {"step": "2", "loss": loss}], [])
+    difference = Difference(2, stage, "", "")
     return "\n".join(explain._beside_record(of, replayed, difference, same_code))
 
 
@@ -172,11 +172,12 @@ def beside(of: explain.Side, loss: str = "b", rung: str = "loss", same_code: boo
 def test_a_replay_accuses_nobody_of_what_it_leaves_out(
     monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any], omitted: list[str]
 ) -> None:
-    """Not the memory, not what lies beside the configuration; twin: where nothing is left out."""
+    """Not the memory, not what lies beside the configuration; negative control: where nothing is
+    left out."""
     sides = [side(), side("run B", **trainer)]
     monkeypatch.setattr(explain, "Side", lambda name, *_: sides[name == "run B"])
     monkeypatch.setattr(explain.verify, "trusted_config", lambda *_: None)
-    monkeypatch.setattr(explain, "run_traces", lambda *_: [replay.Trace(0, LADDER, [])] * 2)
+    monkeypatch.setattr(explain, "run_traces", lambda *_: [replay.Trace(0, FINGERPRINTS, [])] * 2)
     held = compare.Record("x", {}, {}, {}, {}, [], [])
     said = explain.of_runs([Path("a"), Path("b")], [held] * 2, Difference(2, "loss", "", ""), ())
     text = "\n".join(said)
@@ -191,11 +192,12 @@ def test_a_replay_accuses_nobody_of_what_it_leaves_out(
 
 
 def test_what_was_measured_in_a_step_is_no_evaluation() -> None:
-    """A training loss that differs is not looked for after the step; twin: a validation loss."""
+    """A training loss that differs is not looked for after the step; negative control: a
+    validation loss."""
     evaluation = "but of an evaluation after it"
 
-    assert not any(evaluation in beside(side(), rung=r) for r in ("train_loss", "train_metric"))
-    assert all(evaluation in beside(side(), rung=r) for r in ("validation_loss", "test_metric"))
+    assert not any(evaluation in beside(side(), stage=r) for r in ("train_loss", "train_metric"))
+    assert all(evaluation in beside(side(), stage=r) for r in ("validation_loss", "test_metric"))
 
 
 def test_the_step_that_is_named_was_traced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +217,8 @@ def test_the_step_that_is_named_was_traced(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("shards", [1, 4])
 def test_other_shards_are_not_looked_for_in_the_data(shards: int) -> None:
-    """Hashes of shards differ though the samples are the same; twin: with one number they count."""
+    """Hashes of shards differ though the samples are the same; negative control: with one number
+    they count."""
     sides = [side(), side("run B", shards=shards)]
     loading, stepped = (Event(Place("", "", phase), "x", (), (1,)) for phase in ("loading", AFTER))
     row = {"step": "1", "sample_ids": "a", "batch": "b", "loss": "c"}
@@ -227,7 +230,7 @@ def test_other_shards_are_not_looked_for_in_the_data(shards: int) -> None:
 
 
 def test_a_trace_changes_no_bit() -> None:
-    """A step has the same ladder with and without a trace."""
+    """A step has the same fingerprints with and without a trace."""
     settings = fault_score.settings()
 
     assert replay.replay(settings, 2).rows == replay.replay(settings, 4).rows[:2]
@@ -476,7 +479,7 @@ def test_the_page_quotes_what_is_really_said() -> None:
     assert missing == []
 
 
-def test_ladders_of_replays_are_those_of_fingerprints_csv() -> None:
+def test_fingerprints_of_replays_are_those_of_fingerprints_csv() -> None:
     """The rows of a replay compare with those of a record."""
     rows = replay.replay(fault_score.settings(), 1).rows
 

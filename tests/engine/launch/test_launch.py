@@ -36,8 +36,8 @@ class TestWaiting:
     def environment(self, monkeypatch: pytest.MonkeyPatch, cores: int) -> dict[str, str]:
         """Return the environment of a run of two processes with two threads."""
         monkeypatch.setattr(os, "cpu_count", lambda: cores)
-        level = {"name": "strict", "threads": 2, "env": {}}
-        config = {"determinism": level, "data": {"num_workers": 0}, "trainer": {"processes": 2}}
+        preset = {"name": "strict", "threads": 2, "env": {}}
+        config = {"determinism": preset, "data": {"num_workers": 0}, "trainer": {"processes": 2}}
         return launch.training_environment(OmegaConf.create(config))
 
     def test_threads_wait_asleep_where_there_are_fewer_cores(
@@ -57,32 +57,33 @@ class TestWaiting:
         assert self.environment(monkeypatch, cores=2)["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
-class TestClaim:
+class TestCreateRunFolder:
     def test_a_claimed_folder_holds_the_resolved_configuration(self, tmp_path: Path) -> None:
         """What is written is all that the training process will know."""
         folder = tmp_path / "new" / "run"
-        launch.claim(folder, settings())
+        launch.create_run_folder(folder, settings())
         assert OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"), resolve=False) == {
             "seed": 3, "trainer": {"processes": 1}, "copy": 3,
         }  # fmt: skip
 
     def test_a_file_of_a_runs_name_is_not_overwritten(self, tmp_path: Path) -> None:
-        """Somebody's own metrics.csv stays; twin: a folder with other files is taken."""
+        """Somebody's own metrics.csv stays; negative control: a folder with other files is
+        taken."""
         (tmp_path / "metrics.csv").write_text("my own")
         with pytest.raises(InputError, match=r"which holds metrics\.csv; choose another"):
-            launch.claim(tmp_path, settings())
+            launch.create_run_folder(tmp_path, settings())
         assert (tmp_path / "metrics.csv").read_text() == "my own"
         (tmp_path / "metrics.csv").rename(tmp_path / "mine.csv")
-        launch.claim(tmp_path, settings())
+        launch.create_run_folder(tmp_path, settings())
 
     def test_a_folder_is_claimed_once(self, tmp_path: Path) -> None:
         """The second run is refused and changes nothing; a folder of its own is its own."""
-        launch.claim(tmp_path / "run", settings())
+        launch.create_run_folder(tmp_path / "run", settings())
         before = contents(tmp_path / "run")
         with pytest.raises(InputError, match=r"^hydra\.run\.dir: .* which holds one; choose"):
-            launch.claim(tmp_path / "run", settings(processes=2))
+            launch.create_run_folder(tmp_path / "run", settings(processes=2))
         assert contents(tmp_path / "run") == before
-        launch.claim(tmp_path / "other", settings())
+        launch.create_run_folder(tmp_path / "other", settings())
 
     def test_of_many_at_once_one_gets_the_folder(self, tmp_path: Path) -> None:
         """However they interleave, there is one winner, and its configuration is whole."""
@@ -94,17 +95,17 @@ class TestClaim:
             "try: launch.claim(Path(sys.argv[1]), config)\n"
             "except InputError: sys.exit(2)\n"
         )
-        claims = [
+        creations = [
             subprocess.Popen(
                 [sys.executable, "-c", program, str(tmp_path / "run"), str(number)],
                 stdin=subprocess.PIPE,
             )
             for number in range(4)
         ]
-        for claim in claims:
-            assert claim.stdin is not None
-            claim.stdin.close()  # all are off
-        statuses = [claim.wait(60) for claim in claims]
+        for create_run_folder in creations:
+            assert create_run_folder.stdin is not None
+            create_run_folder.stdin.close()  # all are off
+        statuses = [create_run_folder.wait(60) for create_run_folder in creations]
         assert sorted(statuses) == [0, 2, 2, 2]
         assert record.read_config(tmp_path / "run").winner == str(statuses.index(0)) * 5000
 
@@ -113,7 +114,7 @@ class TestClaim:
         (tmp_path / "file").write_text("mine")
         for folder in (tmp_path / "file" / "run", tmp_path / "file"):
             with pytest.raises(InputError, match=r"^hydra\.run\.dir: expected a folder"):
-                launch.claim(folder, settings())
+                launch.create_run_folder(folder, settings())
         assert contents(tmp_path) == {"file": b"mine"}
 
 
@@ -183,7 +184,8 @@ class TestRunPassingSignals:
         assert run(program) == 128 + signal.SIGTERM
 
     def test_ranks_of_the_callers_do_not_reach_a_training_process(self) -> None:
-        """Started inside a cluster's job, a run is still alone; the twin variable passes."""
+        """Started inside a cluster's job, a run is still alone; the negative control variable
+        passes."""
         found = launch.alone({"WORLD_SIZE": "2", "RANK": "1", "OMP_NUM_THREADS": "7"})
         assert found == {"OMP_NUM_THREADS": "7"}
 
@@ -344,7 +346,7 @@ class TestNameUniquely:
 
     @pytest.mark.parametrize("override", ["model=null", "data=5", "determinism={a: 1}"])
     def test_a_group_without_an_option_is_refused(self, override: str) -> None:
-        """Hydra fails on these without saying why; twin: what it can take passes."""
+        """Hydra fails on these without saying why; negative control: what it can take passes."""
         with pytest.raises(InputError, match=r"^\w+: expected an option of the group, got"):
             train.name_uniquely([override])
         train.name_uniquely(["model=cnn", "~data", "seed=null", "determinism=strict,fast"])
@@ -370,13 +372,14 @@ def test_ctrl_c_while_train_py_starts_leaves_no_traceback(tmp_path: Path) -> Non
     environment = {"PYTHONPATH": str(tmp_path)}
     done = command("train.py", environment=environment)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
-    twin = command("-c", "import hydra", environment=environment)
-    assert "Traceback" in twin.stderr
+    control = command("-c", "import hydra", environment=environment)
+    assert "Traceback" in control.stderr
 
 
 @pytest.mark.parametrize("ignored", [True, False])
 def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> None:
-    """As it is under nohup, and behind & in a script; twin: where it is not, it ends us."""
+    """As it is under nohup, and behind & in a script; negative control: where it is not, it ends
+    us."""
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nos._exit(7)\n"
     (tmp_path / "hydra.py").write_text(code)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None

@@ -175,7 +175,7 @@ def test_a_library_reads_back_what_the_record_holds(
     expected = as_kept(library, in_record(run))
     assert values == expected
     expected["train/loss"][3] = (4, expected["train/loss"][3][1] + 1e-6)
-    assert values != expected  # twin: one value that is another
+    assert values != expected  # negative control: one value that is another
     for key in ("seed", "data.batch_size", "optimizer.lr", "determinism.name"):
         asked = OmegaConf.select(record.read_config(run), key)
         assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
@@ -330,7 +330,7 @@ def here() -> Iterator[None]:
     nothing = ({"commit": None, "dirty": None, "lacks": {}}, b"")
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assemble, "prepare_backends", lambda _level: None)
+        patch.setattr(assemble, "prepare_backends", lambda _preset: None)
         patch.setattr(plots, "loss_curve", lambda _folder: None)
         patch.setattr(source, "snapshot", lambda _root: nothing)
         torch.set_num_threads(1)
@@ -347,14 +347,14 @@ def quiet(here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_logger_that_draws_changes_no_bit(quiet: Path, tmp_path: Path) -> None:
-    """Randomness is keyed before each step: what ran between two steps does not matter."""
+    """Randomness is seeded before each step: what ran between two steps does not matter."""
     run = begun(tmp_path / "run", DROPOUT, *of_ours(Drawing))
     assert work(run) == 0
     assert bits(run) == bits(quiet)
 
 
 @pytest.mark.usefixtures("here")
-def test_draws_change_bits_where_nothing_is_keyed(tmp_path: Path) -> None:
+def test_draws_change_bits_where_nothing_is_seeded(tmp_path: Path) -> None:
     """Twin: it is the keying that protects a run, not that the logger draws nothing."""
     found = []
     for number, ours in enumerate(((), (), of_ours(Drawing))):
@@ -467,7 +467,7 @@ def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not loggers.is_installed("left_behind")
     (tmp_path / "left_behind" / "__init__.py").touch()
     importlib.invalidate_caches()
-    assert loggers.is_installed("left_behind")  # twin
+    assert loggers.is_installed("left_behind")  # negative control
 
 
 @pytest.mark.parametrize("section", ["text", {"ours": None}, {"ours": {"folder": "x"}}])

@@ -94,7 +94,7 @@ def test_warnings_are_listed_once_each(
 def test_what_is_said_when_the_backward_pass_is_over_names_no_module(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PyTorch keeps what its own kernels warn of until then; the twin is above."""
+    """PyTorch keeps what its own kernels warn of until then; the negative control is above."""
     run: Any = torch.autograd._engine_run_backward
 
     def _engine_run_backward(*words: Any, **options: Any) -> Any:
@@ -143,16 +143,16 @@ def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
 def test_an_operation_that_is_refused_beside_the_steps_is_named_too() -> None:
     """In an evaluation, or in a transform; other errors stay what they are."""
     model = ForwardRefused()
-    learner = loop.Learner(
+    training = loop.TrainingState(
         model, torch.optim.SGD(model.parameters()), tasks.Classification(0.0), torch.device("cpu")
     )
     batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
     with deterministic(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
-        loop.explained(learner, lambda: loop.evaluate(learner, [batch], Shards()))
+        loop.explained(training, lambda: loop.evaluate(training, [batch], Shards()))
     with deterministic(), pytest.raises(InputError, match="put_"):
-        loop.explained(learner, lambda: torch.zeros(3).put_(torch.arange(3), torch.ones(3)))
+        loop.explained(training, lambda: torch.zeros(3).put_(torch.arange(3), torch.ones(3)))
     with pytest.raises(RuntimeError, match=r"size mismatch|shapes cannot"):
-        loop.explained(learner, lambda: torch.ones(2, 3) @ torch.ones(2, 3))
+        loop.explained(training, lambda: torch.ones(2, 3) @ torch.ones(2, 3))
 
 
 class Viewing(nn.Module):
@@ -178,15 +178,15 @@ def test_a_view_of_images_in_channels_last_is_explained() -> None:
     def take_step(channels_last: bool) -> None:
         device, model = torch.device("cpu"), Viewing()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        learner = loop.Learner(
+        training = loop.TrainingState(
             model, optimizer, tasks.Regression(), device, channels_last=channels_last
         )
         batch = Batch(torch.arange(2), torch.rand(2, 1, 28, 28), torch.rand(2, 1))
 
         def work() -> None:
-            loop.train_step(learner, [batch], 1, Shards(), False, None)
+            loop.train_step(training, [batch], 1, Shards(), False, None)
 
-        loop.explained(learner, work)
+        loop.explained(training, work)
 
     line = 1 + next(
         i for i, text in enumerate(open(__file__)) if text.strip().endswith("-1)  # flattens")

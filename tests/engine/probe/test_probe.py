@@ -20,8 +20,8 @@ from seedbed.probe.probe import Finding, Trial, largest_difference, probe, same_
 
 ROOT = Path(__file__).resolve().parents[3]
 FAST, STRICT = (
-    OmegaConf.load(ROOT / "configs" / "determinism" / f"{level}.yaml")
-    for level in ("fast", "strict")
+    OmegaConf.load(ROOT / "configs" / "determinism" / f"{preset}.yaml")
+    for preset in ("fast", "strict")
 )
 NAMED = """
     index_add index_copy index_put scatter_add scatter_reduce put gather bincount histc embedding
@@ -66,7 +66,7 @@ def test_no_two_entries_share_a_name() -> None:
 
 def test_every_operation_runs_on_this_cpu() -> None:
     """Under fast each runs, but for three kernels; under strict each repeats or raises."""
-    one_thread = [OmegaConf.merge(level, {"threads": 1}) for level in (FAST, STRICT)]
+    one_thread = [OmegaConf.merge(preset, {"threads": 1}) for preset in (FAST, STRICT)]
 
     findings = [probe(op, "cpu", *one_thread, repeats=1) for op in catalogue()]
 
@@ -100,7 +100,7 @@ def test_memory_that_nobody_wrote_does_not_come_back() -> None:
 
 
 def test_memory_that_was_written_comes_back() -> None:
-    """The twin: torch.zeros repeats under both."""
+    """The negative control: torch.zeros repeats under both."""
     finding = probed(lambda x: torch.zeros(1000), floats(1000))
 
     assert (finding.fast.differs_in, finding.strict.differs_in) == ("", "")
@@ -125,15 +125,15 @@ def test_a_backward_pass_that_changes_is_seen() -> None:
     assert finding.fast.differs_in == finding.strict.differs_in == "backward"
 
 
-def test_keyed_randomness_comes_back() -> None:
-    """Dropout repeats, because the generators are keyed before each run."""
+def test_seeded_randomness_comes_back() -> None:
+    """Dropout repeats, because the generators are seeded before each run."""
     finding = probed(lambda x: torch.dropout(x, 0.5, True), floats(100))
 
     assert (finding.fast.differs_in, finding.strict.differs_in) == ("", "")
 
 
-def test_randomness_that_is_not_keyed_does_not() -> None:
-    """The twin: a generator of its own, which nobody keys, is found out."""
+def test_randomness_that_is_not_seeded_does_not() -> None:
+    """The negative control: a generator of its own, which nobody keys, is found out."""
     own = torch.Generator().manual_seed(0)
 
     finding = probed(lambda x: x + torch.rand(100, generator=own), floats(100))
@@ -159,7 +159,7 @@ def test_a_refusal_is_reported_with_its_phase() -> None:
 
     assert (finding.strict.raised_in, finding.strict.raised) == ("backward", "no such order")
     assert finding.fast.raised == finding.unavailable == ""
-    assert finding.price is None
+    assert finding.slowdown is None
 
 
 def test_what_a_device_cannot_do_is_not_available() -> None:
@@ -174,7 +174,7 @@ def test_what_a_device_cannot_do_is_not_available() -> None:
 
 
 def test_probing_leaves_the_flags_as_they_were() -> None:
-    """Neither level outlives the probe."""
+    """Neither preset outlives the probe."""
     before = determinism.in_force()
 
     probed(lambda x: x, floats(10))
@@ -201,7 +201,8 @@ def test_every_bit_counts(a: Tensor, b: Tensor, difference: float) -> None:
 
 
 def test_equal_bits_are_equal() -> None:
-    """The twin: NaNs, complex numbers, no dimensions, no elements and any memory order."""
+    """The negative control: NaNs, complex numbers, no dimensions, no elements and any memory
+    order."""
     for t in (bits(0x7FC00001), torch.tensor(1j), torch.tensor(True), torch.zeros(0, 3)):
         assert same_bits(t, t.clone())
         assert largest_difference(t, t.clone()) == 0.0
@@ -213,7 +214,7 @@ def test_the_price_is_the_median_of_the_ratios_after_the_warm_up() -> None:
     """The first run, which warms up, does not count, and one hiccup does not either."""
     fast, strict = Trial(seconds=[9.0, 1.0, 2.0, 1.0]), Trial(seconds=[1.0, 1.0, 4.0, 100.0])
 
-    assert Finding("x", "cpu", fast, strict).price == (2.0, 1.0, 100.0)
+    assert Finding("x", "cpu", fast, strict).slowdown == (2.0, 1.0, 100.0)
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SHARED = np.random.default_rng(0)
 
 
-class Honest(torch.utils.data.Dataset):
-    """Sixteen images of 4 x 4 with noise from keyed generators."""
+class Clean(torch.utils.data.Dataset):
+    """Sixteen images of 4 x 4 with noise from seeded generators."""
 
     def __len__(self) -> int:
         return 16
@@ -42,7 +42,7 @@ class Honest(torch.utils.data.Dataset):
         return random.random() + np.random.random()
 
 
-class OwnGenerator(Honest):
+class OwnGenerator(Clean):
     def __init__(self) -> None:
         self.transform = [np.random.RandomState(0)]
 
@@ -50,12 +50,12 @@ class OwnGenerator(Honest):
         return float(self.transform[0].random_sample())
 
 
-class Unseeded(Honest):
+class Unseeded(Clean):
     def noise(self) -> float:
         return float(np.random.default_rng().random())
 
 
-class SeededByIndex(Honest):
+class SeededByIndex(Clean):
     """A generator of its own for each sample, which has the same numbers every time."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -65,7 +65,7 @@ class SeededByIndex(Honest):
         return torch.rand(1, 4, 4) + own.random_sample(), index % 3
 
 
-class Unfixed(Honest):
+class Unfixed(Clean):
     """A generator that somebody forgot to seed."""
 
     seed = None
@@ -74,12 +74,12 @@ class Unfixed(Honest):
         return float(np.random.RandomState(self.seed).random_sample())
 
 
-class SharedGenerator(Honest):
+class SharedGenerator(Clean):
     def noise(self) -> float:
         return float(SHARED.random())
 
 
-class DrawsInFetch(Honest):
+class DrawsInFetch(Clean):
     def __init__(self) -> None:
         self.scale = np.random.random()  # and when it is built
 
@@ -176,9 +176,9 @@ def _flags() -> Iterator[None]:
 
 
 def settings(
-    model: type = Net, data: type = Honest, level: str = "strict", seeding: bool = True
+    model: type = Net, data: type = Clean, preset: str = "strict", seeding: bool = True
 ) -> dict[str, Any]:
-    spec = OmegaConf.to_container(OmegaConf.load(ROOT / f"configs/determinism/{level}.yaml"))
+    spec = OmegaConf.to_container(OmegaConf.load(ROOT / f"configs/determinism/{preset}.yaml"))
     # This process has started already, with an environment and threads of its own.
     spec |= {"env": {}, "interop_threads": None, "threads": 1, "seeding": seeding}
     here = {"_target_": f"{__name__}.{data.__name__}"}
@@ -203,16 +203,16 @@ def found(remarks: list[Remark]) -> list[tuple[str, str, str]]:
     return [(remark.where, remark.phase, remark.what) for remark in remarks]
 
 
-@pytest.mark.parametrize("level", ["strict", "seeded", "fast"])
-def test_an_honest_configuration_gets_no_remark(level: str) -> None:
+@pytest.mark.parametrize("preset", ["strict", "seeded", "fast"])
+def test_an_clean_configuration_gets_no_remark(preset: str) -> None:
     """Keyed draws from four generators, in data and model, are no reason for a remark."""
-    assert examine(settings(level=level)) == []
+    assert examine(settings(preset=preset)) == []
 
 
-@pytest.mark.parametrize("level", ["strict", "fast"])
-def test_a_refused_operation_is_named_with_its_module_and_line(level: str) -> None:
-    """What strict would refuse is found at every level, with what to use instead."""
-    (remark,) = examine(settings(Refused, level=level))
+@pytest.mark.parametrize("preset", ["strict", "fast"])
+def test_a_refused_operation_is_named_with_its_module_and_line(preset: str) -> None:
+    """What strict would refuse is found at every preset, with what to use instead."""
+    (remark,) = examine(settings(Refused, preset=preset))
 
     assert found([remark]) == [("body.3", "forward", "aten.max_unpool2d.default")]
     assert "raises under strict: max_unpooling2d_forward_out" in remark.says
@@ -266,7 +266,7 @@ def test_weights_that_start_otherwise_are_found() -> None:
     ],
 )
 def test_randomness_outside_the_streams_is_found_in_data(data: type, drawn: str) -> None:
-    """A generator that moved without being keyed is named by where it is held."""
+    """A generator that moved without being seeded is named by where it is held."""
     remarks = examine(settings(data=data))
 
     assert any(r.where == "data.train" and r.what.startswith(drawn) for r in remarks)
@@ -296,7 +296,7 @@ def test_only_entropy_that_is_used_is_noted(draw: Callable[[], object], noted: i
     assert len(lines) == noted
 
 
-def test_draws_of_whole_batches_and_when_data_is_built_are_keyed() -> None:
+def test_draws_of_whole_batches_and_when_data_is_built_are_seeded() -> None:
     """They come from a stream; without seeding they do not, and are found."""
     assert examine(settings(data=DrawsInFetch)) == []
     remarks = examine(settings(data=DrawsInFetch, seeding=False))
@@ -349,7 +349,7 @@ def test_the_first_to_part_is_blamed(
 
 
 def test_the_global_generators_are_nobodys_own() -> None:
-    """The search finds generators that objects hold, and leaves out those that are keyed."""
+    """The search finds generators that objects hold, and leaves out those that are seeded."""
 
     class Holder:
         own = None
@@ -386,7 +386,7 @@ def test_a_generator_without_a_state_is_left_to_the_watch_on_entropy() -> None:
         lookout = Lookout(torch.device("cpu"), entropy)
         lookout.watch({"data": [system]})
         system.random()
-        drawn = lookout.drawn(keyed=True)
+        drawn = lookout.drawn(seeded=True)
 
     assert [name.startswith("the operating system's entropy") for name in drawn] == [True]
 
@@ -406,7 +406,7 @@ def test_sparse_gradients_are_traced_like_others(sparse: bool) -> None:
 
 
 def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
-    """Parts of it are never written; twin: other sequences are seen."""
+    """Parts of it are never written; negative control: other sequences are seen."""
 
     def trace(dirt: float, value: float) -> list[Event]:
         torch.manual_seed(0)
@@ -481,7 +481,7 @@ def test_any_kind_of_tensor_and_state_can_be_examined(model: type) -> None:
     assert examine(settings(model)) == []
 
 
-class RefusedInLoading(Honest):
+class RefusedInLoading(Clean):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         shuffled = torch.zeros(16).put_(torch.arange(16), torch.rand(16))
         return shuffled.view(1, 4, 4), index % 3
@@ -517,7 +517,7 @@ def test_the_command_examines_the_configuration_that_train_would_make() -> None:
     done = script("model=cnn", "data.batch_size=8")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "all operations came back, all randomness was keyed" in done.stdout
+    assert "all operations came back, all randomness was seeded" in done.stdout
 
 
 def test_the_command_says_no() -> None:

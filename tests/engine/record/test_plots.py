@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from seedbed import compare, record
 from seedbed.errors import InputError
 from seedbed.record import plots
-from tests.made_up_runs import ladder, metrics, write_csv, write_run
+from tests.made_up_runs import fingerprint_rows, metrics, write_csv, write_run
 
 
 @pytest.fixture(autouse=True)
@@ -198,9 +198,9 @@ def test_a_difference_of_zero_is_drawn_apart_from_the_smallest_one(tmp_path: Pat
         {"rows": [{**row, "loss": "nan"} for row in metrics(40)]},
         {"rows": [{**row, "loss": "inf"} for row in metrics(40)]},
         {"rows": metrics(1)[:1]},
-        {"fingerprints": [{**row, "batch": "0" * 16} for row in ladder(40)]},
+        {"fingerprints": [{**row, "batch": "0" * 16} for row in fingerprint_rows(40)]},
     ],
-    ids=["same", "shorter", "no losses", "sparse", "nan", "inf", "one row", "ladder"],
+    ids=["same", "shorter", "no losses", "sparse", "nan", "inf", "one row", "all_steps"],
 )
 def test_every_pair_of_runs_gets_a_comparison(tmp_path: Path, other: dict[str, Any]) -> None:
     """Whatever the two records lack, there is a picture, without a warning."""

@@ -98,7 +98,7 @@ LOCKED = "from pathlib import Path; from seedbed import record\nwith record.lock
 
 
 def works_on(folder: Path) -> bool:
-    """Say whether another process could work on a run now."""
+    """Return whether another process could work on a run now."""
     code = LOCKED + "pass"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
@@ -108,7 +108,8 @@ def works_on(folder: Path) -> bool:
 
 
 def test_one_process_works_on_a_run(tmp_path: Path) -> None:
-    """The lock goes with the process, however it ends; twin: without it another gets in."""
+    """The lock goes with the process, however it ends; negative control: without it another gets
+    in."""
     code = LOCKED + "print('locked', flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -220,7 +221,7 @@ def run_folder(folder: Path, summary: object = None) -> Path:
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    """No folder, a folder without a record; twin: a run is not refused."""
+    """No folder, a folder without a record; negative control: a run is not refused."""
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(InputError, match="expected a run folder"):
             record.require_run(folder)
@@ -277,7 +278,8 @@ def test_flattened_leaves_are_where_their_paths_say(tree: dict[str, object]) -> 
 
 
 def test_a_json_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
-    """A made-up record gets a line, not a traceback; twin: one that is nested a little is read."""
+    """A made-up record gets a line, not a traceback; negative control: one that is nested a little
+    is read."""
     path = tmp_path / "environment.json"
     path.write_text('{"a": ' + "[" * 100_000)
     with pytest.raises(InputError, match="expected JSON, got"):

@@ -208,7 +208,7 @@ def test_a_required_filter_that_is_not_installed_hides_nothing(root: Path, tmp_p
 
 @pytest.mark.parametrize("commits", [0, 1])
 def test_code_of_a_nested_repository_is_recorded(commits: int, root: Path, tmp_path: Path) -> None:
-    """Committed there or not; twin: what it ignores is not."""
+    """Committed there or not; negative control: what it ignores is not."""
     nested = root / "src" / "nested"
     nested.mkdir()
     git(nested, "init", "-q")
@@ -267,7 +267,7 @@ RUN_FILES = {"config.yaml": "seed: 0\n", "metrics.csv": "", "checkpoints/last.pt
 @pytest.mark.parametrize("mark", [".lock", "summary.json"])
 @pytest.mark.parametrize("place", ["out", "src/mine/out", "results/a/b"])
 def test_run_folders_are_never_code(mark: str, place: str, root: Path) -> None:
-    """Wherever they are; twin: a folder with a config.yaml of its own is code."""
+    """Wherever they are; negative control: a folder with a config.yaml of its own is code."""
     edit(root)
     before = source.snapshot(root)
     for name, text in (RUN_FILES | {mark: "{}"}).items():
@@ -409,7 +409,7 @@ def test_a_checkout_of_another_owner_is_recorded(root: Path, tmp_path: Path) -> 
         for path in (folder, *(os.path.join(folder, name) for name in names)):
             os.chown(path, 12345, 12345, follow_symlinks=False)
     failed = subprocess.run(["git", "-C", str(root), "status"], capture_output=True, check=False)
-    assert failed.returncode, "twin: git refuses"
+    assert failed.returncode, "negative control: git refuses"
     assert source.snapshot(root) == expected
 
 

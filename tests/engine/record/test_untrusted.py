@@ -66,14 +66,14 @@ def server() -> Iterator[tuple[str, list[str]]]:
 # Reading: limits, and nothing that is resolved.
 
 
-def bomb(levels: int) -> str:
+def bomb(presets: int) -> str:
     lines = ["a0: &a0 [x, x, x]"]
-    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, levels)]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, presets)]
     return "\n".join(lines)
 
 
 def test_aliases_are_refused_before_they_multiply(tmp_path: Path) -> None:
-    """Each level holds three times as much; control: a few levels do, where they are read."""
+    """Each preset holds three times as much; control: a few presets do, where they are read."""
     path = tmp_path / "config.yaml"
     assert str(yaml.safe_load(bomb(6))["a5"]).count("x") == 3**6
     path.write_text(bomb(200))
@@ -181,11 +181,11 @@ def test_links_that_go_round_are_not_followed(tmp_path: Path) -> None:
     """Two of them make 2**40 paths; control: a run that is linked to is read."""
     write_run(tmp_path / "elsewhere")
     sweep = tmp_path / "sweep"
-    (report / "sub").mkdir(parents=True)
+    (sweep / "sub").mkdir(parents=True)
     for name in ("a", "b"):
-        (report / "sub" / name).symlink_to(report)
-    (report / "0").symlink_to(tmp_path / "elsewhere")
-    assert [run.name for run in groups.read(report).runs] == ["0"]
+        (sweep / "sub" / name).symlink_to(sweep)
+    (sweep / "0").symlink_to(tmp_path / "elsewhere")
+    assert [run.name for run in groups.read(sweep).runs] == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_links_out_of_a_run_are_not_written_through(name: str, run: Path, tmp_pa
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(target)
     with pytest.raises(InputError, match=f"{name}: expected a file or folder of its own"):
-        resume.go_on(run, (), allow_changed=True)
+        resume.resume_run(run, (), allow_changed=True)
     assert target.read_text() == "mine\n"
     record.Table(run / name, ("a",)).close()
     assert target.read_text() == "a\n"

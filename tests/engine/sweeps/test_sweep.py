@@ -237,10 +237,10 @@ def test_same_seeds_with_the_same_bits_are_no_finding(folder: Path) -> None:
     assert command(folder).returncode == 0
 
 
-def test_levels_that_promise_no_bits_break_no_promise(tmp_path: Path) -> None:
+def test_presets_that_promise_no_bits_break_no_promise(tmp_path: Path) -> None:
     """Under `fast` replicates are a measurement: their spread has a row of its own."""
     for job, accuracy in enumerate((0.98, 0.985, 0.99)):
-        write_run(tmp_path / str(job), 0, level="fast", accuracy=accuracy, weights=f"{job:016x}")
+        write_run(tmp_path / str(job), 0, preset="fast", accuracy=accuracy, weights=f"{job:016x}")
     text = described(tmp_path)
     assert "NOISE FLOOR" not in text
     assert "| same seeds | 3    | 0.500 |" in text
@@ -393,7 +393,7 @@ def test_sweeps_over_the_same_keys_are_compared_key_by_key(tmp_path: Path) -> No
         for job in range(6):
             accuracy, model = 0.97 + 0.001 * (job % 3) + gain, ("cnn", "lstm")[job // 3]
             write_run(tmp_path / name / str(job), job % 3, accuracy=accuracy, model=model,
-                      level="fast" if gain else "strict")  # fmt: skip
+                      preset="fast" if gain else "strict")  # fmt: skip
     compared = comparison.compare(*map(sweep_groups.read, (tmp_path / "a", tmp_path / "b")))
     assert "## model=cnn" in compared
     assert "## model=lstm" in compared
@@ -556,7 +556,8 @@ def test_a_mean_of_zero_is_reported_without_seeds_to_detect_a_share_of_it(tmp_pa
 
 
 def test_how_the_work_is_done_makes_no_other_configuration(folder: Path) -> None:
-    """A run that went on with more loader workers stays among its like; twin: the batch size."""
+    """A run that went on with more loader workers stays among its like; negative control: the
+    batch size."""
     run = folder / "3_seed=3" / "config.yaml"
     text = run.read_text()
     run.write_text(text.replace("data:\n", "data:\n  num_workers: 4\n"))
@@ -607,7 +608,8 @@ def test_the_seeds_that_the_documentation_names_are_those_of_the_formula() -> No
 
 
 def test_runs_that_share_seeds_claim_no_difference(tmp_path: Path) -> None:
-    """Ten runs about one seed are not ten; twin: those in which all streams vary together are."""
+    """Ten runs about one seed are not ten; negative control: those in which all streams vary
+    together are."""
     for name, mean in (("a", 0.97), ("b", 0.98)):
         for job in range(1, 4):
             for stream in ("init", "order"):

@@ -87,7 +87,7 @@ def test_a_run_that_fails_again_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_alive_is_waited_for_by_whoever_asks(copy: Path) -> None:
-    """Exit status 2 while a process holds the run; twin: then it goes on."""
+    """Exit status 2 while a process holds the run; negative control: then it goes on."""
     with record.lock(next(copy.glob("0_*"))):
         assert "got one that is still alive; wait for it" in refusal(resumed(copy))
     assert resumed(copy).returncode == 0
@@ -106,7 +106,7 @@ def test_changed_code_is_refused(copy: Path) -> None:
     edit(copy / resume_sweep.PLAN, versions=plan["versions"] | {"torch": "1.0"})
     line = refusal(resumed(copy))
     assert line.startswith("versions.torch: expected what the sweep was started with, 1.0, got ")
-    assert line.endswith("go on all the same with --allow-changed")
+    assert line.endswith("resume all the same with --allow-changed")
     done = resumed(copy, "--allow-changed")
     assert done.returncode == 0, done.stderr
     assert "changed since the sweep was started: versions.torch 1.0 -> " in done.stdout
@@ -125,7 +125,7 @@ def test_words_of_a_folder_that_can_name_code_are_not_obeyed(word: str, copy: Pa
     plan = json.loads((copy / resume_sweep.PLAN).read_text())
     plan["overrides"]["hydra"].append(word)
     edit(copy / resume_sweep.PLAN, overrides=plan["overrides"])
-    assert refusal(resumed(copy)).endswith(f"go on with these words as well: {word}")
+    assert refusal(resumed(copy)).endswith(f"resume with these words as well: {word}")
 
 
 def test_settings_of_runs_are_refused(copy: Path) -> None:
@@ -182,9 +182,10 @@ def begun(tmp_path: Path) -> Path:
 
 
 def test_a_second_sweep_does_not_take_the_folder_of_the_first(begun: Path) -> None:
-    """Its plan would be replaced, and its runs mixed with others; twin: a folder without runs."""
+    """Its plan would be replaced, and its runs mixed with others; negative control: a folder
+    without runs."""
     before = (begun / resume_sweep.PLAN).read_text()
-    with pytest.raises(InputError, match="which holds one; choose another, or go on with it by"):
+    with pytest.raises(InputError, match="which holds one; choose another, or resume it by"):
         begin(begun, told())
     assert (begun / resume_sweep.PLAN).read_text() == before
     shutil.rmtree(begun / "0_seed=0")
@@ -211,7 +212,7 @@ def test_a_search_with_a_storage_adds_to_its_folder(begun: Path) -> None:
     ],
 )
 def test_words_for_runs_that_can_bring_code_have_to_be_said_again(word: str) -> None:
-    """A stranger's folder is data; twin: whoever says the same word, says it."""
+    """A stranger's folder is data; negative control: whoever says the same word, says it."""
     recorded = {"task": ["seed=0,1", word], "hydra": []}
     with pytest.raises(InputError, match="because it can name code") as refused:
         resume_sweep._words(recorded, [])
@@ -235,7 +236,7 @@ def test_trust_is_not_taken_for_a_sweep(begun: Path) -> None:
 
 
 def test_a_sweep_of_another_configuration_file_goes_on_with_it(tmp_path: Path) -> None:
-    """--config-name is part of its command; twin: the default needs no word."""
+    """--config-name is part of its command; negative control: the default needs no word."""
     for name, words in (("own", ["--config-name=own"]), ("config", [])):
         begin(tmp_path / name, told(name=name))
         plan = record.read_json(tmp_path / name / resume_sweep.PLAN)

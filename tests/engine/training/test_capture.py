@@ -226,7 +226,7 @@ def test_state_that_lies_like_its_parameter_does_so_on_another_device() -> None:
         own = name == "own order" or saved.dim() == 0
         assert fresh.state[here][name].stride() == (saved if own else here).stride()
     fresh.load_state_dict(optimizer.state_dict())
-    assert fresh.state[here]["exp_avg"].stride() != here.stride(), "twin: PyTorch alone"
+    assert fresh.state[here]["exp_avg"].stride() != here.stride(), "negative control: PyTorch alone"
 
 
 def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> None:
@@ -304,7 +304,8 @@ def test_buffers_of_any_history_are_restored(persistent: bool, tmp_path: Path) -
 
 @pytest.mark.parametrize("place", ["optimizer", "extra state"])
 def test_what_no_file_brings_back_is_named(place: str) -> None:
-    """By the entry and its type, before anything is written; twin: as a float it is let be."""
+    """By the entry and its type, before anything is written; negative control: as a float it is
+    let be."""
     for value, refused in ((np.sqrt(np.float64(2)), True), (float(np.sqrt(2.0)), False)):
         model = Remembers(True, value if place == "extra state" else 1.0)
         optimizer = torch.optim.AdamW(model.parameters())
@@ -372,7 +373,7 @@ def test_every_optimizer_of_pytorch_is_let_be_or_refused_when_it_is_built() -> N
             with pytest.raises(InputError, match=rf"^optimizer: expected .*, got {name}; try "):
                 assemble.require_usable(optimizer, model)
             with pytest.raises((TypeError, RuntimeError)):
-                train(model, optimizer, 0, 1)  # twin: it could not
+                train(model, optimizer, 0, 1)  # negative control: it could not
         else:
             assemble.require_usable(optimizer, model)
             train(model, optimizer, 0, 1)

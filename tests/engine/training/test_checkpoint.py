@@ -226,10 +226,11 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
 def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
     discards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill at any point of discarding it and of saving the next leaves a good one; twin: if it
+    """A kill at any point of discarding it and of saving the next leaves a good one; negative
+    control: if it
     is not discarded, one kill does not."""
 
-    def go_on(folder: Path) -> None:
+    def resume_run(folder: Path) -> None:
         if checkpoint.load_newest(folder)[1] and discards:
             checkpoint.discard_damaged(folder)
         save(3, folder)
@@ -241,7 +242,7 @@ def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
         save(1, folder)
         save(2, folder)
         damage(folder / "last.pt")
-        call = killed(monkeypatch, point, go_on, folder)
+        call = killed(monkeypatch, point, resume_run, folder)
         try:
             assert step_of(checkpoint.load_newest(folder)[0]) in (1, 3)
         except InputError:

@@ -58,12 +58,12 @@ def is_imported(stderr: str) -> bool:
     return "torch._dynamo" in names
 
 
-@pytest.mark.parametrize("level", ["strict", "fast"])
+@pytest.mark.parametrize("preset", ["strict", "fast"])
 def test_a_run_that_compiles_nothing_does_not_import_the_compiler(
-    level: str, tmp_path: Path
+    preset: str, tmp_path: Path
 ) -> None:
     """From the model to the checkpoint and the picture, no part of PyTorch asks for it."""
-    words = (*QUICK, f"determinism={level}", f"hydra.run.dir={tmp_path / 'run'}")
+    words = (*QUICK, f"determinism={preset}", f"hydra.run.dir={tmp_path / 'run'}")
     done = command("train.py", *words, environment=IMPORTS)
     assert done.returncode == 0, done.stderr[-2000:]
     assert not is_imported(done.stderr)
@@ -92,14 +92,14 @@ def test_what_is_compiled_later_is_compiled_as_ever(when: str, tmp_path: Path) -
 
     later, at_once = found("deferred"), found("at once")
     assert later == at_once | {"imported for optimizers": False}
-    assert at_once["imported for optimizers"], "twin"
+    assert at_once["imported for optimizers"], "negative control"
     assert at_once["graphs"] == (3 if when == "needed meanwhile" else 2), "it parts the graphs"
     assert at_once["one module"]
     assert at_once["zero_grad is disabled"]
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_the_compiler_is_imported_as_the_level_says(asked: bool) -> None:
+def test_the_compiler_is_imported_as_the_preset_says(asked: bool) -> None:
     """A flag for a module that is not imported yet holds when it is."""
     program = (
         "import sys; from seedbed import determinism\n"

@@ -22,24 +22,24 @@ from torch import Tensor, nn
 from seedbed import fingerprint, rng, tasks
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError, Interrupted
-from seedbed.record import RUNGS
+from seedbed.record import STAGES
 from seedbed.tasks import Classification, Regression
 from seedbed.training import loop, schedules
-from seedbed.training.loop import Evaluation, Learner, Plan, Progress
+from seedbed.training.loop import Evaluation, Plan, Progress, TrainingState
 from seedbed.training.shards import Shards
-from seedbed.worker.run_logger import Journal, Silence
+from seedbed.worker.run_logger import NullLogger, RunLogger
 
 STEPS, SAMPLES, BATCH_SIZE = 9, 24, 8  # three epochs
 
 
-def learner(**chosen: Any) -> Learner:
+def training(**chosen: Any) -> TrainingState:
     """Return a small model with dropout and batch normalisation, always with the same weights."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return Learner(model, optimizer, Classification(), torch.device("cpu"), **chosen)
+    return TrainingState(model, optimizer, Classification(), torch.device("cpu"), **chosen)
 
 
 def batch(first: int) -> Batch:
@@ -63,19 +63,19 @@ def bits(model: nn.Module) -> list[bytes]:
 
 
 def take_step(
-    trained: Learner, step: int = 1, with_metric: bool = True, with_rungs: bool = True
+    trained: TrainingState, step: int = 1, with_metric: bool = True, with_stages: bool = True
 ) -> tuple[Any, ...]:
-    tally = fingerprint.Tally(trained.device) if with_rungs else None
-    return loop.train_step(trained, [batch(0)], step, Shards(), with_metric, tally)
+    hasher = fingerprint.Hasher(trained.device) if with_stages else None
+    return loop.train_step(trained, [batch(0)], step, Shards(), with_metric, hasher)
 
 
 class TestTrainStep:
     def test_a_step_is_the_textbook_step(self) -> None:
         """Loss, backward pass, clipping and update, to the bit; another clipping differs."""
-        ours, theirs = learner(gradient_clip_norm=0.05, dropout_seed=3), learner()
+        ours, theirs = training(gradient_clip_norm=0.05, dropout_seed=3), training()
         loss, metric, _ = take_step(ours)
 
-        rng.key_globals(rng.key(3, "dropout", 1, 0))
+        rng.seed_globals(rng.key(3, "dropout", 1, 0))
         _, inputs, targets = batch(0)
         outputs = theirs.model(inputs)
         expected = F.cross_entropy(outputs, targets)
@@ -86,88 +86,90 @@ class TestTrainStep:
         assert torch.equal(loss, expected)
         assert float(metric) == float((outputs.argmax(1) == targets).float().mean())
         assert bits(ours.model) == bits(theirs.model)
-        twin = learner(gradient_clip_norm=None, dropout_seed=3)
-        take_step(twin)
+        control = training(gradient_clip_norm=None, dropout_seed=3)
+        take_step(control)
         gradients = [p.grad for p in ours.model.parameters()]
         assert nn.utils.get_total_norm(gradients) <= 0.0501
-        assert nn.utils.get_total_norm([p.grad for p in twin.model.parameters()]) > 0.0501
+        assert nn.utils.get_total_norm([p.grad for p in control.model.parameters()]) > 0.0501
 
     def test_dropout_belongs_to_the_step(self) -> None:
         """What was drawn before changes nothing; another step or seed drops other values."""
 
         def loss(step: int, **chosen: Any) -> float:
             torch.rand(random.randrange(1, 99))
-            return float(take_step(learner(**chosen), step)[0])
+            return float(take_step(training(**chosen), step)[0])
 
         assert loss(1) == loss(1)
         assert loss(1) != loss(2)
         assert loss(1) != loss(1, dropout_seed=1)
 
-    def test_unkeyed_dropout_depends_on_history(self) -> None:
+    def test_unseeded_dropout_depends_on_history(self) -> None:
         """Twin: without a dropout seed the global generators go on from where they are."""
-        first, second = learner(dropout_seed=None), learner(dropout_seed=None)
+        first, second = training(dropout_seed=None), training(dropout_seed=None)
         torch.manual_seed(1)
         a = take_step(first)[0]
         b = take_step(second)[0]
         assert float(a) != float(b)
 
     @pytest.mark.parametrize("with_metric", [True, False])
-    @pytest.mark.parametrize("with_rungs", [True, False])
-    def test_watching_a_step_changes_no_bit(self, with_metric: bool, with_rungs: bool) -> None:
+    @pytest.mark.parametrize("with_stages", [True, False])
+    def test_watching_a_step_changes_no_bit(self, with_metric: bool, with_stages: bool) -> None:
         """Metric and fingerprints are for the record alone."""
-        watched, other = learner(), learner()
-        _, metric, rungs = take_step(watched, with_metric=with_metric, with_rungs=with_rungs)
+        watched, other = training(), training()
+        _, metric, stages = take_step(watched, with_metric=with_metric, with_stages=with_stages)
         take_step(other)
         assert bits(watched.model) == bits(other.model)
-        assert (metric is not None, rungs is not None) == (with_metric, with_rungs)
+        assert (metric is not None, stages is not None) == (with_metric, with_stages)
 
-    def test_each_rung_sees_what_it_is_named_for(self) -> None:
-        """Other ids, contents or weights change their rung, and no rung before it."""
+    def test_each_stage_sees_what_it_is_named_for(self) -> None:
+        """Other ids, contents or weights change their stage, and no stage before it."""
 
-        def rungs(changed: Batch, trained: Learner) -> dict[str, int]:
-            tally = fingerprint.Tally(trained.device)
-            step = loop.train_step(trained, [changed], 1, Shards(), False, tally)[2]
+        def stages(changed: Batch, trained: TrainingState) -> dict[str, int]:
+            hasher = fingerprint.Hasher(trained.device)
+            step = loop.train_step(trained, [changed], 1, Shards(), False, hasher)[2]
             assert step is not None
-            return dict(zip(RUNGS, step.tolist(), strict=True))
+            return dict(zip(STAGES, step.tolist(), strict=True))
 
-        same, again = rungs(batch(0), learner()), rungs(batch(0), learner())
+        same, again = stages(batch(0), training()), stages(batch(0), training())
         assert same == again
         ids, inputs, targets = batch(0)
-        other_ids = rungs(Batch(ids + 1, inputs, targets), learner())
+        other_ids = stages(Batch(ids + 1, inputs, targets), training())
         assert {name for name in same if same[name] != other_ids[name]} == {"sample_ids"}
-        other_batch = rungs(Batch(ids, inputs * 2, targets), learner())
+        other_batch = stages(Batch(ids, inputs * 2, targets), training())
         assert other_batch["sample_ids"] == same["sample_ids"]
         assert other_batch["batch"] != same["batch"]
-        slower = learner()
+        slower = training()
         loop.set_learning_rate(slower.optimizer, 0.5)
-        differs = {name for name, value in rungs(batch(0), slower).items() if value != same[name]}
+        differs = {name for name, value in stages(batch(0), slower).items() if value != same[name]}
         assert differs == {"weights"}
 
     def test_frozen_and_unused_weights_stay(self) -> None:
         """A parameter without a gradient is left out, not an error."""
-        frozen = learner()
+        frozen = training()
         frozen.model[0].requires_grad_(False)
         before = frozen.model[0].weight.clone()
         take_step(frozen)
         assert torch.equal(frozen.model[0].weight, before)
-        assert not torch.equal(learner().model[4].weight, frozen.model[4].weight)
+        assert not torch.equal(training().model[4].weight, frozen.model[4].weight)
 
     def test_gradients_are_those_before_clipping(self) -> None:
-        """Clipping changes them in place, and the weights; twin: without it, nothing is other."""
+        """Clipping changes them in place, and the weights; negative control: without it, nothing
+        is other."""
 
-        def rungs(clip_norm: float | None) -> list[int]:
-            trained = replace(learner(), gradient_clip_norm=clip_norm)
+        def stages(clip_norm: float | None) -> list[int]:
+            trained = replace(training(), gradient_clip_norm=clip_norm)
             found: list[int] = take_step(trained)[2].tolist()
             return found
 
-        plain, clipped = rungs(None), rungs(1e-3)
-        same = [name for name, a, b in zip(RUNGS, plain, clipped, strict=True) if a == b]
+        plain, clipped = stages(None), stages(1e-3)
+        same = [name for name, a, b in zip(STAGES, plain, clipped, strict=True) if a == b]
         assert "gradients" in same
         assert "weights" not in same
-        assert rungs(None) == plain
+        assert stages(None) == plain
 
     def test_a_batch_is_taken_before_a_model_changes_it(self) -> None:
-        """A model may write into its inputs; twin: a batch that was changed before is another."""
+        """A model may write into its inputs; negative control: a batch that was changed before is
+        another."""
 
         class Erasing(nn.Module):
             def __init__(self, model: nn.Module) -> None:
@@ -180,21 +182,21 @@ class TestTrainStep:
                 return outputs
 
         def contents(erased_before: bool) -> int:
-            trained = learner()
+            trained = training()
             changed = batch(0)
             inputs = changed.inputs.clone()
             if erased_before:
                 inputs.zero_()
             trained = replace(trained, model=Erasing(trained.model))
-            tally = fingerprint.Tally(trained.device)
+            hasher = fingerprint.Hasher(trained.device)
             taken = Batch(changed.ids, inputs, changed.targets)
-            rungs = loop.train_step(trained, [taken], 1, Shards(), False, tally)[2]
-            assert rungs is not None
+            stages = loop.train_step(trained, [taken], 1, Shards(), False, hasher)[2]
+            assert stages is not None
             assert inputs.eq(0).all()
-            return int(rungs[RUNGS.index("batch")])
+            return int(stages[STAGES.index("batch")])
 
-        step = take_step(learner())[2]
-        assert contents(False) == int(step[RUNGS.index("batch")])
+        step = take_step(training())[2]
+        assert contents(False) == int(step[STAGES.index("batch")])
         assert contents(True) != contents(False)
 
     def test_nested_inputs_reach_the_model_as_they_are(self) -> None:
@@ -210,44 +212,45 @@ class TestTrainStep:
 
         model = Model()
         nested = replace(
-            learner(), model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
+            training(), model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
         )
         ids, inputs, targets = batch(0)
         pairs = Batch(ids, {"pair": (inputs, inputs)}, targets)
-        tally = fingerprint.Tally(nested.device)
-        loss = loop.train_step(nested, [pairs], 1, Shards(), True, tally)[0]
+        hasher = fingerprint.Hasher(nested.device)
+        loss = loop.train_step(nested, [pairs], 1, Shards(), True, hasher)[0]
         assert math.isfinite(float(loss))
 
     def test_images_get_the_memory_order_that_was_asked_for(self) -> None:
         """channels_last is for inputs of four dimensions, and for no others."""
         images = Batch(torch.arange(2), torch.rand(2, 3, 4, 4), torch.arange(2))
         for wanted in (False, True):
-            moved = loop.to_device(images, learner(channels_last=wanted)).inputs
+            moved = loop.to_device(images, training(channels_last=wanted)).inputs
             assert moved.is_contiguous(memory_format=torch.channels_last) is wanted
-        assert loop.to_device(batch(0), learner(channels_last=True)).inputs.is_contiguous()
+        assert loop.to_device(batch(0), training(channels_last=True)).inputs.is_contiguous()
 
     def test_convolutions_keep_to_the_order_of_images_of_one_channel(self) -> None:
         """One channel is in both orders; the strides say which, and change no value."""
         images = Batch(torch.arange(2), torch.rand(2, 1, 6, 6), torch.arange(2))
         convolution = nn.Conv2d(1, 3, 3)
         for wanted in (False, True):
-            moved = loop.to_device(images, learner(channels_last=wanted)).inputs
+            moved = loop.to_device(images, training(channels_last=wanted)).inputs
             assert torch.equal(moved, images.inputs)
             found = convolution(moved)
             assert found.is_contiguous(memory_format=torch.channels_last) is wanted
 
     def test_memory_begins_where_pytorch_would_have_it(self) -> None:
-        """Kernels may sum in another order from another address; twin: NumPy's begins anywhere."""
+        """Kernels may sum in another order from another address; negative control: NumPy's begins
+        anywhere."""
         elsewhere = 0
         for offset in range(0, 16, 4):  # in numbers of 4 bytes
             odd = torch.from_numpy(np.arange(100, dtype=np.float32)[offset:][:64])
-            moved = loop.to_device(Batch(odd, odd, odd), learner()).inputs
+            moved = loop.to_device(Batch(odd, odd, odd), training()).inputs
             assert moved.data_ptr() % 64 == 0
             assert torch.equal(moved, odd)
             elsewhere += odd.data_ptr() % 64 != 0
         assert elsewhere > 0
         ours = torch.zeros(64)
-        kept = loop.to_device(Batch(ours, ours, ours), learner()).inputs
+        kept = loop.to_device(Batch(ours, ours, ours), training()).inputs
         assert kept.data_ptr() == ours.data_ptr()
 
 
@@ -265,38 +268,38 @@ class NoisyInEvaluation(nn.Module):
 class TestEvaluate:
     def test_an_evaluation_changes_nothing(self) -> None:
         """Weights, running statistics and the training mode stay as they are."""
-        evaluated = learner()
+        evaluated = training()
         before = bits(evaluated.model)
         loop.evaluate(evaluated, samples(), Shards())
         assert bits(evaluated.model) == before
         assert evaluated.model.training
         assert all(parameter.grad is None for parameter in evaluated.model.parameters())
         take_step(evaluated)
-        assert bits(evaluated.model) != before, "twin: training does change them"
+        assert bits(evaluated.model) != before, "negative control: training does change them"
 
     def test_an_evaluation_is_the_mean_over_all_samples(self) -> None:
         """A last batch that is smaller weighs as much as its samples."""
         uneven = [batch(0), Batch(*(part[:3] for part in batch(8)))]
-        model = learner().model.eval()
+        model = training().model.eval()
         outputs = torch.cat([model(part.inputs).detach() for part in uneven])
         targets = torch.cat([part.targets for part in uneven])
-        result = loop.evaluate(learner(), uneven, Shards())
+        result = loop.evaluate(training(), uneven, Shards())
         losses = F.cross_entropy(outputs, targets, reduction="none")
         assert result.loss == math.fsum(losses.tolist()) / 11
         assert result.metric == float((outputs.argmax(1) == targets).sum()) / 11
         assert torch.equal(result.outputs, outputs)
         assert torch.equal(result.targets, targets)
         by_batch = [float(part.mean()) for part in losses.split((BATCH_SIZE, 3))]
-        assert result.loss != pytest.approx(sum(by_batch) / 2, rel=1e-6), "twin"
+        assert result.loss != pytest.approx(sum(by_batch) / 2, rel=1e-6), "negative control"
 
     def test_what_a_model_draws_in_evaluation_belongs_to_the_samples(self) -> None:
-        """History changes nothing; unkeyed, it does; other seeds draw otherwise."""
+        """History changes nothing; unseeded, it does; other seeds draw otherwise."""
 
         def outputs(seed: int | None) -> list[float]:
             torch.rand(3), random.random(), np.random.rand()
             torch.manual_seed(0)
             model = NoisyInEvaluation()
-            noisy = replace(learner(dropout_seed=seed), model=model)
+            noisy = replace(training(dropout_seed=seed), model=model)
             torch.rand(random.randrange(1, 99))
             return loop.evaluate(noisy, samples(), Shards()).outputs.flatten().tolist()
 
@@ -306,7 +309,7 @@ class TestEvaluate:
 
     def test_a_stop_during_an_evaluation_leaves_the_model_ready_to_train(self) -> None:
         """The mode is put back on the way out."""
-        stopped = learner()
+        stopped = training()
         with pytest.raises(Interrupted):
             loop.evaluate(stopped, samples(), Shards(lambda: True))
         assert stopped.model.training
@@ -346,8 +349,9 @@ def held(model: Any) -> tuple[Any, ...]:
 
 class TestAModelComesBackFromEvaluation:
     def test_as_it_went_in(self) -> None:
-        """Modes, gradients, buffers, hooks, attributes, generators; twin: training changes them."""
-        trained = learner(strict=True)
+        """Modes, gradients, buffers, hooks, attributes, generators; negative control: training
+        changes them."""
+        trained = training(strict=True)
         trained = replace(trained, model=Meddling())
         before = held(trained.model)
         first = loop.evaluate(trained, samples(), Shards())
@@ -358,7 +362,7 @@ class TestAModelComesBackFromEvaluation:
 
     def test_as_it_went_in_when_it_is_interrupted(self) -> None:
         """The part that is frozen stays frozen."""
-        stopped = replace(learner(), model=Meddling())
+        stopped = replace(training(), model=Meddling())
         before = held(stopped.model)
         with pytest.raises(Interrupted):
             loop.evaluate(stopped, samples(), Shards(lambda: True))
@@ -366,10 +370,11 @@ class TestAModelComesBackFromEvaluation:
 
     @pytest.mark.parametrize("part", [1, 3])
     def test_frozen_parts_are_frozen_however_often_it_is_validated(self, part: int) -> None:
-        """Batch norm or dropout in evaluation mode; twin: not frozen, it ends otherwise."""
+        """Batch norm or dropout in evaluation mode; negative control: not frozen, it ends
+        otherwise."""
         found = []
         for every, frozen in ((1, True), (3, True), (1, False)):
-            trained = learner()
+            trained = training()
             trained.model[part].train(not frozen)
             fit(trained, plan(validate_every_epochs=every))
             found.append(bits(trained.model))
@@ -378,7 +383,8 @@ class TestAModelComesBackFromEvaluation:
 
     @pytest.mark.parametrize("merges", [True, False])
     def test_weights_that_an_evaluation_changes_are_refused(self, merges: bool) -> None:
-        """Adapters that are merged for an evaluation come out rounded; twin: without them."""
+        """Adapters that are merged for an evaluation come out rounded; negative control: without
+        them."""
 
         class Adapted(nn.Linear):
             def __init__(self) -> None:
@@ -390,7 +396,7 @@ class TestAModelComesBackFromEvaluation:
                     self.weight.data += self.adapter if not mode else -self.adapter
                 return super().train(mode)
 
-        adapted = replace(learner(strict=True), model=Adapted())
+        adapted = replace(training(strict=True), model=Adapted())
         if merges:
             with pytest.raises(InputError, match=r"^model: expected an evaluation that leaves"):
                 loop.evaluate(adapted, samples(), Shards())
@@ -407,7 +413,7 @@ class TestWhatModelAndTaskReturn:
             def forward(self, inputs: Tensor) -> Any:
                 return super().forward(inputs), inputs
 
-        trained = replace(learner(), model=Pair(4, 3))
+        trained = replace(training(), model=Pair(4, 3))
         with pytest.raises(InputError, match=r"^model: expected one tensor from Pair, got a tuple"):
             take_step(trained)
         with pytest.raises(InputError, match=r"^model: expected one tensor from Pair, got a tuple"):
@@ -418,7 +424,7 @@ class TestWhatModelAndTaskReturn:
         task = type("Scalar", (Classification,), {name: lambda *_: torch.tensor(1.0)})()
         expected = rf"number for each sample, \(B,\), from Scalar\.{name}, got shape \(\)"
         with pytest.raises(InputError, match=expected):
-            loop.evaluate(replace(learner(), task=task), samples(), Shards())
+            loop.evaluate(replace(training(), task=task), samples(), Shards())
 
     @pytest.mark.parametrize(
         ("loss", "got"), [
@@ -430,7 +436,7 @@ class TestWhatModelAndTaskReturn:
     def test_a_loss_without_a_gradient(self, loss: Any, got: str) -> None:
         task = type("Odd", (Classification,), {"loss": loss})()
         with pytest.raises(InputError, match=rf"^data\.task: .* Odd\.loss, got {got}; return the"):
-            take_step(replace(learner(), task=task))
+            take_step(replace(training(), task=task))
 
     def test_outputs_of_several_lengths(self) -> None:
         """For each token of batches that are as long as their longest sample."""
@@ -447,7 +453,7 @@ class TestWhatModelAndTaskReturn:
             def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
                 return super().metric(outputs[:, :, 0], targets)
 
-        tokens = replace(learner(), model=Tokens(4, 3), task=Task())
+        tokens = replace(training(), model=Tokens(4, 3), task=Task())
         with pytest.raises(InputError, match="outputs of one shape for every sample") as refused:
             loop.evaluate(tokens, samples(), Shards())
         assert "(8, 3, 2)" in str(refused.value)
@@ -479,7 +485,7 @@ def test_what_an_optimizer_draws_belongs_to_the_step() -> None:
         torch.manual_seed(0)
         model = Draws(4, 3)
         model.extra = extra
-        trained = replace(learner(), model=model, optimizer=Langevin(model.parameters(), lr=0.1))
+        trained = replace(training(), model=model, optimizer=Langevin(model.parameters(), lr=0.1))
         take_step(trained, step)
         found.append(bits(model))
     assert found[0] == found[1]
@@ -492,12 +498,12 @@ def test_a_loss_that_is_not_finite_is_met_with_advice_that_helps(
 ) -> None:
     """Clipping is advised where there is none; a checkpoint is named where there is one."""
     (tmp_path / "checkpoints").mkdir()
-    trained = learner(gradient_clip_norm=clip_norm)
-    written = Journal(tmp_path, trained, plan(), {})
+    trained = training(gradient_clip_norm=clip_norm)
+    written = RunLogger(tmp_path, trained, plan(), {})
     for saved in (False, True):
         if saved:
             written.save_checkpoint(Progress())
-        written.note_step(1, torch.tensor(math.nan), None, None)
+        written.log_step(1, torch.tensor(math.nan), None, None)
         with pytest.raises(InputError, match=r"^loss: expected a finite number") as refused:
             written.write(Progress())
         written._pending.clear()
@@ -506,8 +512,8 @@ def test_a_loss_that_is_not_finite_is_met_with_advice_that_helps(
     written.close()
 
 
-class Notes(Silence):
-    """A journal that notes what happened in which step."""
+class Notes(NullLogger):
+    """A run logger that notes what happened in which step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -517,14 +523,14 @@ class Notes(Silence):
         self.rates: list[float] = []
         self.states: list[Any] = []
 
-    def watch(self, trained: Learner) -> "Notes":
+    def watch(self, trained: TrainingState) -> "Notes":
         self._watched = trained
         return self
 
-    def note_step(self, step: int, *_: Any) -> None:
+    def log_step(self, step: int, *_: Any) -> None:
         self.rates.append(self._watched.optimizer.param_groups[0]["lr"])
 
-    def note_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         self.validated.append(progress.step)
         self.best += [progress.step] if is_best else []
 
@@ -547,7 +553,7 @@ def plan(**chosen: Any) -> Plan:
 
 
 def fit(
-    trained: Learner,
+    trained: TrainingState,
     how: Plan,
     progress: Progress | None = None,
     stop_before: int | None = None,
@@ -576,43 +582,43 @@ class TestFit:
     )
     def test_what_is_written_down_changes_no_bit(self, chosen: dict[str, int]) -> None:
         """Validation, logging, fingerprints and checkpoints, however often: the same weights."""
-        usual, other = learner(), learner()
+        usual, other = training(), training()
         fit(usual, plan())
         fit(other, plan(**chosen))
         assert bits(usual.model) == bits(other.model)
 
     def test_what_is_trained_changes_bits(self) -> None:
         """Twin: another dropout seed ends with other weights."""
-        usual, other = learner(), learner(dropout_seed=1)
+        usual, other = training(), training(dropout_seed=1)
         fit(usual, plan()), fit(other, plan())
         assert bits(usual.model) != bits(other.model)
 
     def test_validations_and_checkpoints_come_when_planned(self) -> None:
         """After every so many epochs or steps, and at the end in any case."""
-        assert fit(learner(), plan()).validated == [3, 6, 9]
-        assert fit(learner(), plan(validate_every_epochs=2)).validated == [6, 9]
-        assert fit(learner(), plan(validate_every_epochs=0)).validated == [9]
-        saved = fit(learner(), plan(checkpoint_every_steps=4)).saved
+        assert fit(training(), plan()).validated == [3, 6, 9]
+        assert fit(training(), plan(validate_every_epochs=2)).validated == [6, 9]
+        assert fit(training(), plan(validate_every_epochs=0)).validated == [9]
+        saved = fit(training(), plan(checkpoint_every_steps=4)).saved
         assert [state["step"] for state in saved] == [4, 8, 9]
 
     def test_the_learning_rate_follows_the_schedule(self) -> None:
         """Each step takes the peak times its factor, whatever the steps before took."""
-        rates = fit(learner(), plan()).rates
+        rates = fit(training(), plan()).rates
         assert rates == [0.1 * plan().learning_rate_factor(step) for step in range(STEPS)]
 
     @pytest.mark.parametrize("step", range(STEPS))
     def test_a_run_that_was_stopped_ends_with_the_same_bits(self, step: int) -> None:
         """Stopped before any step, saved and taken up by others: as if it had never stopped."""
-        straight = learner()
+        straight = training()
         whole = fit(straight, plan())
 
-        stopped, progress, notes = learner(), Progress(), Notes()
+        stopped, progress, notes = training(), Progress(), Notes()
         shards = Shards(lambda: progress.step >= step)
         with pytest.raises(Interrupted):
             loop.fit(stopped, plan(), progress, batches(), samples, notes.watch(stopped), shards)
         assert notes.saved[-1]["step"] == step
 
-        resumed = learner(dropout_seed=0)
+        resumed = training(dropout_seed=0)
         weights, optimizer = notes.states[-1]
         resumed.model.load_state_dict(weights)
         resumed.optimizer.load_state_dict(optimizer)
@@ -624,9 +630,9 @@ class TestFit:
 
     def test_a_run_taken_up_without_its_optimizer_differs(self) -> None:
         """Twin: what is left out of a checkpoint shows."""
-        straight, resumed = learner(), learner()
+        straight, resumed = training(), training()
         fit(straight, plan())
-        saved = fit(learner(), plan(checkpoint_every_steps=4))
+        saved = fit(training(), plan(checkpoint_every_steps=4))
         resumed.model.load_state_dict(saved.states[0][0])
         fit(resumed, plan(), Progress(**saved.saved[0]))
         assert bits(resumed.model) != bits(straight.model)
@@ -634,7 +640,7 @@ class TestFit:
     def test_early_stopping_waits_as_long_as_it_was_told(self) -> None:
         """With a validation that never gains, the first is the best and patience is counted."""
         never = [Batch(torch.arange(2), torch.zeros(2, 4), torch.tensor([0, 0]))]
-        constant = learner()
+        constant = training()
         constant.model[4].requires_grad_(False).weight.zero_()
         stopped = fit(constant, plan(early_stopping_patience=1), validation=never)
         assert (stopped.validated, stopped.best) == ([3, 6], [3])
@@ -667,7 +673,7 @@ class TestNoteResult:
         progress, found, waited = Progress(), [], []
         for step, metric in enumerate([0.5, 0.5, 0.7, 0.3]):
             progress.step = step
-            if loop.note_result(progress, self.result(metric), higher):
+            if loop.update_best(progress, self.result(metric), higher):
                 found.append(step)
             waited.append(progress.validations_without_gain)
         assert found == best
@@ -677,9 +683,9 @@ class TestNoteResult:
     def test_a_number_is_better_than_none(self) -> None:
         """A first metric that is not a number does not stay the best for ever."""
         progress = Progress()
-        assert loop.note_result(progress, self.result(float("nan")), True)
-        assert loop.note_result(progress, self.result(0.1), True)
-        assert not loop.note_result(progress, self.result(float("nan")), True)
+        assert loop.update_best(progress, self.result(float("nan")), True)
+        assert loop.update_best(progress, self.result(0.1), True)
+        assert not loop.update_best(progress, self.result(float("nan")), True)
 
 
 def test_the_factor_is_taken_of_the_peak_not_of_the_last_rate() -> None:
@@ -718,7 +724,7 @@ class TestSchedule:
         assert factors[-1] == pytest.approx(0.001)
 
     def test_without_warm_up_and_decay_it_is_constant(self) -> None:
-        """configs/schedule/constant.yaml; its twin, cosine, falls to 0."""
+        """configs/schedule/constant.yaml; its negative control, cosine, falls to 0."""
         assert {schedules.factor(step, 50, 0.0, 1.0) for step in range(50)} == {1.0}
         cosine = [schedules.factor(step, 51, 0.0, 0.0) for step in range(51)]
         assert cosine[0] == 1

@@ -15,7 +15,7 @@ from seedbed import rng, tasks
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError
 from seedbed.training import loop
-from seedbed.training.loop import Learner
+from seedbed.training.loop import TrainingState
 from seedbed.training.shards import Shards
 from seedbed.training.unsaved import Watch
 
@@ -145,13 +145,13 @@ def built(forward: Callable[[Any, Tensor], Tensor], **members: Any) -> nn.Module
     return Inside(type("Built", (Model,), {"forward": forward, **members})())
 
 
-def learner(model: nn.Module, strict: bool = True) -> Learner:
+def training(model: nn.Module, strict: bool = True) -> TrainingState:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     task = tasks.Classification()
-    return Learner(model, optimizer, task, torch.device("cpu"), strict=strict)
+    return TrainingState(model, optimizer, task, torch.device("cpu"), strict=strict)
 
 
-def train(trained: Learner, shape: tuple[int, ...] = (4,), watched: bool = True) -> list[str]:
+def train(trained: TrainingState, shape: tuple[int, ...] = (4,), watched: bool = True) -> list[str]:
     """Take three steps of batches of several lengths; return the warnings."""
     said: list[str] = []
     watch = Watch(trained, said.append)
@@ -182,19 +182,19 @@ def train(trained: Learner, shape: tuple[int, ...] = (4,), watched: bool = True)
     ],
 )
 def test_state_that_no_checkpoint_holds_is_named(forward: Any, path: str) -> None:
-    """With its module and attribute; other presets than strict go on with a warning, or none."""
+    """With its module and attribute; other presets than strict resume with a warning, or none."""
     with pytest.raises(InputError) as refused:
-        train(learner(built(forward)))
+        train(training(built(forward)))
     assert str(refused.value).startswith(f"{path}: expected "), refused.value
     assert "\n" not in str(refused.value)
-    said = train(learner(built(forward), strict=False))
+    said = train(training(built(forward), strict=False))
     assert said == [] or said[0].startswith(f"warning: {path}: expected state that a checkpoint")
 
 
 @pytest.mark.parametrize("forward", [counts, draws_torch, averages_in_place, remembers])
 def test_presets_that_promise_no_bits_warn_once(forward: Any) -> None:
     """The run goes on."""
-    assert len(train(learner(built(forward), strict=False))) == 1
+    assert len(train(training(built(forward), strict=False))) == 1
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_presets_that_promise_no_bits_warn_once(forward: Any) -> None:
 def test_what_a_resumed_run_makes_again_is_not_refused(forward: Any) -> None:
     """Negative control: caches, what is written before it is read, buffers, seeded draws."""
     for strict in (True, False):
-        assert train(learner(built(forward), strict)) == []
+        assert train(training(built(forward), strict)) == []
 
 
 def test_a_module_with_an_extra_state_is_responsible_for_it() -> None:
@@ -220,9 +220,9 @@ def test_a_module_with_an_extra_state_is_responsible_for_it() -> None:
         self.calls = calls
 
     carried = built(counts, get_extra_state=get, set_extra_state=put)
-    assert train(learner(carried)) == []
+    assert train(training(carried)) == []
     with pytest.raises(InputError, match=r"layer\.calls"):
-        train(learner(built(counts)))
+        train(training(built(counts)))
 
 
 class Recurrent(nn.Module):
@@ -268,7 +268,7 @@ def test_models_of_others_pass_and_no_bit_of_them_changes(build: Any, shape: Any
     found = []
     for watched in (True, False):
         torch.manual_seed(0)
-        trained = learner(build())
+        trained = training(build())
         assert train(trained, shape, watched) == []
         found.append([t.numpy().tobytes() for t in trained.model.state_dict().values()])
     assert found[0] == found[1]
@@ -277,7 +277,7 @@ def test_models_of_others_pass_and_no_bit_of_them_changes(build: Any, shape: Any
 @pytest.mark.parametrize("forward", [counts, draws_torch, averages_in_place, draws_numpy])
 def test_what_is_looked_at_is_put_back(forward: Any) -> None:
     """Also where it is only warned of: the same weights as unwatched."""
-    watched, other = (learner(built(forward), strict=False) for _ in "ab")
+    watched, other = (training(built(forward), strict=False) for _ in "ab")
     train(watched), train(other, watched=False)
     for a, b in zip(watched.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -297,6 +297,6 @@ def test_a_task_is_looked_at_as_well() -> None:
 
     model = nn.Linear(4, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    annealed = Learner(model, optimizer, Annealed(), torch.device("cpu"), strict=True)
+    annealed = TrainingState(model, optimizer, Annealed(), torch.device("cpu"), strict=True)
     with pytest.raises(InputError, match=r"^task\.calls: "):
         train(annealed)

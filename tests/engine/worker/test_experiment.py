@@ -25,14 +25,14 @@ def test_a_record_names_what_the_run_uses(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_flag_that_a_variable_carries_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler's flag is among the flags, and its variable not among the variables."""
     monkeypatch.setenv(determinism.INDUCTOR_VARIABLE, "1")
-    monkeypatch.setenv("TORCH_LOGS", "twin")
+    monkeypatch.setenv("TORCH_LOGS", "negative control")
     assert set(environment.describe(torch.device("cpu"))["env"]) & {
         determinism.INDUCTOR_VARIABLE, "TORCH_LOGS"
     } == {"TORCH_LOGS"}  # fmt: skip
 
 
 def test_a_failed_gpu_has_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first error is the one to tell of; twin: any other error is not hidden."""
+    """Its first error is the one to tell of; negative control: any other error is not hidden."""
 
     def fail(error: Exception) -> None:
         def raises(_tensors: object) -> None:

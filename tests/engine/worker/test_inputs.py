@@ -59,7 +59,7 @@ def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
     assert "warm_start.py" in record.read_json(second / "environment.json")["git"]["lacks"]
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert record.read_json(second / "environment.json")["files_sha256"] == {str(weights): digest}
-    assert "REPRODUCED" in verified().stdout, "twin: nothing changed"
+    assert "REPRODUCED" in verified().stdout, "negative control: nothing changed"
 
     state = {key: value + 1 for key, value in torch.load(weights)["model"].items()}
     torch.save({"model": state}, weights)
@@ -106,7 +106,7 @@ def origin(**environment: Any) -> resume.Origin:
 
 
 def test_another_pillow_is_a_change_that_can_alter_bits() -> None:
-    """It decodes and transforms images; twin: what composes configurations cannot."""
+    """It decodes and transforms images; negative control: what composes configurations cannot."""
     assert {"torch", "torchvision", "numpy", "pillow"} < set(loaded.versions())
     for name, alters in (("pillow", True), ("omegaconf", False)):
         before, now = (origin(versions={name: version}) for version in "12")
@@ -137,7 +137,8 @@ def fresh_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_versions_of_what_classes_come_from_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a class that is named, and of what one's own modules import; twin: not of others."""
+    """Of a class that is named, and of what one's own modules import; negative control: not of
+    others."""
     site, root = tmp_path / "site-packages", tmp_path / "root"
     for package in ("used", "imported", "function_of", "neither"):
         installed(site, package, f"the-{package.replace('_', '-')}", "1.2")

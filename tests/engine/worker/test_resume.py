@@ -46,7 +46,7 @@ EARLY_STOPPING = ("optimizer.lr=0", "trainer.max_steps=40", "trainer.early_stopp
 @pytest.fixture(autouse=True)
 def this_process_as_training_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
-    monkeypatch.setattr(assemble, "prepare_backends", lambda _level: None)
+    monkeypatch.setattr(assemble, "prepare_backends", lambda _preset: None)
     monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
     nothing = ({"commit": None, "dirty": None, "lacks": {}}, b"")
     monkeypatch.setattr(source, "snapshot", lambda _root: nothing)
@@ -75,7 +75,7 @@ def begun(folder: Path, *overrides: str) -> Path:
     """Make the run folder of a tiny run, as train.py does."""
     settings = config.resolve(composed(*TINY, *overrides))
     config.check(settings)
-    launch.claim(folder, settings)
+    launch.create_run_folder(folder, settings)
     return folder
 
 
@@ -156,7 +156,7 @@ def begun_with(target: str, folder: Path) -> Path:
     settings.optimizer = {"name": "own", "_target_": target, "lr": 0.01}
     settings.trusted_packages.append("tests")
     config.check(settings)
-    launch.claim(folder, settings)
+    launch.create_run_folder(folder, settings)
     return folder
 
 
@@ -450,7 +450,7 @@ def test_bad_overrides_are_refused(
     folder = begun(tmp_path / "run")
     monkeypatch.setattr(launch, "run_worker", no_worker)
     with pytest.raises(InputError) as caught:
-        resume.go_on(folder, overrides, allow_changed=False)
+        resume.resume_run(folder, overrides, allow_changed=False)
     assert str(caught.value).startswith(expected)
 
 
@@ -464,13 +464,13 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
     def line(folder: Path) -> str:
         before = content(folder)
         with pytest.raises(InputError) as caught:
-            resume.go_on(folder, [], allow_changed=True)
+            resume.resume_run(folder, [], allow_changed=True)
         assert content(folder) == before
         return str(caught.value)
 
     assert "expected a run's configuration, got no file" in line(tmp_path / "none")
     assert "expected a run's configuration, got no file" in line(tmp_path)
-    assert "expected a run to go on with, got one that finished" in line(whole())
+    assert "expected a run to resume with, got one that finished" in line(whole())
     newer = begun(tmp_path / "newer")
     (newer / "summary.json").write_text(json.dumps({"format_version": 2, "status": "running"}))
     assert "read it with the version of Seedbed that wrote it" in line(newer)
@@ -629,13 +629,13 @@ def test_checkpoints_say_under_what_they_were_made(whole: Callable[..., Path]) -
 
 
 def test_a_record_brings_no_environment_variables_along(tmp_path: Path) -> None:
-    """Whoever made the folder, going on with it sets what this checkout's levels name, no more."""
+    """Whoever made the folder, going on with it sets what this checkout's presets name, no more."""
     folder = stopped(tmp_path / "run")
     path = folder / "config.yaml"
     text = path.read_text()
     path.write_text(text.replace("  env:\n", "  env:\n    LD_PRELOAD: evil.so\n"))
     with pytest.raises(InputError, match="configs/determinism names, got LD_PRELOAD"):
-        resume.go_on(folder, (), allow_changed=True)
+        resume.resume_run(folder, (), allow_changed=True)
     path.write_text(text)
     launch.require_trusted(record.read_config(folder), folder)
 
@@ -647,7 +647,7 @@ def test_a_record_does_not_say_which_packages_are_trusted(tmp_path: Path) -> Non
     text = path.read_text().replace("- seedbed.data\n", "- seedbed.data\n- evil\n")
     path.write_text(text.replace("_target_: seedbed.models.", "_target_: evil."))
     with pytest.raises(InputError, match=r"got evil\..* in the record; .* --trust evil"):
-        resume.go_on(folder, (), allow_changed=True)
+        resume.resume_run(folder, (), allow_changed=True)
     launch.require_trusted(record.read_config(folder), folder, ["evil"])
 
 
@@ -792,7 +792,7 @@ def test_the_patch_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> No
         source_patch.write_bytes(patch)
     kept = {path.name: path.read_bytes() for path in tmp_path.glob("source_until_*")}
     assert kept == {"source_until_step_200.patch": b"A: steps 1 to 200"}
-    restore.keep_patch(tmp_path, b"E", 300)  # twin: D made steps
+    restore.keep_patch(tmp_path, b"E", 300)  # negative control: D made steps
     assert (tmp_path / "source_until_step_300.patch").read_bytes() == b"D"
 
 

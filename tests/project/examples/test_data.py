@@ -216,7 +216,8 @@ def is_same_with_any_threads(dataset: ImageDataset) -> bool:
 
 
 def test_images_are_the_same_bits_with_any_threads() -> None:
-    """A large batch, for which PyTorch uses them; twin: where pixels are added up, they are not."""
+    """A large batch, for which PyTorch uses them; negative control: where pixels are added up,
+    they are not."""
     dataset = MNIST5k("train", seed=0, augment=ShiftAndRotate(2, 10))
     assert dataset.same_bits_with_any_threads
     assert is_same_with_any_threads(dataset)

@@ -130,7 +130,7 @@ def test_an_lstm_reads_no_memory_before_it_writes_it() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert len({bits for bits, _ in ours + theirs}) == 1
-    assert len({workspace for _, workspace in ours}) > 1, "twin: the dirt was there"
+    assert len({workspace for _, workspace in ours}) > 1, "negative control: the dirt was there"
     assert len({workspace for _, workspace in theirs}) == 1
 
 
@@ -210,7 +210,8 @@ def test_a_shape_that_a_model_cannot_take_is_refused(make, message: str) -> None
 def test_compiled_kernels_do_not_depend_on_the_shapes_before(
     chosen: dict[str, Any], symbolic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resume may evaluate before it trains; twin: by default PyTorch keeps later sizes open."""
+    """A resume may evaluate before it trains; negative control: by default PyTorch keeps later
+    sizes open."""
     seen: list[bool] = []
 
     def look(graph: fx.GraphModule, inputs: list[Any]) -> Any:
@@ -223,7 +224,7 @@ def test_compiled_kernels_do_not_depend_on_the_shapes_before(
     )
     resolved = config.resolve(composed("trainer.compile=true", "model.channels=[4]"))
     settings = OmegaConf.to_container(resolved)
-    model = assemble.build_learner(settings, torch.device("cpu")).model  # type: ignore[arg-type]
+    model = assemble.build_training_state(settings, torch.device("cpu")).model  # type: ignore[arg-type]
     with torch.no_grad():
         for size in (30, 10):
             model.eval()(inputs(IMAGE, size))
@@ -246,8 +247,8 @@ def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images()
     settings: Any = OmegaConf.to_container(config.resolve(composed(*optimizer)))
     settings["model"] = {"_target_": f"{__name__}.Voxels", "input_shape": [1], "outputs": 1}
     settings["trusted_packages"] = [*settings["trusted_packages"], __name__]
-    model: Any = assemble.build_learner(settings, torch.device("meta")).model
+    model: Any = assemble.build_training_state(settings, torch.device("meta")).model
     assert model.flat.weight.stride()[1] == 1
-    assert model.deep.weight.stride()[1] > 1, "twin"
-    with pytest.raises(RuntimeError, match="rank 4"):  # twin
+    assert model.deep.weight.stride()[1] > 1, "negative control"
+    with pytest.raises(RuntimeError, match="rank 4"):  # negative control
         model.to(memory_format=torch.channels_last)
