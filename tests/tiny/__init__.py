@@ -1,0 +1,78 @@
+"""What the engine's own tests train: a data set and two models that take milliseconds.
+
+`OVERRIDES` make a command line independent of the project's YAML files, `SETTINGS` are the same
+two sections for tests that need no command line:
+
+    trained(tmp_path / "run", *tiny.OVERRIDES)                   # the dense model, with dropout
+    trained(tmp_path / "run", *tiny.overrides(tiny.CONVOLUTION)) # batch normalisation
+
+A record names `tests.tiny`, which a checkout does not trust by itself: `resume.py RUN --trust
+tests.tiny`, and likewise verify.py.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+TRUSTED = (
+    "tests.tiny",
+    "seedbed.data",
+    "seedbed.tasks",
+    "seedbed.loggers",
+    "torch.nn",
+    "torch.optim",
+)
+CLASSES, FEATURES = 3, 8
+
+DATA: dict[str, Any] = {
+    "name": "tiny",
+    "task": {"name": "classification", "label_smoothing": 0.1},
+    "batch_size": 8,
+    "eval_batch_size": 16,
+    "num_workers": 0,
+    "persistent_workers": True,
+    "prefetch_factor": 2,
+    "start_method": "fork",
+    "train": {"_target_": "tests.tiny.data.Noisy", "samples": 48},
+    "validation": {"_target_": "tests.tiny.data.Noisy", "samples": 24},
+    "test": {"_target_": "tests.tiny.data.Noisy", "samples": 24},
+}
+DENSE: dict[str, Any] = {
+    "name": "dense",
+    "_target_": "tests.tiny.models.Dense",
+    "features": FEATURES,
+    "outputs": CLASSES,
+    "width": 16,
+    "dropout": 0.1,
+}
+CONVOLUTION: dict[str, Any] = {
+    "name": "convolution",
+    "_target_": "tests.tiny.models.Convolution",
+    "outputs": CLASSES,
+    "channels": 4,
+}
+SETTINGS: dict[str, Any] = {"data": DATA, "model": DENSE}
+
+
+def overrides(model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA) -> tuple[str, ...]:
+    """Return what a command line needs to train a model of this package on its data set."""
+    sections = {"data": data, "model": model}
+    return (
+        *(f"~{section}" for section in sections),  # the project's choice
+        *(
+            f"+{s}.{key}={_as_word(v)}"
+            for s, section in sections.items()
+            for key, v in section.items()
+        ),
+        f"trusted_packages=[{','.join(TRUSTED)}]",
+    )
+
+
+def _as_word(value: Any) -> str:
+    """Write a value in Hydra's grammar, which is JSON without quoted keys."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_as_word(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+OVERRIDES = overrides()
