@@ -18,7 +18,7 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import compare, determinism, record
-from seedbed.data import loader
+from seedbed.data.positions import training_positions
 from seedbed.explain import replay as trace
 from seedbed.explain.replay import Trace, replay
 from seedbed.explain.trace_compare import Finding, first_difference
@@ -88,7 +88,7 @@ def inject(name: str, seed: int) -> Result:
     index = draw.randrange(len(NAMES))
     where = {"model": f"blocks.{block}", "optimizer": NAMES[index]}.get(fault.part, fault.part)
     faulty = {"fault": name, "step": step, "where": block if fault.part == "model" else index}
-    positions = list(loader.training_positions(faults.SAMPLES, BATCH, 0, 0, step))
+    positions = list(training_positions(faults.SAMPLES, BATCH, 0, 0, step))
     if fault.part == "data":
         faulty = {"fault": name, "sample_id": int(positions[-1].ids[draw.randrange(BATCH)])}
     sides = [settings(), settings(**{fault.part: faulty})]

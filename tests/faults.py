@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from seedbed.data import loader
+from seedbed.data import positions
 
 SAMPLES = 64
 
@@ -308,7 +308,7 @@ class Images(torch.utils.data.Dataset):
 @contextmanager
 def order(fault: str, step: int, batch_size: int) -> Iterator[None]:
     """Let the order of the samples go wrong meanwhile, at a step of the first epoch."""
-    clean: Callable[..., Any] = loader._order
+    clean: Callable[..., Any] = positions._order
 
     def wrong(*arguments: int) -> Any:
         ids = clean(*arguments).copy()
@@ -319,8 +319,8 @@ def order(fault: str, step: int, batch_size: int) -> Iterator[None]:
             ids[here] = ids[here.start - batch_size : here.start]
         return ids
 
-    loader._order = wrong  # type: ignore[assignment]
+    positions._order = wrong  # type: ignore[assignment]
     try:
         yield
     finally:
-        loader._order = clean  # type: ignore[assignment]
+        positions._order = clean  # type: ignore[assignment]

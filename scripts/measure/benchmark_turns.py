@@ -54,7 +54,8 @@ def steps(
     """
     # Not above: they import torch, which a process that waits can do without.
     from seedbed import fingerprint
-    from seedbed.data import loader
+    from seedbed.data.positions import training_positions
+    from seedbed.data.workers import load
     from seedbed.training import loop
     from seedbed.training.shards import Shards
     from seedbed.worker import assemble
@@ -62,9 +63,9 @@ def steps(
     source = assemble.build_sources(settings).train
     shards, hasher = Shards(), fingerprint.Hasher(training.device)
     size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
-    positions = loader.training_positions(len(source), size, seed, 0, total)
+    positions = training_positions(len(source), size, seed, 0, total)
     how = assemble.loading(settings, training.device)
-    batches = loader.load(source, positions, how, settings["determinism"])
+    batches = load(source, positions, how, settings["determinism"])
     for number in range(1, total + 1):
 
         def take(with_stages: bool, step: int = number) -> None:

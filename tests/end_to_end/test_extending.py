@@ -20,10 +20,11 @@ from torch.utils.data import Dataset
 
 from seedbed import config, fingerprint, record, rng
 from seedbed.config import build
-from seedbed.data import loader
-from seedbed.data.loader import Loading, Source
 from seedbed.data.part import Part
+from seedbed.data.positions import training_positions
+from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
+from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.worker import assemble, experiment
@@ -223,8 +224,8 @@ def test_the_probe_finds_nothing_in_the_example_and_the_refusal_in_the_other(pro
 
 def hashes(dataset: Any, workers: int, collate: Any = None, seeded: bool = True) -> list[int]:
     source = Source(dataset, "train", 0, collate, seeded)
-    positions = loader.training_positions(30, 5, 0, 0, 8)
-    batches = loader.load(source, positions, Loading(workers), PRESET)
+    positions = training_positions(30, 5, 0, 0, 8)
+    batches = load(source, positions, Loading(workers), PRESET)
     return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
 
 

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from seedbed import rng
-from seedbed.data.loader import SPLITS
 from seedbed.errors import InputError
+
+SPLITS = ("train", "validation", "test")
 
 
 class AddingProblem(Dataset[tuple[Tensor, Tensor]]):

@@ -21,8 +21,6 @@ class ShiftAndRotate:
         max_rotation_degrees: largest angle, in either direction; 0 to 45.
     """
 
-    same_bits_with_any_threads = True  # images are cut among threads, never a sum
-
     max_shift_pixels: float
     max_rotation_degrees: float
 

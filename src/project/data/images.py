@@ -28,8 +28,6 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     Attributes:
         sha256: digests of the files that the images were read from, for the record.
-        same_bits_with_any_threads: whether the augmentation says so; all else is done pixel by
-            pixel.
     """
 
     def __init__(
@@ -56,12 +54,6 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         self._labels = torch.from_numpy(labels.astype(np.int64))
         self._augment = augment
         self.sha256 = dict(sha256)
-        # What a class says of itself: what derives from it may do other things.
-        says = augment is None or (
-            "same_bits_with_any_threads" in vars(type(augment))
-            and augment.same_bits_with_any_threads is True  # type: ignore[attr-defined]
-        )
-        self.same_bits_with_any_threads = says and type(self).fetch is ImageDataset.fetch
 
     def __len__(self) -> int:
         return len(self._images)

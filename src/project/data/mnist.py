@@ -1,24 +1,15 @@
 """All of MNIST: found, or downloaded by torchvision, and checked by its digests every time."""
 
-import gzip
-import hashlib
-import shutil
-import socket
-import tempfile
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
-from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 import numpy as np
 from numpy.typing import NDArray
 
 from project.data.images import Augment, ImageDataset
-from seedbed import offline, rng
+from seedbed import rng
+from seedbed.data import files
 from seedbed.errors import InputError
 
 # Of the raw files, as they come out of the archives whose MD5 sums torchvision knows.
@@ -28,7 +19,6 @@ SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-NETWORK_TIMEOUT_SECONDS = 30
 Arrays = dict[str, NDArray[np.uint8]]
 
 
@@ -97,36 +87,15 @@ def load(root: Path, mirrors: tuple[str, ...] | None) -> Arrays:
     Raises:
         InputError: a file is damaged, or missing and not to be had.
     """
-    raw = root / "MNIST" / "raw"
-    try:
-        missing = [name for name in SHA256 if not (raw / name).exists()]
-        if missing and offline.is_asked_for():
-            raise InputError(
-                f"data.root: expected {missing[0]} in {raw}, got none; copy MNIST there, or "
-                f"{offline.ADVICE}"
-            )
-        if missing:
-            raw.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".download-", dir=raw) as folder:
-                for name in missing:
-                    _download(name, Path(folder), mirrors).replace(raw / name)
-        return {name: parse_idx(_checked(raw / name)) for name in SHA256}
-    except OSError as error:
-        raise InputError(
-            f"data.root: expected a folder to read and write, got {raw} ({error.strerror}); "
-            "set data.root to another, or try data=mnist5k"
-        ) from error
+    raw, md5 = root / "MNIST" / "raw", {}
+    if any(not (raw / name).exists() for name in SHA256):
+        from torchvision.datasets import MNIST as Torchvision  # its import costs two seconds
 
-
-def _checked(path: Path) -> bytes:
-    content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != SHA256[path.name]:
-        raise InputError(
-            f"data.root: expected {path} with SHA-256 {SHA256[path.name]}, got {digest} "
-            f"({len(content)} bytes); delete the file and it is downloaded again"
-        )
-    return content
+        mirrors = tuple(Torchvision.mirrors) if mirrors is None else mirrors
+        md5 = {name.removesuffix(".gz"): digest for name, digest in Torchvision.resources}
+    otherwise = ", or try data=mnist5k, which needs no download"
+    contents = files.read(raw, SHA256, mirrors or (), md5, otherwise)
+    return {name: parse_idx(content) for name, content in contents.items()}
 
 
 def parse_idx(content: bytes) -> NDArray[np.uint8]:
@@ -138,56 +107,3 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
     dimensions = content[3]
     shape = np.frombuffer(content, dtype=">u4", count=dimensions, offset=4)
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-
-
-def _download(name: str, folder: Path, mirrors: tuple[str, ...] | None) -> Path:
-    """Download, unpack and check a raw file, from the first mirror that has it."""
-    from torchvision.datasets import MNIST as Torchvision  # its import costs two seconds
-
-    md5 = dict(Torchvision.resources)[f"{name}.gz"]
-    tried = []
-    for mirror in Torchvision.mirrors if mirrors is None else mirrors:
-        url = f"{mirror.rstrip('/')}/{name}.gz"
-        try:
-            return _unpacked(_retrieve(url, folder, md5))
-        except (OSError, RuntimeError, ValueError, HTTPException, EOFError, zlib.error) as error:
-            tried.append(f"{url} ({' '.join(str(error).split())})")
-    raise InputError(
-        f"data.mirrors: expected {name}.gz from a mirror, got {', '.join(tried) or 'no mirror'}; "
-        "set data.mirrors, or data.root to a copy, or try data=mnist5k, which needs no download"
-    )
-
-
-def _retrieve(url: str, folder: Path, md5: str) -> Path:
-    """Copy or download an archive; torchvision 0.29's downloader cannot read `file:` addresses."""
-    archive = folder / Path(urlparse(url).path).name
-    archive.unlink(missing_ok=True)
-    if url.startswith("file:"):
-        shutil.copyfile(url2pathname(urlparse(url).path), archive)
-        return archive
-    from torchvision.datasets.utils import download_url
-
-    with _network_timeout(NETWORK_TIMEOUT_SECONDS):
-        download_url(url, str(folder), archive.name, md5)
-    return archive
-
-
-def _unpacked(archive: Path) -> Path:
-    content = gzip.decompress(archive.read_bytes())
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != SHA256[archive.stem]:
-        raise ValueError(f"wrong bytes: SHA-256 of {archive.stem} is {digest}")
-    path = archive.with_suffix("")
-    path.write_bytes(content)
-    return path
-
-
-@contextmanager
-def _network_timeout(seconds: float) -> Iterator[None]:
-    """Bound every wait for the network; torchvision's downloader has no limit of its own."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

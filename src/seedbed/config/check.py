@@ -124,6 +124,7 @@ RULES: dict[str, Rule] = {
     "data.persistent_workers": _FLAG,
     "data.prefetch_factor": _integer(1, None, "try data.prefetch_factor=2"),
     "data.start_method": _choice("fork", "spawn", "forkserver"),
+    "data.loading_threads": _choice(1, "all"),
     "data.input_shape": _SHAPE,
     "data.outputs": _integer(1, None, "set it to the number of classes, or of values"),
     "data.task.name": _TEXT,
@@ -202,6 +203,7 @@ OPEN_SECTIONS = (
 )
 # Keys that a chosen class may or may not have; the others must be there.
 OPTIONAL_KEYS = (
+    "data.loading_threads",
     "data.input_shape",
     "data.outputs",
     "data.task.label_smoothing",

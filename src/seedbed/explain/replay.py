@@ -17,7 +17,8 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, fingerprint, offline, record
-from seedbed.data import loader
+from seedbed.data.positions import Position, training_positions
+from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_status
 from seedbed.explain.trace_data import noted
 from seedbed.operations.refusals import Place
@@ -60,7 +61,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     fingerprint_rows, events = fingerprint.FingerprintRows(), list[Event]()
     hasher = fingerprint.Hasher(device)
     size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
-    positions = loader.training_positions(len(source), size, seed, start, step)
+    positions = training_positions(len(source), size, seed, start, step)
     for number, position in enumerate(positions, start + 1):
         factor = plan.learning_rate_factor(number - 1)
         loop.set_learning_rate(training.optimizer, factor)
@@ -100,8 +101,8 @@ def restore(training: loop.TrainingState, folder: Path | None, step: int) -> int
 
 def take_noted(
     training: loop.TrainingState,
-    source: loader.Source,
-    places: Sequence[loader.Position],
+    source: Source,
+    places: Sequence[Position],
     step: int,
     shards: Shards,
     hasher: fingerprint.Hasher,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from seedbed import rng
-from seedbed.data.loader import Source
+from seedbed.data.source import Source
 from seedbed.operations.refusals import Place
 from seedbed.operations.tracing import Event, hashes
 

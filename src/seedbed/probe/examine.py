@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, record
-from seedbed.data import loader, tensors
+from seedbed.data import tensors
+from seedbed.data.positions import Position, training_positions
+from seedbed.data.source import Batch, Source
 from seedbed.errors import InputError, exit_status
 from seedbed.operations import refusals
 from seedbed.operations.substitutes import substitute_for
@@ -60,7 +62,7 @@ class Passage:
     """What building everything and taking the first steps gave, once."""
 
     weights: dict[str, Tensor] = field(default_factory=dict)
-    batches: list[loader.Batch] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
     events: list[list[Event]] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
 
@@ -137,22 +139,22 @@ def _has_bits(value: Any) -> bool:
     return isinstance(value, Tensor) and not is_lazy(value)
 
 
-def first_positions(settings: dict[str, Any], samples: int) -> Iterable[loader.Position]:
+def first_positions(settings: dict[str, Any], samples: int) -> Iterable[Position]:
     """Return the positions of the first steps."""
     batch_size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
-    return loader.training_positions(samples, batch_size, seed, 0, STEPS)
+    return training_positions(samples, batch_size, seed, 0, STEPS)
 
 
-def load(source: loader.Source, position: loader.Position, remarks: list[Remark]) -> loader.Batch:
+def load(source: Source, position: Position, remarks: list[Remark]) -> Batch:
     """Load a batch; an operation that is refused there is added to the remarks, and runs."""
     batch, refusal = run_even_if_refused(lambda: source[position])
     if refusal:
         remarks.append(Remark("data.train", "loading", "a sample", refusal_text(refusal)))
-    return cast(loader.Batch, batch)
+    return cast(Batch, batch)
 
 
 def take_step(
-    training: loop.TrainingState, batch: loader.Batch, step: int, remarks: list[Remark]
+    training: loop.TrainingState, batch: Batch, step: int, remarks: list[Remark]
 ) -> list[Event]:
     """Take a step with a copy of a batch; return its operations.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import deferred, fingerprint, rng, tasks
-from seedbed.data.loader import Batch
+from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError, Interrupted
 from seedbed.operations import refusals

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
-from seedbed.data.loader import Position
+from seedbed.data.positions import Position
 
 if TYPE_CHECKING:
     from seedbed.training.loop import TrainingState

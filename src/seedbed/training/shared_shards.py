@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import fingerprint
-from seedbed.data.loader import Position
+from seedbed.data.positions import Position
 from seedbed.distributed.processes import Processes, name
 from seedbed.errors import InputError, Interrupted
 from seedbed.training import capture, held

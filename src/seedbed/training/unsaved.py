@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from seedbed import fingerprint
-from seedbed.data.loader import Batch
+from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.training import loop
 from seedbed.training.held import Held

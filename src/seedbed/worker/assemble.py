@@ -13,7 +13,9 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import deferred, determinism, rng, tasks
 from seedbed.config import build
-from seedbed.data import loader
+from seedbed.data.positions import Position
+from seedbed.data.source import SPLITS, Source
+from seedbed.data.workers import Loading
 from seedbed.errors import InputError
 from seedbed.operations import refusals
 from seedbed.training import held, loop, schedules
@@ -29,9 +31,9 @@ Settings = Mapping[str, Any]
 class Sources:
     """The data sets of a run, as functions from positions to batches."""
 
-    train: loader.Source
-    validation: loader.Source
-    test: loader.Source
+    train: Source
+    validation: Source
+    test: Source
 
 
 def prepare_backends(preset: Settings) -> None:
@@ -83,11 +85,11 @@ def build_sources(settings: Settings) -> Sources:
     """Build the data sets; without one to test on, the validation set is it."""
     data, trusted = settings["data"], settings["trusted_packages"]
 
-    def source(split: str) -> loader.Source:
+    def source(split: str) -> Source:
         spec = data.get(split) or data["validation"]
         seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
         if seeded:  # a data set may draw when it is built
-            position = loader.SPLITS.index(split)
+            position = SPLITS.index(split)
             rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
         dataset = build.build(spec, f"data.{split}", trusted)
         if not hasattr(dataset, "__len__"):
@@ -97,9 +99,9 @@ def build_sources(settings: Settings) -> Sources:
             )
         if len(dataset) == 0:
             raise InputError(f"data.{split}: expected at least one sample, got none")
-        return loader.Source(
-            dataset, split, seed, collate_for(data, split, dataset, trusted), seeded
-        )
+        collate = collate_for(data, split, dataset, trusted)
+        one_thread = data.get("loading_threads", 1) != "all"
+        return Source(dataset, split, seed, collate, seeded, one_thread)
 
     sources = Sources(source("train"), source("validation"), source("test"))
     if data["batch_size"] > len(sources.train):
@@ -140,7 +142,7 @@ def collate_for(
 
 
 def build_training_state(
-    settings: Settings, device: torch.device, source: loader.Source | None = None
+    settings: Settings, device: torch.device, source: Source | None = None
 ) -> loop.TrainingState:
     """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
 
@@ -213,7 +215,7 @@ def require_usable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
             )
 
 
-def materialize(model: nn.Module, settings: Settings, source: loader.Source | None) -> None:
+def materialize(model: nn.Module, settings: Settings, source: Source | None) -> None:
     """Let lazy modules take their shapes from a batch, and draw their weights; the rest stays.
 
     Raises:
@@ -221,7 +223,7 @@ def materialize(model: nn.Module, settings: Settings, source: loader.Source | No
     """
     if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         ids = np.arange(settings["data"]["batch_size"])
-        batch = source[loader.Position(0, ids)]
+        batch = source[Position(0, ids)]
         if settings["determinism"]["seeding"]:
             rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 1))
         with torch.no_grad(), held.evaluating(model):
@@ -258,10 +260,10 @@ def make_plan(settings: Settings, training_samples: int) -> loop.Plan:
     )
 
 
-def loading(settings: Settings, device: torch.device) -> loader.Loading:
+def loading(settings: Settings, device: torch.device) -> Loading:
     """Return how training batches are loaded."""
     data = settings["data"]
-    return loader.Loading(
+    return Loading(
         num_workers=data["num_workers"],
         persistent_workers=data["persistent_workers"],
         prefetch_factor=data["prefetch_factor"],

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from seedbed import config, determinism, fingerprint, record
-from seedbed.data import loader
+from seedbed.data.positions import evaluation_positions, training_positions
+from seedbed.data.source import Batch, Source
+from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.operations import refusals
@@ -179,7 +181,7 @@ def train(
     shards: Shards,
 ) -> None:
     """Train to the end of the plan."""
-    positions = loader.training_positions(
+    positions = training_positions(
         len(sources.train),
         settings["data"]["batch_size"],
         settings["seeds"]["order"],
@@ -187,18 +189,18 @@ def train(
         plan.total_steps,
     )
     how = assemble.loading(settings, training.device)
-    batches = loader.load(sources.train, shards.divide(positions), how, settings["determinism"])
+    batches = load(sources.train, shards.divide(positions), how, settings["determinism"])
     validation = functools.partial(evaluation, settings, sources.validation, shards)
     watch = unsaved.Watch(training, run_logger.log)
     loop.fit(training, plan, progress, batches, validation, run_logger, shards, watch)
 
 
-def evaluation(settings: Settings, source: loader.Source, shards: Shards) -> Iterable[loader.Batch]:
+def evaluation(settings: Settings, source: Source, shards: Shards) -> Iterable[Batch]:
     """Return our batches of an evaluation; data sets that load whole batches need no workers."""
-    positions = loader.evaluation_positions(len(source), settings["data"]["eval_batch_size"])
+    positions = evaluation_positions(len(source), settings["data"]["eval_batch_size"])
     workers = 0 if hasattr(source.dataset, "fetch") else settings["data"]["num_workers"]
-    how = loader.Loading(workers, True, 2, settings["data"]["start_method"])
-    return loader.load(source, shards.share(positions), how, settings["determinism"])
+    how = Loading(workers, True, 2, settings["data"]["start_method"])
+    return load(source, shards.share(positions), how, settings["determinism"])
 
 
 def print_header(

@@ -477,10 +477,10 @@ def test_a_flag_is_no_cause_beside_the_setting_that_asked_for_it() -> None:
 
 
 def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
-    """Of two files changed, the model's explains the forward pass and the loader's the batch."""
+    """Of two files changed, the model's explains the forward pass and the source's the batch."""
     patch = "".join(
         f"diff --git a/src/seedbed/{name} b/src/seedbed/{name}\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
-        for name in ("data/loader.py", "models/cnn.py")
+        for name in ("data/source.py", "models/cnn.py")
     )
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", patch=patch)
     found = causes.changes(compare.read(a), compare.read(b))
@@ -490,7 +490,7 @@ def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
 
     assert {"code"} == {change.kind for change in found}
     assert blamed("loss") == "src/project/models/cnn.py"
-    assert blamed("batch") == "src/seedbed/data/loader.py"
+    assert blamed("batch") == "src/seedbed/data/source.py"
     assert causes.changes(compare.read(b), compare.read(b)) == []
 
 

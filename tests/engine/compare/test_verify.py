@@ -258,7 +258,9 @@ def test_bad_arguments_are_refused_in_one_line(run: Path, words: list[str], mess
 def test_a_replay_that_cannot_run_says_why(copy: Path) -> None:
     """What stops the training process of a replay is handed on, in one line."""
     edit_text(copy / "config.yaml", "split: train\n", "split: nothing\n")
-    assert "expected split train or held_out" in refusal(command("scripts/verify.py", str(copy)))
+    assert "expected split train, validation or test" in refusal(
+        command("scripts/verify.py", str(copy))
+    )
 
 
 def test_no_replay_outlives_a_terminated_verify(run: Path, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_positional_arguments_come_first() -> None:
         "torch.nn.functional.torch.load",
         "torch.hub.load",
         "torch.nn.init.normal_",  # a function among classes
-        "seedbed.data.loader.signal.raise_signal",
+        "seedbed.data.workers.os.system",
         "torch.nn.NoSuchThing",
         "torch.nn",
         "Linear",

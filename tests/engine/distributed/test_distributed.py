@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import config, fingerprint, tasks
-from seedbed.data.loader import Batch, Position
+from seedbed.data.positions import Position
+from seedbed.data.source import Batch
 from seedbed.distributed import torchrun
 from seedbed.distributed.processes import Processes, find
 from seedbed.errors import InputError, Interrupted

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from seedbed import compare, explain, record, tasks
 from seedbed.compare import Difference
-from seedbed.data import loader
+from seedbed.data.positions import Position
+from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.explain import replay
 from seedbed.explain.replay import AFTER
@@ -321,9 +322,9 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
 
 def test_a_frozen_data_set_is_noted_and_left_as_it_was() -> None:
     """Its transform is an event like any other's, and is its own again afterwards."""
-    source, events = loader.Source(Frozen(), "train", 0), list[Event]()
+    source, events = Source(Frozen(), "train", 0), list[Event]()
     with noted(source, events):
-        source[loader.Position(0, np.array([0, 1]))]
+        source[Position(0, np.array([0, 1]))]
 
     assert [e.place.module for e in events if e.place.phase == AUGMENTATION] == (
         ["data.train.transform"] * 2
@@ -338,9 +339,9 @@ class HoldsItself(Frozen):
 
 def test_a_data_set_that_holds_itself_is_noted_once() -> None:
     """As one that hands itself to its parts does."""
-    source, events = loader.Source(HoldsItself(), "train", 0), list[Event]()
+    source, events = Source(HoldsItself(), "train", 0), list[Event]()
     with noted(source, events):
-        source[loader.Position(0, np.array([0, 1]))]
+        source[Position(0, np.array([0, 1]))]
 
     assert [e.place.module for e in events if e.place.phase == AUGMENTATION] == (
         ["data.train.transform"] * 2

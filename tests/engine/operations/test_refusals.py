@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from seedbed import tasks
-from seedbed.data.loader import Batch
+from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.operations import refusals
 from seedbed.training import loop

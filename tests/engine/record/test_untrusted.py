@@ -275,7 +275,7 @@ def test_classes_can_be_trusted_by_name() -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["torchvision.datasets.LSUN", "seedbed.loggers.mlflow.MLflow", "project.data.mnist.load"],
+    ["torchvision.datasets.LSUN", "seedbed.loggers.mlflow.MLflow", "seedbed.data.files.read"],
 )
 def test_what_unpickles_sends_or_is_a_function_is_no_data_set(target: str) -> None:
     """Although its package is trusted; control: a logger is one where loggers are."""

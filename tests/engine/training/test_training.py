@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from seedbed import fingerprint, rng, tasks
-from seedbed.data.loader import Batch
+from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.record import STAGES
 from seedbed.tasks import Classification, Regression

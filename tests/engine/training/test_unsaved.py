@@ -12,7 +12,7 @@ import torchvision
 from torch import Tensor, nn
 
 from seedbed import rng, tasks
-from seedbed.data.loader import Batch
+from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.training import loop
 from seedbed.training.loop import TrainingState

