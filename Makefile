@@ -18,10 +18,13 @@ ZOO := .venv-zoo
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-gpu guarantees benchmark lint format lock
+.PHONY: help install new train test test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-gpu guarantees benchmark lint format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
+
+new: $(INSTALLED)  ## Rename src/project: make new NAME=waves; KEEP=1 keeps the examples
+	@$(RUN) scripts/new.py $(if $(KEEP),--keep) -- "$(NAME)"
 
 train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every time
 	$(RUN) train.py determinism=strict seed=0

@@ -112,7 +112,7 @@ def in_turn(settings: DictConfig, folders: Sequence[Path], *arguments: str) -> N
     os.makedirs(folders[0].parent, exist_ok=True)
     with open(folders[0].parent / "output.txt", "a") as output:
         subprocess.run(
-            [sys.executable, "-m", "tests.zoo.train_in_turn", *arguments],
+            [sys.executable, "-m", "tests.train_in_turn", *arguments],
             cwd=ROOT,
             env=launch.training_environment(settings) | ENVIRONMENT,
             input="\n".join(map(str, folders)),

@@ -434,7 +434,7 @@ class Wide:
 
 if __name__ == "__main__":
     positions = training_positions(64, 4, 0, 0, 16)
-    how = Loading(2, start_method={start_method!r})
+    how = workers.Loading(2, start_method={start_method!r})
     batches = workers.load(Source(Wide(), "train", 0), positions, how, {preset!r})
     for _ in range(16 if {fails} else 1):
         next(batches)

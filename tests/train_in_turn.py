@@ -1,6 +1,6 @@
 """Train in each run folder of standard input, one after another, in this process.
 
-usage: python -m tests.zoo.train_in_turn [--stop-after STEP] < FOLDERS
+usage: python -m tests.train_in_turn [--stop-after STEP] < FOLDERS
 
 The way of a run from its config.yaml on is the training process's own; only PyTorch is imported
 once for all. A folder whose run was stopped goes on.

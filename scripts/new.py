@@ -1,0 +1,124 @@
+"""Make this checkout a project of its own: rename src/project, and take the examples out.
+
+python scripts/new.py NAME          what is left to start from: a data set and a model of three lines
+python scripts/new.py NAME --keep   with the examples
+
+Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps it,
+`git reset --hard` takes it back.
+"""
+
+import argparse
+import importlib.util
+import keyword
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from seedbed.errors import InputError, exit_status
+
+ROOT = Path(__file__).resolve().parents[1]
+# Stems of the examples' files in src/project/ and configs/; what is not named here is yours.
+EXAMPLES = {
+    *("adding", "augment", "images", "mnist", "mnist5k"),
+    *("cnn", "recurrent", "lstm", "rnn"),
+    *("adding_lstm", "adding_rnn", "mnist_cnn", "variance_sources"),
+}
+LEFT = {"data: mnist5k": "data: points", "model: cnn": "model: dense"}
+# How files name the project's package: in Python and YAML, in paths, in lists of packages.
+PACKAGE = re.compile(
+    r"(?<![\w.-])project(?=\.(?:data|models)\b)|(?<=\bsrc/)project\b"
+    r"|(?<=^from )project(?= import)|(?<=^import )project$",
+    re.MULTILINE,
+)
+LISTED = {
+    "configs/config.yaml": re.compile(r"(?<=^  - )project\b", re.MULTILINE),
+    "pyproject.toml": re.compile(r"(?<=[\"'])project(?=[\"'.])"),
+}
+
+
+def main() -> int:
+    """Rename and clear; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("name", help="of the package, such as waves")
+    parser.add_argument("--keep", action="store_true", help="keep the examples")
+    arguments = parser.parse_args()
+    require_possible(arguments.name)
+    if not arguments.keep:
+        take_examples_out()
+    rename(arguments.name)
+    git("add", "--all")
+    print(
+        f"src/{arguments.name}/ is yours, with configs/config.yaml, configs/data/, configs/model/, "
+        "configs/experiment/ and tests/project/.\n"
+        "next: python train.py; python -m pytest tests/project; git commit"
+    )
+    return 0
+
+
+def require_possible(name: str) -> None:
+    """Raise InputError unless a package of this name can be made here, and taken back by git."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise InputError(
+            f"NAME: expected a package's name (lower-case letters, digits, _), got {name!r}; try "
+            "make new NAME=waves"
+        )
+    if importlib.util.find_spec(name) is not None or (ROOT / name).exists():
+        raise InputError(f"NAME: expected a new name, got {name}, which is there; choose another")
+    if not (ROOT / "src/project").is_dir():
+        raise InputError("NAME: expected src/project to rename, got none; it has its name already")
+    if git("status", "--porcelain"):
+        raise InputError(
+            "checkout: expected no uncommitted changes, got some; commit them, so that git can take "
+            "back what this does"
+        )
+
+
+def take_examples_out() -> None:
+    """Delete the examples and their tests; train the data set and the model that are left."""
+    places = ("src/project", "configs/data", "configs/model", "configs/experiment")
+    files = git("ls-files", *places).splitlines()
+    examples = [path for path in files if Path(path).stem in EXAMPLES]
+    git("rm", "-r", "--quiet", *examples, "tests/project/examples")
+    config = ROOT / "configs/config.yaml"
+    text = config.read_text()
+    for default in LEFT:
+        text = text.replace(f"  - {default}\n", f"  - {LEFT[default]}\n")
+    config.write_text(text)
+    # The engine's own tests train the examples; with them out, `pytest` is for what is left.
+    pyproject = ROOT / "pyproject.toml"
+    pyproject.write_text(
+        pyproject.read_text().replace('testpaths = ["tests"]', 'testpaths = ["tests/project"]')
+    )
+
+
+def rename(name: str) -> None:
+    """Move the package, and write its name wherever the old one stands."""
+    git("mv", "src/project", f"src/{name}")
+    for path in git("ls-files", "*.py", "*.yaml", "pyproject.toml").splitlines():
+        if path == "scripts/new.py":
+            continue
+        text = (ROOT / path).read_text()
+        renamed = PACKAGE.sub(name, text)
+        if path in LISTED:
+            renamed = LISTED[path].sub(name, renamed)
+        if renamed != text:
+            (ROOT / path).write_text(renamed)
+
+
+def git(*words: str) -> str:
+    """Run git in this checkout; return what it prints."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        raise InputError("git: expected the command, got none; install git") from None
+    except subprocess.CalledProcessError as error:
+        reason = " ".join(error.stderr.split())
+        raise InputError(
+            f"git {words[0]}: expected success, got {reason}; see git status"
+        ) from None
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

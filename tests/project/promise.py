@@ -1,0 +1,161 @@
+"""Every YAML file of the project as a run of a few steps, in each way that must change no bit."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from torch.utils.data import Dataset
+
+from seedbed import config, launch, offline, record
+from seedbed.errors import InputError
+from tests.running import ROOT
+
+STEPS, STOPPED_AFTER, BATCH = 4, 3, 8  # two steps an epoch: a validation lies before the stop
+TABLES = ("fingerprints.csv", "metrics.csv", "test_predictions.csv")
+SHORT = (
+    "determinism=strict",
+    "determinism.threads=1",
+    "trainer.device=cpu",
+    "trainer.processes=1",
+    "trainer.shards=1",
+    "trainer.compile=false",
+    f"trainer.max_steps={STEPS}",
+    "trainer.log_every_steps=1",
+    "trainer.validate_every_epochs=1",
+    "trainer.checkpoint_every_steps=0",
+    "logger=csv",
+    f"data.batch_size={BATCH}",
+    f"data.eval_batch_size={BATCH}",
+)
+# What is done otherwise in each way to train.
+WAYS: dict[str, tuple[str, ...]] = {
+    "first": (),
+    "again": (),
+    "two_workers": ("data.num_workers=2",),
+    "resumed": (),
+    "other_seed": ("seed=1",),
+}
+
+
+class Few(Dataset[Any]):
+    """The first samples of a data set, which is otherwise as it is."""
+
+    def __init__(self, dataset: Any, samples: int) -> None:
+        self._dataset, self._samples = dataset, samples
+        if hasattr(dataset, "fetch"):
+            self.fetch = dataset.fetch
+        self.sha256 = getattr(dataset, "sha256", {})
+
+    def __len__(self) -> int:
+        return min(self._samples, len(self._dataset))
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+
+def names(group: str) -> list[str]:
+    """Return the options of a group of configs/."""
+    return sorted(path.stem for path in (ROOT / "configs" / group).glob("*.yaml"))
+
+
+def compose(*overrides: str) -> DictConfig:
+    """Return the resolved configuration of a short run on few samples.
+
+    Raises:
+        InputError: it is none that could be trained.
+    """
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        resolved = config.resolve(hydra.compose("config", overrides=[*overrides, *SHORT]))
+    config.check(resolved)
+    plain: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
+    data = plain["data"]
+    for split, samples in (("train", 2 * BATCH), ("validation", BATCH), ("test", BATCH)):
+        if data.get(split):
+            few = {"_target_": f"{__name__}.Few", "dataset": data[split], "samples": samples}
+            data[split] = few
+    plain["trusted_packages"].append(__name__)
+    return OmegaConf.create(plain)
+
+
+def cases(partners: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return a command line for every file of configs/data, configs/model and configs/experiment.
+
+    Args:
+        partners: what a data set or a model is trained with; of others the first that is accepted.
+    """
+    found = {f"experiment={name}": (f"experiment={name}",) for name in names("experiment")}
+    for group, other in (("data", "model"), ("model", "data")):
+        for name in names(group):
+            word = f"{group}={name}"
+            pairs = [(word, *partner) for partner in _partners(other, partners.get(word))]
+            found[word] = next(filter(_is_accepted, pairs), pairs[0])
+    return found
+
+
+def _partners(group: str, chosen: str | None) -> Iterator[tuple[str, ...]]:
+    if chosen is None:
+        yield ()  # the default
+    for name in names(group) if chosen is None else [chosen]:
+        yield (f"{group}={name}",)
+
+
+def _is_accepted(overrides: Sequence[str]) -> bool:
+    try:
+        compose(*overrides)
+    except InputError:
+        return False
+    return True
+
+
+def train(runs: dict[str, tuple[str, ...]], place: Path) -> None:
+    """Train each case in each way, into PLACE/WAY/CASE; a process for each way, two at a time."""
+    for way, otherwise in WAYS.items():
+        for case, words in runs.items():
+            launch.create_run_folder(place / way / case, compose(*words, *otherwise))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda way: _train_one_way(place / way, list(runs)), WAYS))
+
+
+def _train_one_way(place: Path, names: Sequence[str]) -> None:
+    folders = [place / name for name in names]
+    if place.name == "resumed":
+        in_turn(folders, "--stop-after", str(STOPPED_AFTER))
+        folders = [f for f in folders if record.read_summary(f)["status"] == "interrupted"]
+    if folders:
+        in_turn(folders)
+
+
+def in_turn(folders: Sequence[Path], *arguments: str) -> None:
+    """Train in folders, one after another, in a process that has the preset's environment."""
+    environment = launch.training_environment(record.read_config(folders[0]))
+    with open(folders[0].parent / "output.txt", "a") as output:
+        subprocess.run(
+            [sys.executable, "-m", "tests.train_in_turn", *arguments],
+            cwd=ROOT,
+            env=environment | {"OMP_WAIT_POLICY": "PASSIVE", offline.VARIABLE: "1"},
+            input="\n".join(map(str, folders)),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        )
+
+
+def differences(a: Path, b: Path) -> list[str]:
+    """Name everything in which two finished runs do not have the same bits."""
+    left, right = record.read_summary(a), record.read_summary(b)
+    for summary in (left, right):
+        if summary["status"] != "finished":
+            return [f"{summary['status']}: {summary['error']}"]
+    found = [name for name in TABLES if _bytes(a / name) != _bytes(b / name)]
+    keys = ("steps", "metrics", "objective", "fingerprints")
+    return found + [f"summary: {key}" for key in keys if left[key] != right[key]]
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
