@@ -1,10 +1,10 @@
 """Make this checkout a project of its own: rename src/project, and take the examples out.
 
-python scripts/new.py NAME          what is left to start from: a data set and a model of three lines
-python scripts/new.py NAME --keep   with the examples
+python scripts/new.py NAME          leaves a data set and a model of three lines to start from
+python scripts/new.py NAME --keep   keeps the examples, too
 
-Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps it,
-`git reset --hard` takes it back.
+Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps
+it, `git reset --hard` takes it back.
 """
 
 import argparse
@@ -25,15 +25,16 @@ EXAMPLES = {
     *("adding_lstm", "adding_rnn", "mnist_cnn", "variance_sources"),
 }
 LEFT = {"data: mnist5k": "data: points", "model: cnn": "model: dense"}
+OURS = {"scripts/new.py", "tests/end_to_end/test_new.py"}
 # How files name the project's package: in Python and YAML, in paths, in lists of packages.
 PACKAGE = re.compile(
-    r"(?<![\w.-])project(?=\.(?:data|models)\b)|(?<=\bsrc/)project\b"
+    r"(?<![\w.-])project(?=\.[a-z_]+\b)|(?<=\bsrc/)project\b"
     r"|(?<=^from )project(?= import)|(?<=^import )project$",
     re.MULTILINE,
 )
 LISTED = {
     "configs/config.yaml": re.compile(r"(?<=^  - )project\b", re.MULTILINE),
-    "pyproject.toml": re.compile(r"(?<=[\"'])project(?=[\"'.])"),
+    "pyproject.toml": re.compile(r"(?<=[\"'])project(?=[\"'.])|(?<=src/)project\b"),
 }
 
 
@@ -69,17 +70,18 @@ def require_possible(name: str) -> None:
         raise InputError("NAME: expected src/project to rename, got none; it has its name already")
     if git("status", "--porcelain"):
         raise InputError(
-            "checkout: expected no uncommitted changes, got some; commit them, so that git can take "
-            "back what this does"
+            "checkout: expected no uncommitted changes, got some; commit them, so that git can "
+            "take back what this does"
         )
 
 
 def take_examples_out() -> None:
-    """Delete the examples and their tests; train the data set and the model that are left."""
+    """Delete the examples, their tests, and what measures them; train what is left by default."""
     places = ("src/project", "configs/data", "configs/model", "configs/experiment")
     files = git("ls-files", *places).splitlines()
     examples = [path for path in files if Path(path).stem in EXAMPLES]
-    git("rm", "-r", "--quiet", *examples, "tests/project/examples")
+    measuring = [place for place in ("scripts/measure", "tests/measure") if (ROOT / place).exists()]
+    git("rm", "-r", "--quiet", *examples, "tests/project/examples", *measuring)
     config = ROOT / "configs/config.yaml"
     text = config.read_text()
     for default in LEFT:
@@ -95,15 +97,15 @@ def take_examples_out() -> None:
 def rename(name: str) -> None:
     """Move the package, and write its name wherever the old one stands."""
     git("mv", "src/project", f"src/{name}")
-    for path in git("ls-files", "*.py", "*.yaml", "pyproject.toml").splitlines():
-        if path == "scripts/new.py":
-            continue
+    named = git("ls-files", "*.py", "*.yaml", "pyproject.toml", "docs/extending.md").splitlines()
+    for path in sorted({*named} - OURS):
         text = (ROOT / path).read_text()
-        renamed = PACKAGE.sub(name, text)
-        if path in LISTED:
-            renamed = LISTED[path].sub(name, renamed)
+        renamed = LISTED.get(path, PACKAGE).sub(name, text)
         if renamed != text:
             (ROOT / path).write_text(renamed)
+    for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
+        # Imports are sorted by name, and lines have another length.
+        subprocess.run([sys.executable, "-m", "ruff", *words], cwd=ROOT, check=False)
 
 
 def git(*words: str) -> str:

@@ -52,31 +52,18 @@ PRESET = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a copy of the project with every file of the page in it, and its one changed line."""
+    """Make a copy of the project with every file of the page in it."""
     root = tmp_path_factory.mktemp("project")
     for name in ("configs", "scripts", "src"):
         shutil.copytree(ROOT / name, root / name)
     shutil.copy2(ROOT / "train.py", root)
     for language, text in BLOCKS:
-        first, _, rest = text.partition("\n")
-        path = root / first.removeprefix("# ")
+        path = root / text.partition("\n")[0].removeprefix("# ")
         if language in ("python", "yaml"):
             path.parent.mkdir(exist_ok=True)
             assert not path.exists()
             path.write_text(text)
-        elif language == "diff":
-            apply(path, rest)
     return root
-
-
-def apply(path: Path, diff: str) -> None:
-    """Change a file as a diff says that has the lines before and after those that it adds."""
-    lines = diff.splitlines(keepends=True)
-    before = "".join(line[1:] for line in lines if line[0] in " -")
-    after = "".join(line[1:] for line in lines if line[0] in " +")
-    content = path.read_text()
-    assert content.count(before) == 1, before
-    path.write_text(content.replace(before, after))
 
 
 def commands(about: str) -> list[str]:
@@ -118,15 +105,22 @@ def run_experiment(project: Path, about: str, folder: Path, *overrides: str) -> 
 
 @pytest.fixture
 def user_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the page's package importable here; one thread is all that is set of the preset."""
+    """Import the copy's package here; one thread is all that is set of the preset."""
+    ours = {name: sys.modules.pop(name) for name in modules_of_the_project()}
     monkeypatch.syspath_prepend(project / "src")
     monkeypatch.setattr(assemble, "prepare_backends", lambda preset: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my_project"]:
+    for name in modules_of_the_project():
         del sys.modules[name]
+    sys.modules.update(ours)
+
+
+def modules_of_the_project() -> list[str]:
+    """Name the modules of the project's package that are imported, of whichever copy."""
+    return [name for name in sys.modules if name.partition(".")[0] == "project"]
 
 
 def test_the_page_has_the_commands_that_are_tested() -> None:
@@ -211,14 +205,14 @@ def test_strict_refuses_with_the_line_that_the_page_shows(project: Path) -> None
     (line,) = commands("unpool")
     shown = next(text for language, text in BLOCKS if language == "text")
     refused = refusal(run(project, line, "hydra.run.dir=runs/unpool"))
-    assert f"error: {refused}\n" == shown.replace("src/my_project", f"{project}/src/my_project")
+    assert f"error: {refused}\n" == shown.replace("src/project", f"{project}/src/project")
 
 
 def test_the_probe_finds_nothing_in_the_example_and_the_refusal_in_the_other(project: Path) -> None:
     """What strict refuses, and randomness that no stream keys, can be known beforehand."""
     (line,) = commands("probe")
     assert run(project, line).returncode == 0
-    control = run(project, f"{line} model._target_=my_project.unpool.SparseModel")
+    control = run(project, f"{line} model._target_=project.models.unpool.SparseModel")
     assert (control.returncode, "max_unpool2d" in control.stdout) == (1, True)
 
 
@@ -235,11 +229,11 @@ def test_the_data_sets_of_the_page_load_alike_with_workers(name: str) -> None:
     """Whatever they draw from belongs to the sample; unseeded, the plain one differs."""
     class_name = "".join(part.capitalize() for part in name.split("_"))
     extra = {"seed": 0} if name == "fast_waves" else {}
-    spec = {"_target_": f"my_project.{name}.{class_name}", "samples": 30, "length": 16, **extra}
-    dataset = build.build(spec, "data.train", ["my_project"])
+    spec = {"_target_": f"project.data.{name}.{class_name}", "samples": 30, "length": 16, **extra}
+    dataset = build.build(spec, "data.train", ["project"])
     collate = None
     if name == "uneven_waves":
-        collate = build.resolve("my_project.uneven_waves.pad", "data.collate", ["my_project"])
+        collate = build.resolve("project.data.uneven_waves.pad", "data.collate", ["project"])
     here = hashes(dataset, 0, collate)
     assert len(set(here)) == 8
     assert hashes(dataset, 2, collate) == here
