@@ -11,15 +11,16 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import deferred, determinism, rng, tasks
+from seedbed import determinism, rng, tasks
 from seedbed.config import build
 from seedbed.data.positions import Position
 from seedbed.data.source import SPLITS, Source
 from seedbed.data.workers import Loading
 from seedbed.errors import InputError
 from seedbed.operations import refusals
-from seedbed.training import held, loop, schedules
-from seedbed.training.shards import Shards
+from seedbed.training import held, schedules
+from seedbed.training.shards import Shards, SharedShards
+from seedbed.training.state import Plan, TrainingState
 
 if TYPE_CHECKING:
     from seedbed.distributed.processes import Processes
@@ -73,12 +74,10 @@ def cut_batches(
     """Return how batches are cut and who works on them; several processes meet first."""
     if trainer["shards"] == 1:
         return Shards(stop_requested)
-    from seedbed.training import shared_shards
-
     if processes is not None:
         processes.meet(device, stop_requested)
     in_tree = trainer["reduce"] == "tree"
-    return shared_shards.SharedShards(trainer["shards"], stop_requested, processes, in_tree)
+    return SharedShards(trainer["shards"], stop_requested, processes, in_tree)
 
 
 def build_sources(settings: Settings) -> Sources:
@@ -143,7 +142,7 @@ def collate_for(
 
 def build_training_state(
     settings: Settings, device: torch.device, source: Source | None = None
-) -> loop.TrainingState:
+) -> TrainingState:
     """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
 
     (CUDA's generator depends on the GPU's number of multiprocessors.) A model that comes in
@@ -159,10 +158,12 @@ def build_training_state(
     )
     if preset["seeding"]:
         rng.seed_globals(rng.key(settings["seeds"]["init"], "init"))
-    model: nn.Module = build.build(settings["model"], "model", trusted)
+    with refusals.explained():  # some constructors run the model
+        model: nn.Module = build.build(settings["model"], "model", trusted)
     if not model.training:
         model.train()
-    materialize(model, settings, source)
+    with refusals.explained(model):
+        materialize(model, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
     if preset["channels_last"] and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
@@ -177,14 +178,13 @@ def build_training_state(
     if not parameters:
         raise InputError("model: expected a model with parameters to train, got none")
     make_optimizer = build.prepare(settings["optimizer"], "optimizer", trusted, parameters)
-    with deferred.without_compiler():
-        optimizer = make_optimizer()
+    optimizer = make_optimizer()
     require_usable(optimizer, model)
     if trainer["compile"]:
         # Kernels of their own for each shape: which shapes came before must not matter, and after a
         # resume others came before.
         model.compile(dynamic=False)
-    return loop.TrainingState(
+    return TrainingState(
         model=model,
         optimizer=optimizer,
         task=tasks.make(settings["data"]["task"], trusted),
@@ -236,14 +236,14 @@ def materialize(model: nn.Module, settings: Settings, source: Source | None) -> 
             )
 
 
-def make_plan(settings: Settings, training_samples: int) -> loop.Plan:
+def make_plan(settings: Settings, training_samples: int) -> Plan:
     """Work out when things happen."""
     trainer, schedule = settings["trainer"], settings["schedule"]
     steps_per_epoch = training_samples // settings["data"]["batch_size"]
     total_steps = trainer["max_epochs"] * steps_per_epoch
     if trainer["max_steps"] is not None:
         total_steps = min(total_steps, trainer["max_steps"])
-    return loop.Plan(
+    return Plan(
         total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
         log_every_steps=trainer["log_every_steps"],

@@ -18,10 +18,13 @@ from seedbed.launch import resume
 from seedbed.operations import refusals
 from seedbed.record import source
 from seedbed.training import loop, unsaved
+from seedbed.training.evaluate import evaluate
+from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.shards import Shards
+from seedbed.training.state import Plan, Progress, TrainingState
 from seedbed.worker import assemble, environment, inputs, loaded, restore
 from seedbed.worker.assemble import Settings
-from seedbed.worker.run_logger import NullLogger, RunLogger
+from seedbed.worker.run_logger import RunLogger
 
 if TYPE_CHECKING:
     from seedbed.distributed.processes import Processes
@@ -72,22 +75,22 @@ def run_experiment(
     state = resume_from_checkpoint(
         folder, training, origin, code[1], request, summary, shards, plan.total_steps
     )
-    progress = loop.Progress(**state.get("progress", {}))
-    run_logger: RunLogger = NullLogger()
+    progress = Progress(**state.get("progress", {}))
+    run_logger: Logger = NullLogger()
     if shards.writes_record:
         run_logger = RunLogger(folder, training, plan, asdict(origin), state)
     print_header(run_logger, settings, training, plan, progress, shards)
     if lacking := source.warning(circumstances["git"]):
         run_logger.log(f"warning: {lacking}")
     try:
-        if shards.writes_record and settings.get("logger"):
+        if isinstance(run_logger, RunLogger) and settings.get("logger"):
             open_loggers(folder, settings, run_logger)
         with warnings_listed(settings["determinism"], training, run_logger):
             train(settings, training, plan, progress, sources, run_logger, shards)
             test = evaluation(settings, sources.test, shards)
-            result = loop.evaluate(training, test, shards)
+            result = evaluate(training, test, shards)
         run_logger.log_test(progress, result)
-        summary["fingerprints"] = {"predictions": hash_of([result.outputs])}
+        summary["fingerprints"] = {"predictions": hash_of([result.output_hashes])}
     finally:
         run_logger.close()
         if shards.writes_record:
@@ -127,7 +130,7 @@ def check_objective(name: str, metric_name: str) -> None:
 
 
 def warnings_listed(
-    preset: Settings, training: loop.TrainingState, run_logger: RunLogger
+    preset: Settings, training: TrainingState, run_logger: Logger
 ) -> AbstractContextManager[None]:
     """List operations without a deterministic implementation, where a warning was asked for."""
     if preset["on_nondeterministic"] != "warn":
@@ -145,7 +148,7 @@ def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
 
 def resume_from_checkpoint(
     folder: Path,
-    training: loop.TrainingState,
+    training: TrainingState,
     origin: resume.Origin,
     patch: bytes,
     request: resume.Request,
@@ -173,11 +176,11 @@ def describe(shards: Shards) -> dict[str, Any]:
 
 def train(
     settings: Settings,
-    training: loop.TrainingState,
-    plan: loop.Plan,
-    progress: loop.Progress,
+    training: TrainingState,
+    plan: Plan,
+    progress: Progress,
     sources: assemble.Sources,
-    run_logger: RunLogger,
+    run_logger: Logger,
     shards: Shards,
 ) -> None:
     """Train to the end of the plan."""
@@ -204,11 +207,11 @@ def evaluation(settings: Settings, source: Source, shards: Shards) -> Iterable[B
 
 
 def print_header(
-    run_logger: RunLogger,
+    run_logger: Logger,
     settings: Settings,
-    training: loop.TrainingState,
-    plan: loop.Plan,
-    progress: loop.Progress,
+    training: TrainingState,
+    plan: Plan,
+    progress: Progress,
     shards: Shards,
 ) -> None:
     """Say what is going to happen."""
@@ -231,9 +234,9 @@ def print_header(
 def summarize(
     folder: Path,
     settings: Settings,
-    training: loop.TrainingState,
-    plan: loop.Plan,
-    progress: loop.Progress,
+    training: TrainingState,
+    plan: Plan,
+    progress: Progress,
     last: dict[str, float],
     summary: dict[str, Any],
 ) -> None:

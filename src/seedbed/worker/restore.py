@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.launch import resume
-from seedbed.training import capture, checkpoint, loop
+from seedbed.training import capture, checkpoint
+from seedbed.training.state import TrainingState
 from seedbed.worker import best
 
 
@@ -32,7 +33,7 @@ class Restored:
 
 def resume_from_checkpoint(
     folder: Path,
-    training: loop.TrainingState,
+    training: TrainingState,
     origin: resume.Origin,
     patch: bytes,
     request: resume.Request,
@@ -87,7 +88,7 @@ def restore_best(folder: Path, restored: Restored | None, origin: resume.Origin)
 
 def load(
     folder: Path,
-    training: loop.TrainingState,
+    training: TrainingState,
     origin: resume.Origin,
     allow_changed: bool,
     total_steps: int | None = None,
@@ -119,7 +120,7 @@ def load(
 
 
 def restore(
-    folder: Path, training: loop.TrainingState, state: dict[str, Any], changes: list[resume.Change]
+    folder: Path, training: TrainingState, state: dict[str, Any], changes: list[resume.Change]
 ) -> None:
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
     options = [dict(group) for group in training.optimizer.param_groups]
