@@ -51,7 +51,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     All shards are worked on in this process, which changes no bit of a sum in a tree.
     """
     device = assemble.choose_device(settings["trainer"]["device"])
-    shards = assemble.cut_batches(settings["trainer"], device, lambda: False, None)
+    shards = assemble.cut_batches(settings["trainer"])
     source = assemble.build_sources(settings).train
     training = assemble.build_training_state(settings, device, source)
     plan = assemble.make_plan(settings, len(source))
