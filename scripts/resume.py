@@ -1,4 +1,4 @@
-"""Go on with a run or a sweep that was stopped; it ends with the bits it would have had.
+"""Resume a run or a sweep that was stopped; it ends with the bits it would have had.
 
 usage: python scripts/resume.py RUN [--allow-changed] [--trust PACKAGE] [--online] [key=value ...]
        python scripts/resume.py SWEEP [--allow-changed] [--online] [hydra.key=value ...]
@@ -16,9 +16,9 @@ that can alter bits is refused.
 
 Of a sweep, finished runs are kept, interrupted and failed ones resumed, missing ones started, by
 the launcher that it had or the one named now. Code that changed since it was started is refused,
-and words of its command that can name code have to be said again (the refusal lists them).
+and overrides that can name code have to be repeated (the refusal lists them).
 
-exit status: 0 finished, 1 runs of a sweep failed, 2 it cannot go on, 129, 130 or 143
+exit status: 0 finished, 1 runs of a sweep failed, 2 it cannot be resumed, 129, 130 or 143
 interrupted again
 """
 
@@ -32,13 +32,13 @@ from seedbed.sweeps import resume_sweep
 
 
 def main() -> int:
-    """Go on with a run folder or a sweep's."""
+    """Resume a run folder or a sweep's."""
     arguments = parse()
     if resume_sweep.is_sweep(arguments.run):
         if arguments.trust:
             raise InputError(
                 f"--trust: expected the folder of a run, got a sweep, {arguments.run}; repeat its "
-                "own word instead, such as 'trusted_packages=[project,mine]'"
+                "own override instead, such as 'trusted_packages=[project,mine]'"
             )
         resume_sweep.resume_run(
             arguments.run, arguments.overrides, arguments.allow_changed, arguments.online
@@ -57,11 +57,11 @@ def parse() -> argparse.Namespace:
         usage=argparse.SUPPRESS,
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run or a sweep")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="what shall change")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="new values of settings")
     parser.add_argument(
         "--allow-changed",
         action="store_true",
-        help="go on although something changed that can alter bits",
+        help="resume although something changed that can alter bits",
     )
     parser.add_argument(
         "--trust",

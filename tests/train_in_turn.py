@@ -11,12 +11,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from seedbed import record
-from seedbed.launch import resume
+from seedbed.signals import Stop
 from seedbed.worker import worker
+from seedbed.worker.job import Alone, Job
+from seedbed.worker.summary import Summary
 
 
-class StopAfter(worker.Stop):
+class StopAfter(Stop):
     """Asked to stop as soon as a run has noted a step."""
 
     def __init__(self, step: int | None) -> None:
@@ -38,14 +39,13 @@ def main() -> None:
     stop = StopAfter(parser.parse_args().stop_after)
     for line in sys.stdin:
         stop.folder = folder = Path(line.strip())
-        settings = record.read_config(folder)
-        before = resume.require_unfinished(folder)
-        summary = worker.opening(folder, settings, before)
-        worker.run(folder, settings, resume.Request(), stop, summary)
-        record.write_json(folder / "summary.json", summary)
-        if summary["status"] == "finished":
+        job = Job.read([str(folder)], stop, Alone())
+        summary = Summary(job)
+        worker.train(job, summary)
+        summary.write()
+        if summary.status == "finished":
             shutil.rmtree(folder / "checkpoints")  # hundreds of them
-        print(f"{summary['status']} {folder.name}", flush=True)
+        print(f"{summary.status} {folder.name}", flush=True)
         if stop.signal is not None:  # a person's, not ours
             sys.exit(128 + stop.signal)
 

@@ -1,4 +1,4 @@
-"""The one exception that stands for "your request cannot be served"."""
+"""The one exception that stands for an invalid request, and the exit statuses of commands."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ class InputError(Exception):
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and everything that it needs to go on is saved."""
+    """The run was asked to stop, and everything that it needs to be resumed is saved."""
 
 
 def exit_status(main: Callable[[], int]) -> int:
@@ -28,8 +28,7 @@ def exit_status(main: Callable[[], int]) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except InputError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return 2
+        return print_error(error)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -37,8 +36,14 @@ def exit_status(main: Callable[[], int]) -> int:
         return 141
 
 
+def print_error(error: InputError) -> int:
+    """Print why a request is invalid; return the exit status for it."""
+    print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
+    return 2
+
+
 def discard_output(stream: IO[Any]) -> None:
-    """Let a stream that nobody reads any more end in nothing, also when Python flushes it at exit.
+    """Send a stream that nobody reads any more to /dev/null, also when Python flushes it at exit.
 
     Processes that are started later inherit that.
     """

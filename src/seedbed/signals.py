@@ -1,6 +1,7 @@
 """The signals that ask a run to stop, and how processes hand them to each other."""
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -34,3 +35,32 @@ def ignore() -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     release()
+
+
+class Stop:
+    """Whether somebody asked the run to stop; the answer is given between two steps."""
+
+    def __init__(self) -> None:
+        """Handle stop signals from now on, also those that were held back."""
+        self.signal: int | None = None
+        self._since = 0.0
+        for number in heeded():
+            signal.signal(number, self._ask)
+        release()
+
+    def requested(self) -> bool:
+        """Return whether a stop signal came."""
+        return self.signal is not None
+
+    def status(self) -> int:
+        """Return the exit status of an interrupted run."""
+        return 128 + (self.signal or signal.SIGTERM)  # without a signal: another process got it
+
+    def _ask(self, number: int, _frame: object) -> None:
+        # One Ctrl-C can come twice, from the terminal and from train.py; a person's second one
+        # does not come within a second of the first.
+        if self.signal is None:
+            self.signal, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since > 1:
+            ignore()  # all that is left to do is to print how it ended
+            raise KeyboardInterrupt

@@ -4,19 +4,18 @@ An emulated CPU takes longer to import PyTorch than to train a few steps.
 """
 
 import sys
-from pathlib import Path
 
-from seedbed import record
-from seedbed.launch import resume
+from seedbed.signals import Stop
 from seedbed.worker import worker
+from seedbed.worker.job import Alone, Job
+from seedbed.worker.summary import Summary
 
 
 def main() -> int:
-    stop = worker.Stop()
-    for folder in map(Path, sys.argv[1:]):
-        settings = record.read_config(folder)
-        summary = worker.opening(folder, settings, {})
-        status = worker.run(folder, settings, resume.Request(), stop, summary)
+    stop = Stop()
+    for folder in sys.argv[1:]:
+        job = Job.read([folder], stop, Alone())
+        status = worker.train(job, Summary(job))
         if status != 0:
             return status
     return 0

@@ -101,7 +101,7 @@ def process_of_rank(folder: Path, rank: int) -> int | None:
     for place in Path("/proc").glob("[0-9]*"):
         try:
             words = (place / "cmdline").read_bytes().split(b"\0")
-            if b"seedbed.worker" not in words or str(folder).encode() not in words:
+            if b"seedbed.distributed.worker" not in words or str(folder).encode() not in words:
                 continue
             if f"RANK={rank}".encode() in (place / "environ").read_bytes().split(b"\0"):
                 return int(place.name)

@@ -15,19 +15,21 @@ import hydra
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
 from seedbed import config, fingerprint, record, rng
 from seedbed.config import build
+from seedbed.config.request import Request
 from seedbed.data.part import Part
 from seedbed.data.positions import training_positions
 from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.launch import resume
+from seedbed.signals import Stop
 from seedbed.worker import assemble, experiment
+from seedbed.worker.job import Alone, Job
+from seedbed.worker.summary import Summary
 from tests.running import ROOT, refusal
 
 PAGE = ROOT / "docs" / "extending.md"
@@ -95,12 +97,11 @@ def run_experiment(project: Path, about: str, folder: Path, *overrides: str) -> 
         words = [*shlex.split(line)[2:], "trainer.max_steps=5", *overrides]
         settings = config.resolve(hydra.compose("config", overrides=words))
     config.check(settings)
-    plain: dict[str, Any] = OmegaConf.to_container(settings)  # type: ignore[assignment]
-    summary: dict[str, Any] = {"status": "running"}
-    code = ({"commit": None}, b"")
     folder.mkdir()
-    experiment.run_experiment(folder, plain, code, lambda: False, summary, resume.Request())
-    return summary
+    job = Job(folder, settings, Request(), Stop(), Alone())
+    summary = Summary(job)
+    experiment.run_experiment(job, summary, {"commit": None}, b"")
+    return summary.values
 
 
 @pytest.fixture

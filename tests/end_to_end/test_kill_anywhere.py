@@ -129,5 +129,5 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
 def test_a_finished_run_is_refused_in_one_line(whole: Path) -> None:
     """Exit status 2; so is a folder that is no run."""
     line = refusal(command("scripts/resume.py", str(whole)))
-    assert "expected a run to resume with, got one that finished" in line
+    assert "expected a run to resume, got one that finished" in line
     assert "expected a run's configuration" in refusal(command("scripts/resume.py", "/nowhere"))

@@ -13,6 +13,7 @@ import pytest
 from seedbed import record
 from tests.running import ROOT, command, refusal, train
 
+WORKER = "seedbed.distributed.worker"
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 SHARDED = (
     "determinism.threads=1",
@@ -64,11 +65,11 @@ def test_plain_allreduce_is_recorded_as_such(alone: Path, tmp_path: Path) -> Non
 
 
 def test_torchrun_alone_is_enough(alone: Path, tmp_path: Path) -> None:
-    """`torchrun -m seedbed.worker RUN` needs a config.yaml and nothing of the environment."""
+    """torchrun with the module and a folder: it needs a config.yaml and no variable."""
     (tmp_path / "config.yaml").write_bytes((alone / "config.yaml").read_bytes())
     unset = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    words = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "seedbed.worker")
+    words = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", WORKER)
     done = subprocess.run(
         [sys.executable, "-m", *words, str(tmp_path)],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
@@ -105,7 +106,7 @@ def rank_of(folder: Path, rank: int) -> int:
             variables = (place / "environ").read_bytes().split(b"\0")
         except OSError:  # it ended
             continue
-        is_worker = b"seedbed.worker" in words and str(folder).encode() in words
+        is_worker = WORKER.encode() in words and str(folder).encode() in words
         if is_worker and f"RANK={rank}".encode() in variables:
             return int(place.name)
     raise AssertionError(f"no rank {rank}")

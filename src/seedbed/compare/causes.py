@@ -10,7 +10,7 @@ from typing import Any
 from seedbed.compare import Difference, Record
 from seedbed.compare.stages import CAUSAL_ORDER, STAGES
 from seedbed.errors import printable
-from seedbed.launch.resume import NEUTRAL_ENVIRONMENT, TORCHRUN
+from seedbed.record import neutral
 
 _MOST_CHARACTERS = 44
 
@@ -72,7 +72,7 @@ def changes(a: Record, b: Record) -> list[Change]:
         Change(kind, key, before.get(key), after.get(key), same_data, apart)
         for kind, before, after in sides
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not _matches(key, TORCHRUN)
+        if before.get(key) != after.get(key) and not _matches(key, neutral.TORCHRUN)
         for apart in [kind == "code" and not key.startswith("git.") and not packages & _parts(key)]
     ]
 
@@ -215,7 +215,7 @@ def _matches(key: str, patterns: Iterable[str]) -> bool:
 
 
 def _is_no_cause(change: Change) -> bool:
-    if change.kind == "environment" and _matches(change.key, NEUTRAL_ENVIRONMENT):
+    if change.kind == "environment" and _matches(change.key, neutral.ENVIRONMENT):
         return True
     if change.kind == "code":  # what the training process never imports
         return change.key.startswith(("tests/", "scripts/", "docs/"))

@@ -1,6 +1,6 @@
 """torchrun with exit statuses that say what happened, and no traceback of its own.
 
-python -m seedbed.distributed.torchrun TORCHRUN_OPTIONS -m seedbed.worker RUN_FOLDER
+python -m seedbed.distributed.torchrun TORCHRUN_OPTIONS -m seedbed.distributed.worker RUN_FOLDER
 
 torchrun exits with 1 whatever its processes exit with. This exits as they did: 2 for a request
 that cannot be served, 129, 130 or 143 after an interruption, 128 + N after a death by signal N.
@@ -17,6 +17,7 @@ from pathlib import Path
 from seedbed import record, signals
 from seedbed.errors import InputError, exit_status
 
+WORKER = "seedbed.distributed.worker"
 # What summary.json says of a run that ended in peace although torchrun was asked to stop it.
 # One that is still running was killed, because it did not stop in time.
 _STATUSES = {"finished": 0, "failed": 2, "running": 128 + signal.SIGKILL}
@@ -38,7 +39,7 @@ def main() -> int:
     except ChildFailedError as error:
         return status_of(failure.exitcode for failure in error.failures.values())
     except SignalException as error:
-        folder = sys.argv[sys.argv.index("seedbed.worker") + 1]
+        folder = sys.argv[sys.argv.index(WORKER) + 1]
         return status_after(error.sigval, Path(folder))
     except RuntimeError as error:
         if "EADDRINUSE" not in str(error):

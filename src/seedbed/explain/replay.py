@@ -17,7 +17,8 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, fingerprint, offline, record
-from seedbed.data.positions import training_positions
+from seedbed.data.positions import Position, training_positions
+from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_status
 from seedbed.explain.trace_data import noted
 from seedbed.operations.place import Place
@@ -53,7 +54,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     All shards are worked on in this process, which changes no bit of a sum in a tree.
     """
     device = assemble.choose_device(settings["trainer"]["device"])
-    shards = assemble.cut_batches(settings["trainer"], device, lambda: False, None)
+    shards = assemble.cut_batches(settings["trainer"])
     source = assemble.build_sources(settings).train
     training = assemble.build_training_state(settings, device, source)
     plan = assemble.make_plan(settings, len(source))

@@ -1,12 +1,12 @@
 """From a checked configuration to a training process: run folder, environment, signals."""
 
+from seedbed.launch.process import alone, run_passing_signals
 from seedbed.launch.start import (
-    alone,
     create_run_folder,
+    discard_if_empty,
     objective,
     require_name,
     require_trusted,
-    run_passing_signals,
     run_worker,
     start,
     training_environment,
@@ -16,6 +16,7 @@ from seedbed.launch.start import (
 __all__ = [
     "alone",
     "create_run_folder",
+    "discard_if_empty",
     "objective",
     "require_name",
     "require_trusted",

@@ -1,11 +1,10 @@
-"""From a checked configuration to a training process: run folder, environment, signals."""
+"""From a checked configuration to a training process: its environment, folder and command."""
 
+import math
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import determinism, record, signals
 from seedbed.config import is_trusted
 from seedbed.errors import InputError
+from seedbed.launch import process
 from seedbed.record import source, untrusted
-
-# A training process that finds these works with others; ours are told anew by our own torchrun.
-_RANKS = (
-    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
-    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT"),
-)
 
 
 def start(config: DictConfig, folder: Path) -> int:
-    """Make a run folder of an empty or new folder and train in it; return the exit status."""
+    """Create the run folder and train in it, in a process of its own; return the exit status."""
     environment = training_environment(config)
     create_run_folder(folder, config)
     return run_worker(config, folder, environment)
@@ -136,87 +129,41 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
 
 
 def worker_command(config: DictConfig, folder: Path, request: str | None = None) -> list[str]:
-    """Return the command that trains in a run folder; `request` is a `resume.Request` as text."""
-    python = [sys.executable, "-m"]
+    """Return the command that trains in a run folder; `request` is a `config.Request` as text."""
+    modules = ["seedbed.worker"]
     processes = config.trainer.processes
     if processes > 1:
-        python += [
-            "seedbed.distributed.torchrun",
-            "--standalone",
-            f"--nproc-per-node={processes}",
-            "-m",
-        ]
-    return [*python, "seedbed.worker", str(folder), *([request] if request else [])]
+        torchrun = ["--standalone", f"--nproc-per-node={processes}", "-m"]
+        modules = ["seedbed.distributed.torchrun", *torchrun, "seedbed.distributed.worker"]
+    return [sys.executable, "-m", *modules, str(folder), *([request] if request else [])]
 
 
 def run_worker(
     config: DictConfig, folder: Path, environment: Mapping[str, str], request: str | None = None
 ) -> int:
-    """Run the training process to its end, passing signals on; return its exit status.
-
-    It keeps our terminal, so that a `breakpoint()` in a model works, and our process group, so
-    that Ctrl-C reaches it. A process killed by signal N gives 128 + N, as in a shell.
-    """
+    """Run the training process to its end, passing signals on; return its exit status."""
     command = worker_command(config, folder, request)
-    return run_passing_signals(command, alone(environment), signals.held())
+    return process.run_passing_signals(command, process.alone(environment), signals.held())
 
 
-def alone(environment: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what torchrun, or a cluster, told us of a place among other processes."""
-    return {name: value for name, value in environment.items() if name not in _RANKS}
-
-
-def run_passing_signals(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    starting: AbstractContextManager[None] | None = None,
-) -> int:
-    """Run a command with stop signals passed on to it; return its exit status.
-
-    Args:
-        starting: the context that it is started in; `signals.held()` for a command that handles
-            signals, but not in its first moments.
-    """
-    process: subprocess.Popen[bytes] | None = None
-    pending: list[int] = []
-
-    def pass_on(number: int, _frame: object) -> None:
-        if process is None:
-            pending.append(number)
-        else:
-            process.send_signal(number)
-
-    with _handlers(pass_on):
-        with starting or nullcontext():
-            process = subprocess.Popen(command, env=dict(environment))
-        for number in pending:
-            process.send_signal(number)
-        status = process.wait()
-    return status if status >= 0 else 128 - status
-
-
-@contextmanager
-def _handlers(handler: Any) -> Iterator[None]:
-    """Handle stop signals for a while; threads other than the first cannot, and do not."""
-    heeded = signals.heeded()
-    try:
-        before = [signal.signal(number, handler) for number in heeded]
-    except ValueError:  # not the main thread: a launcher's
-        yield
+def discard_if_empty(folder: Path) -> None:
+    """Remove the folder that Hydra made for a run that was refused."""
+    if folder == Path.cwd():  # which somebody else made
         return
-    try:
-        yield
-    finally:
-        for number, previous in zip(heeded, before, strict=True):
-            signal.signal(number, previous)
+    with suppress(OSError):
+        folder.rmdir()
 
 
-def objective(folder: Path) -> float:
-    """Return the metric that the run's `objective` names; NaN if it has none or did not finish."""
+def objective(folder: Path) -> float | None:
+    """Return the metric that the run's `objective` names, for Hydra's sweepers.
+
+    None, a failed trial for Optuna, if the run did not finish or the metric is not a number: what
+    a run had reached is no result.
+    """
     if not record.is_run(folder):
-        return float("nan")
+        return None
     summary = record.read_summary(folder)
-    if summary.get("status") != "finished":  # what it had reached is no result of the trial
-        return float("nan")
     value = summary.get("objective", {}).get("value")
-    return float("nan") if value is None else float(value)
+    if summary.get("status") != "finished" or value is None or math.isnan(value):
+        return None
+    return float(value)

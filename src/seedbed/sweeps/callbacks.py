@@ -1,37 +1,69 @@
-"""What Hydra tells us about a sweep."""
+"""What Hydra calls when a sweep starts."""
 
-import sys
+import shlex
 import traceback
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from seedbed import launch
-from seedbed.config import launchers
-from seedbed.errors import InputError
-from seedbed.sweeps import resume_sweep
+from seedbed.config import command, launchers
+from seedbed.errors import InputError, print_error
 
 
 class SweepFolder(Callback):
-    """Remembers where a sweep lies, so that `train.py` can report on it however it ends."""
-
-    folder: ClassVar[Path | None] = None
+    """Checks and locks the folder of a sweep, and has it reported on however the sweep ends."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Check what the sweep is started with, and note its folder."""
+        from seedbed.sweeps import resume_sweep  # Hydra loads this file for plain runs as well
+
         folder = Path(config.hydra.sweep.dir)
         try:
             launch.require_name("hydra.sweep.dir", config.hydra.sweep.dir)
             launchers.prepare(config.hydra)
             resume_sweep.begin(folder, config.hydra)
         except InputError as error:  # Hydra would make a warning of it
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            raise SystemExit(2) from None
-        except OSError:  # Hydra meets it again when it writes there, and then it is said
+            raise SystemExit(print_error(error)) from None
+        except OSError:  # Hydra meets it again when it writes there, and reports it then
             return
         except Exception:  # of which Hydra would make a warning as well
             traceback.print_exc()
             raise SystemExit(1) from None
-        SweepFolder.folder = folder
+        command.at_end(partial(report_sweep, folder))
+
+
+def report_sweep(folder: Path, ended_early: bool) -> bool:
+    """Print the report on a sweep; return whether jobs of it failed.
+
+    Args:
+        ended_early: an exception ended it, which is printed by others.
+    """
+    if not folder.is_dir():
+        return False
+    from seedbed.sweeps import groups, report  # statistics: half a second
+
+    try:
+        found = groups.read(folder)
+        text = report.write(found)
+    except InputError:
+        if ended_early:  # there may be no run yet
+            return False
+        raise
+    print(f"\n{text}\n\n{best_trial(folder)}{folder}", flush=True)
+    if ended_early or found.lost:
+        print(f"resume it: python scripts/resume.py {shlex.quote(str(folder))}", flush=True)
+    return bool(found.lost)
+
+
+def best_trial(folder: Path) -> str:
+    """Return a line on what a search found best, from the file of Optuna's sweeper; or nothing."""
+    results = folder / "optimization_results.yaml"
+    if not results.exists():
+        return ""
+    best = OmegaConf.load(results)
+    settings = ", ".join(f"{key}={value}" for key, value in best.best_params.items())
+    return f"best: {settings} with an objective of {best.best_value}\n"

@@ -13,8 +13,7 @@ import numpy as np
 
 from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.launch.resume import NEUTRAL_KEYS
-from seedbed.record import STREAMS, untrusted
+from seedbed.record import STREAMS, neutral, untrusted
 from seedbed.sweeps import plan
 
 # The presets that promise the same bits for the same record.
@@ -23,7 +22,7 @@ ABSENT = "absent"
 _MAX_DEPTH = 16  # of the folders of a sweep
 Seeds = tuple[int, ...]  # one for each of STREAMS, in that order
 # How the work is done, which makes no other configuration.
-_NEUTRAL = re.compile("|".join(map(fnmatch.translate, NEUTRAL_KEYS)))
+_NEUTRAL = re.compile("|".join(map(fnmatch.translate, neutral.KEYS)))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.launch import resume
-from seedbed.record import source, untrusted
+from seedbed.record import origin, source, untrusted
+from seedbed.record.origin import Change, Origin
 from seedbed.sweeps.groups import Run
 
 
@@ -24,24 +24,24 @@ def read(run: Run) -> str:
     return json.dumps([environment, source.patched_files(patch)])
 
 
-def differences(first: Run, second: Run) -> Sequence[resume.Change]:
+def differences(first: Run, second: Run) -> Sequence[Change]:
     """Return what of environment and code differs between two runs and can alter bits."""
     before, now = read(first), read(second)
     return _differences(before, now) if before and now and before != now else ()
 
 
 @lru_cache(maxsize=64)  # git is asked, and most runs of a sweep are alike
-def _differences(before: str, now: str) -> Sequence[resume.Change]:
-    origins = [resume.Origin({}, *json.loads(text)) for text in (before, now)]
+def _differences(before: str, now: str) -> Sequence[Change]:
+    origins = [Origin({}, *json.loads(text)) for text in (before, now)]
     try:
-        found = [change for change in resume.changes(*origins) if change.alters_bits]
+        found = [change for change in origin.changes(*origins) if change.alters_bits]
         commit = origins[1].environment["git"]["commit"]
     except (AttributeError, KeyError, TypeError):  # a record that others wrote
         return ()
     # Of a commit that git does not have, nothing but the patches can be compared.
-    patches = [_names(origin) for origin in origins]
+    patches = [_names(each) for each in origins]
     if patches[0] != patches[1] and not (commit and _is_known(commit)):
-        found.append(resume.Change("source.patch", patches[0], patches[1], alters_bits=True))
+        found.append(Change("source.patch", patches[0], patches[1], alters_bits=True))
     return found
 
 
@@ -57,9 +57,9 @@ def alike(runs: Iterable[Run]) -> list[list[Run]]:
     return classes
 
 
-def between(pairs: Sequence[tuple[Run, Run]]) -> list[resume.Change]:
+def between(pairs: Sequence[tuple[Run, Run]]) -> list[Change]:
     """Return what differs in any of some pairs of runs, each key once."""
-    found: dict[str, resume.Change] = {}
+    found: dict[str, Change] = {}
     for pair in pairs:
         for change in differences(*pair):
             found.setdefault(change.key, change)
@@ -70,5 +70,5 @@ def _is_known(commit: str) -> bool:
     return source.files(source.project_root(), commit) is not None
 
 
-def _names(origin: resume.Origin) -> str:
-    return ", ".join(f"{path} {blob[:12]}" for path, blob in sorted(origin.patched.items())) or "no"
+def _names(of: Origin) -> str:
+    return ", ".join(f"{path} {blob[:12]}" for path, blob in sorted(of.patched.items())) or "no"

@@ -17,17 +17,16 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import launch, offline, record
+from seedbed import offline, record
 from seedbed.errors import InputError
-from seedbed.launch import resume
-from seedbed.record import source, untrusted
+from seedbed.record import origin, source, untrusted
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.worker import loaded
 
 PLAN = "sweep.json"
 # The variable of Hydra's `env_set` that tells jobs, on whatever machine, to go on; and its values.
 RESUME = "SEEDBED_RESUME"
-_UNCHANGED, _CHANGED = "unchanged", "changed"
+UNCHANGED, CHANGED = "unchanged", "changed"
 
 # What of a sweep's folder is handed to Hydra: it may choose among what is installed, and set its
 # numbers and names. What could name code to run has to be said again by whoever goes on.
@@ -70,17 +69,6 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     record.write_json(folder / PLAN, plan | _code())
 
 
-def run_job(settings: DictConfig, folder: Path, resuming: str | None) -> int:
-    """Start a job of a sweep, or resume it as `RESUME` says; return the exit status."""
-    if resuming is None or not (folder / "config.yaml").exists():
-        return launch.start(settings, folder)
-    if _is_finished(folder):
-        return 0
-    # Composed here: a word that sets it has been typed by whoever leads the sweep (`_words`).
-    trust = tuple(settings.trusted_packages)
-    return resume.resume_run(folder, (), resuming == _CHANGED, trust, not offline.is_asked_for())
-
-
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder is that of a sweep."""
     return (folder / PLAN).is_file()
@@ -103,7 +91,7 @@ def resume_run(
     plan = record.read_json(folder / PLAN)
     try:
         options, words = _options(folder, plan), _words(plan["overrides"], overrides)
-        changes = resume.changes(_origin(plan), _origin(_code()))
+        changes = origin.changes(_origin(plan), _origin(_code()))
     except (AttributeError, KeyError, TypeError):
         raise InputError(
             f"{folder / PLAN}: expected a sweep's overrides and code, got something else; start "
@@ -117,7 +105,7 @@ def resume_run(
     command += [
         *words,
         f"hydra.sweep.dir={_quoted(folder)}",
-        f"+hydra.job.env_set.{RESUME}={_CHANGED if allow_changed else _UNCHANGED}",
+        f"+hydra.job.env_set.{RESUME}={CHANGED if allow_changed else UNCHANGED}",
     ]
     command += [f"+hydra.job.env_set.{k}='{v}'" for k, v in offline.variables(online).items()]
     sys.stdout.flush()
@@ -227,12 +215,12 @@ def _code() -> dict[str, Any]:
     }
 
 
-def _origin(code: dict[str, Any]) -> resume.Origin:
+def _origin(code: dict[str, Any]) -> origin.Origin:
     environment = {"git": code["git"], "versions": code["versions"]}
-    return resume.Origin({}, environment, code["patched"])
+    return origin.Origin({}, environment, code["patched"])
 
 
-def _require_unchanged(changes: Iterable[resume.Change], allow_changed: bool) -> None:
+def _require_unchanged(changes: Iterable[origin.Change], allow_changed: bool) -> None:
     """Raise InputError if runs to come would not be like those that there are.
 
     This holds for every preset: runs of one sweep are there to be compared. Files of configs/ that
@@ -261,11 +249,6 @@ def _require_idle(folder: Path) -> None:
             f"{folder}: expected a folder that can be written, got {error.strerror}; copy it to "
             "where it can"
         ) from None
-
-
-def _is_finished(folder: Path) -> bool:
-    path = folder / "summary.json"
-    return path.exists() and record.read_summary(folder).get("status") == "finished"
 
 
 def _require_new(folder: Path, sweeper: DictConfig) -> None:

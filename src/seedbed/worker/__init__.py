@@ -1,1 +1,1 @@
-"""worker."""
+"""The training process, `python -m seedbed.worker RUN_FOLDER`."""

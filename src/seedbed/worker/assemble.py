@@ -1,10 +1,10 @@
-"""From the settings to the parts of a run: device, data sets, model and optimizer, plan."""
+"""From the settings to each part of a run: device, shards, data sets, model, optimizer, plan."""
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from seedbed.training import held, schedules
 from seedbed.training.shards import Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
 
-if TYPE_CHECKING:
-    from seedbed.distributed.processes import Processes
-
 Settings = Mapping[str, Any]
 
 
@@ -38,17 +35,15 @@ class Sources:
 
 
 def prepare_backends(preset: Settings) -> None:
-    """Apply a preset's flags; where errors are asked for, refuse to go on if they do not hold."""
+    """Apply a preset's flags; where it asks for errors, raise InputError if they do not hold."""
     determinism.apply(preset)
     differences = determinism.differences(preset)
     if differences and preset["on_nondeterministic"] == "error":
         raise InputError(f"{differences[0]}; unset what overrides it, or choose another preset")
 
 
-def choose_device(name: str, processes: "Processes | None" = None) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """Return the device of that name; `auto` is a GPU of NVIDIA's or AMD's if there is one."""
-    if processes is not None:
-        name = processes.device_name(name, torch.cuda.device_count())
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -67,17 +62,18 @@ def choose_device(name: str, processes: "Processes | None" = None) -> torch.devi
 
 def cut_batches(
     trainer: Settings,
-    device: torch.device,
-    stop_requested: Callable[[], bool],
-    processes: "Processes | None",
+    stop_requested: Callable[[], bool] = lambda: False,
+    others: Any = None,
 ) -> Shards:
-    """Return how batches are cut and who works on them; several processes meet first."""
+    """Return how batches are cut into shards, and which of them this process works on.
+
+    Args:
+        others: what connects this process to the others of the run; None if it is alone.
+    """
     if trainer["shards"] == 1:
         return Shards(stop_requested)
-    if processes is not None:
-        processes.meet(device, stop_requested)
     in_tree = trainer["reduce"] == "tree"
-    return SharedShards(trainer["shards"], stop_requested, processes, in_tree)
+    return SharedShards(trainer["shards"], stop_requested, others, in_tree)
 
 
 def build_sources(settings: Settings) -> Sources:

@@ -1,4 +1,4 @@
-"""How a run ends: its record is completed, and the terminal says what became of it."""
+"""How a run ends: its record is completed, and the terminal shows what became of it."""
 
 import errno
 import os
@@ -9,6 +9,8 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
+from seedbed.worker.job import Job
+from seedbed.worker.summary import Summary
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BROKEN = {errno.EROFS, errno.EIO}
@@ -24,8 +26,7 @@ def explain(error: OSError, folder: Path) -> str | None:
     place = Path(os.fsdecode(error.filename)) if named else folder
     if error.errno in _FULL:
         return (
-            f"{place}: expected room on the disk, got {error.strerror}; free some, then resume "
-            f"with "
+            f"{place}: expected room on the disk, got {error.strerror}; free some, then "
             f"`{resume_command(folder)}`"
         )
     if error.errno in _BROKEN or (named and place.is_relative_to(folder)):
@@ -36,33 +37,36 @@ def explain(error: OSError, folder: Path) -> str | None:
     return None
 
 
-def conclude(folder: Path, summary: dict[str, Any], status: int) -> int:
+def conclude(job: Job, summary: Summary, status: int) -> int:
     """Complete the record and print how the run ended; return the exit status.
 
-    A run whose record cannot be completed, or is killed meanwhile, has not finished: it can go on.
+    If the record cannot be completed, or the process is killed meanwhile, the run counts as
+    unfinished and can be resumed.
     """
     try:
-        complete(folder, summary)
+        complete(job.folder, summary)
+    except KeyboardInterrupt:
+        print(f"interrupted at the very end\n{how_to_resume(job.folder)}", flush=True)
+        return job.stop.status()
     except (InputError, OSError) as error:
-        if summary["status"] == "failed":  # the reason is the same, or matters more; it was printed
+        if summary.status == "failed":  # the reason is the same, or matters more; it was printed
             return status
-        explained = explain(error, folder) if isinstance(error, OSError) else None
+        explained = explain(error, job.folder) if isinstance(error, OSError) else None
         print(f"error: {explained or error}", file=sys.stderr, flush=True)
         return 2
-    print("\n".join(lines(folder, summary)), flush=True)
+    print("\n".join(lines(job.folder, summary.values)), flush=True)
     return status
 
 
-def complete(folder: Path, summary: dict[str, Any]) -> None:
+def complete(folder: Path, summary: Summary) -> None:
     """Write the summary and draw the loss curve."""
-    unfinished = "running" if summary["status"] == "finished" else summary["status"]
     record.require_in_place(folder)
-    record.write_json(folder / "summary.json", summary | {"status": unfinished})
+    summary.write("running" if summary.status == "finished" else None)
     if (folder / "metrics.csv").exists():
         from seedbed.record import plots
 
         plots.loss_curve(folder)
-    record.write_json(folder / "summary.json", summary)
+    summary.write()
 
 
 def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
@@ -71,12 +75,13 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
     if status == "failed" or steps is None:
         found = [f"{status}; the record is in {folder}"]
     else:
+        fingerprints = summary["fingerprints"]
         found = [
             f"{status} after {steps} step{'' if steps == 1 else 's'} in "
             f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
             ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
-            f"weights {summary['fingerprints']['weights']}  "
-            f"fingerprints {summary['fingerprints']['all_steps']}",
+            f"fingerprints: weights {fingerprints['weights']}, "
+            f"all steps {fingerprints['all_steps']}",
             str(folder),
         ]
     if status == "interrupted":
@@ -87,10 +92,10 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
 
 
 def how_to_resume(folder: Path) -> str:
-    """Return the line that says how an interrupted run goes on."""
+    """Return the line that names the command to resume an interrupted run."""
     return f"resume it: {resume_command(folder)}"
 
 
 def resume_command(folder: Path) -> str:
-    """Return the command that goes on with a run, for a shell in the project's root."""
+    """Return the command that resumes a run, for a shell in the project's root."""
     return f"python scripts/resume.py {shlex.quote(str(folder))}"

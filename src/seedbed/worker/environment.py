@@ -1,15 +1,18 @@
-"""What a run ran on: versions, processor, devices, and the flags in force."""
+"""What a run ran on: versions, processor, devices, flags in force, code and data."""
 
 import os
 import platform
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from seedbed import determinism
+from seedbed.record import source
+from seedbed.training.shards import Shards
 from seedbed.worker import loaded
 
 # Variables that can change results, beside those that the preset sets.
@@ -35,6 +38,42 @@ def describe(device: torch.device) -> dict[str, Any]:
         },
         "flags": determinism.in_force(),
     }
+
+
+def begin(device: torch.device, shards: Shards, git: Mapping[str, Any]) -> dict[str, Any]:
+    """Return environment.json as it is known before data sets and model are built."""
+    count = shards.processes
+    return describe(device) | {
+        "processes": {
+            "count": count,
+            "bits_depend_on_count": None if shards.order_is_fixed else count,
+        },
+        "git": git,
+        "data_sha256": None,
+        "files_sha256": {},
+    }
+
+
+def complete(
+    found: dict[str, Any], settings: Mapping[str, Any], dataset: object, patch: bytes
+) -> dict[str, Any]:
+    """Return environment.json with what the classes of the run brought along.
+
+    These are the data's digest, the versions of their distributions, and code in no record.
+
+    Args:
+        found: what `begin` returned.
+        dataset: of the training samples.
+        patch: what changes the recorded commit into the code that runs.
+    """
+    root, git = source.project_root(), found["git"]
+    versions = found["versions"] | loaded.more_versions(settings, root)
+    recorded = source.recorded_files(root, git["commit"], source.patched_files(patch))
+    if recorded is not None:  # otherwise no code is recorded, and the record says so
+        lacks = git["lacks"] | loaded.unrecorded(recorded, settings["trusted_packages"], root)
+        git = git | {"dirty": bool(patch or lacks), "lacks": lacks}
+    digest = getattr(dataset, "sha256", None)
+    return found | {"versions": versions, "git": git, "data_sha256": digest}
 
 
 def versions() -> dict[str, str | None]:

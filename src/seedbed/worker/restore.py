@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: into model and optimizer, if nothing speaks against it."""
+"""Resuming from a checkpoint: it is checked, then restored into model and optimizer."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,15 +11,18 @@ from omegaconf import OmegaConf
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.launch import resume
+from seedbed.record.origin import Change, Origin, changes
 from seedbed.training import capture, checkpoint
 from seedbed.training.state import TrainingState
 from seedbed.worker import best
+from seedbed.worker.job import Job
+from seedbed.worker.parts import Parts
+from seedbed.worker.summary import Summary
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A checkpoint that a run can go on from.
+    """A checkpoint that a run can be resumed from.
 
     Attributes:
         problems: what is wrong with the newer ones that were passed over.
@@ -28,37 +31,39 @@ class Restored:
 
     state: dict[str, Any]
     problems: list[str]
-    changes: list[resume.Change]
+    changes: list[Change]
 
 
 def resume_from_checkpoint(
-    folder: Path,
-    training: TrainingState,
-    origin: resume.Origin,
-    patch: bytes,
-    request: resume.Request,
-    summary: dict[str, Any],
-    total_steps: int | None = None,
+    job: Job, parts: Parts, origin: Origin, patch: bytes, summary: Summary
 ) -> dict[str, Any]:
-    """Take up a run where its newest good checkpoint is, and bring its record up to date.
+    """Restore a run's newest good checkpoint, and bring its record up to date.
 
     Returns:
         The checkpoint; {} where there is none, and the run starts from the beginning.
 
     Raises:
-        InputError: the run cannot go on from here. Nothing of the record has changed.
+        InputError: the run cannot be resumed from here. Nothing of the record has changed.
     """
-    restored = load(folder, training, origin, request.allow_changed, total_steps)
+    folder, allow_changed = job.folder, job.request.allow_changed
+    restored = load(folder, parts.training, origin, allow_changed, parts.plan.total_steps)
     if restored is not None:
         note(folder, restored, summary)
         keep_patch(folder, patch, restored.state["progress"]["step"])
     restore_best(folder / "checkpoints", restored, origin)
-    if request.settings:
+    if job.request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     record.write_environment(folder, origin.environment, patch)
     (folder / "checkpoints").mkdir(exist_ok=True)
-    resume.remove_leftovers(folder)
+    remove_leftovers(folder)
     return restored.state if restored else {}
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of a process that was killed while it wrote them."""
+    for place in (folder, folder / "checkpoints"):
+        for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
+            path.unlink(missing_ok=True)
 
 
 def keep_patch(folder: Path, patch: bytes, step: int) -> None:
@@ -74,7 +79,7 @@ def keep_patch(folder: Path, patch: bytes, step: int) -> None:
         os.replace(path, folder / f"{prefix}{step}.patch")
 
 
-def restore_best(folder: Path, restored: Restored | None, origin: resume.Origin) -> None:
+def restore_best(folder: Path, restored: Restored | None, origin: Origin) -> None:
     """Let the best weights be those that the checkpoint knows of; print what became of others."""
     if restored is None:  # all starts over, and the tables, too
         best.restore(folder, 0, comes_again=True)
@@ -89,7 +94,7 @@ def restore_best(folder: Path, restored: Restored | None, origin: resume.Origin)
 def load(
     folder: Path,
     training: TrainingState,
-    origin: resume.Origin,
+    origin: Origin,
     allow_changed: bool,
     total_steps: int | None = None,
 ) -> Restored | None:
@@ -98,11 +103,11 @@ def load(
     if state is None:
         return None
     try:
-        made_under, step = resume.Origin(**state["origin"]), state["progress"]["step"]
-        changes = resume.changes(made_under, origin)
+        made_under, step = Origin(**state["origin"]), state["progress"]["step"]
+        found = changes(made_under, origin)
         strict = made_under.settings["determinism"]["on_nondeterministic"] == "error"
         if strict and not allow_changed:
-            resume.require_equal(changes, step)
+            require_equal(found, step)
         if total_steps is not None and step > total_steps:
             raise InputError(
                 f"trainer.max_steps: expected a run of at least {step} steps, which its checkpoint "
@@ -115,21 +120,32 @@ def load(
             f"{folder}: expected a checkpoint of this model and optimizer, got one without "
             f"{' '.join(str(error).split())[:160]}; start anew by scripts/verify.py or train.py"
         ) from None
-    restore(folder, training, state, changes)
-    return Restored(state, problems, changes)
+    restore(folder, training, state, found)
+    return Restored(state, problems, found)
+
+
+def require_equal(found: Sequence[Change], step: int) -> None:
+    """Raise InputError if something changed that can alter bits."""
+    serious = [str(change) for change in found if change.alters_bits]
+    if serious:
+        more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
+        raise InputError(
+            f"determinism=strict: expected what step {step} was made with, got "
+            f"{', '.join(serious[:3])}{more}; undo it, or resume all the same with --allow-changed"
+        )
 
 
 def restore(
-    folder: Path, training: TrainingState, state: dict[str, Any], changes: list[resume.Change]
+    folder: Path, training: TrainingState, state: dict[str, Any], found: list[Change]
 ) -> None:
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
     options = [dict(group) for group in training.optimizer.param_groups]
     try:
         capture.restore(training.model, training.optimizer, state)
-        change_options(training.optimizer, options, changes)
+        change_options(training.optimizer, options, found)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         advice = "resume with the code and configuration that wrote it"
-        if not any(change.alters_bits for change in changes):
+        if not any(change.alters_bits for change in found):
             advice = "make all parameters when the model is built, steps cannot add any"
         raise InputError(
             f"{folder}: expected a checkpoint of this model and optimizer, got "
@@ -140,7 +156,7 @@ def restore(
 def change_options(
     optimizer: torch.optim.Optimizer,
     options: Sequence[Mapping[str, Any]],
-    changes: Iterable[resume.Change],
+    found: Iterable[Change],
 ) -> None:
     """Let an optimizer's options be what the configuration says now: its state brought the old.
 
@@ -148,22 +164,29 @@ def change_options(
         options: those of each group as the configuration makes them.
     """
     prefix = "optimizer."
-    changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}
+    changed = {c.key.removeprefix(prefix) for c in found if c.key.startswith(prefix)}
     for group, new in zip(optimizer.param_groups, options, strict=True):
         group.update({name: new[name] for name in changed & new.keys()})
         if "lr" in changed:
             group["initial_lr"] = new["lr"]
 
 
-def note(folder: Path, restored: Restored, summary: dict[str, Any]) -> None:
-    """Say and record with what the run goes on."""
+def note(folder: Path, restored: Restored, summary: Summary) -> None:
+    """Print and record from which step the run is resumed, and what has changed since."""
     step = restored.state["progress"]["step"]
     for problem in restored.problems:
         print(f"warning: {problem}; resuming from the one before it, of step {step}", flush=True)
     for change in restored.changes:
         print(f"changed since step {step}: {change}", flush=True)
-    summary["status"] = "running"
-    summary["resumes"] = [*summary["resumes"], resume.entry(step, restored.changes)]
-    record.write_json(folder / "summary.json", summary)
+    summary.note_resume(entry(step, restored.changes))
     if restored.problems:
         checkpoint.discard_damaged(folder / "checkpoints")
+
+
+def entry(step: int, found: Sequence[Change]) -> dict[str, Any]:
+    """Return what summary.json says of a resume (`record.altered` reads it)."""
+    return {
+        "step": step,
+        "changes": {change.key: [change.before, change.now] for change in found},
+        "can_alter_bits": [change.key for change in found if change.alters_bits],
+    }

@@ -35,7 +35,7 @@ class RunLogger:
     """Writes the record of a run; see `training.loop.fit` for when it is called.
 
     Losses, metrics and fingerprints stay on the device until `write`, so that no step waits for
-    them. Times are not part of the tables: those hold what must are reproducible bit for bit.
+    them. Times are not part of the tables, whose every bit is reproducible.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class RunLogger:
         """Start the tables, or cut them back to where the checkpoint was made.
 
         Args:
-            origin: what checkpoints say of how they were made (`resume.Origin`).
+            origin: under what checkpoints are made (`record.origin.Origin`).
+            resumed_from: the checkpoint.
         """
         lengths = (resumed_from or {}).get("table_bytes", {})
         self._folder, self._training, self._plan = folder, training, plan
@@ -206,7 +207,7 @@ class RunLogger:
         peak = self._training.optimizer.param_groups[0].get("initial_lr", 0.0)
         learning_rate = peak * self._plan.learning_rate_factor(step - 1)
         epoch = step / self._plan.steps_per_epoch
-        self.last |= {"train_loss": loss}
+        self.last |= {"last_train_loss": loss}  # of one batch
         return dict(
             zip(
                 record.METRIC_FIELDS,

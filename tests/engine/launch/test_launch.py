@@ -1,6 +1,5 @@
 """From a command line to a training process: names, messages, the run folder, signals."""
 
-import math
 import os
 import re
 import secrets
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-import train
 from seedbed import launch, record, signals
+from seedbed.config import command as hydra_command
 from seedbed.config import hydra_errors
 from seedbed.errors import InputError
+from seedbed.sweeps import callbacks
 from tests.running import ROOT, command
 
 
@@ -58,7 +59,7 @@ class TestWaiting:
 
 
 class TestCreateRunFolder:
-    def test_a_claimed_folder_holds_the_resolved_configuration(self, tmp_path: Path) -> None:
+    def test_a_created_folder_holds_the_resolved_configuration(self, tmp_path: Path) -> None:
         """What is written is all that the training process will know."""
         folder = tmp_path / "new" / "run"
         launch.create_run_folder(folder, settings())
@@ -76,7 +77,7 @@ class TestCreateRunFolder:
         (tmp_path / "metrics.csv").rename(tmp_path / "mine.csv")
         launch.create_run_folder(tmp_path, settings())
 
-    def test_a_folder_is_claimed_once(self, tmp_path: Path) -> None:
+    def test_a_folder_is_created_once(self, tmp_path: Path) -> None:
         """The second run is refused and changes nothing; a folder of its own is its own."""
         launch.create_run_folder(tmp_path / "run", settings())
         before = contents(tmp_path / "run")
@@ -92,7 +93,7 @@ class TestCreateRunFolder:
             "from seedbed import launch\nfrom seedbed.errors import InputError\n"
             "config = OmegaConf.create({'winner': sys.argv[2] * 5000})\n"
             "sys.stdin.read()\n"
-            "try: launch.claim(Path(sys.argv[1]), config)\n"
+            "try: launch.create_run_folder(Path(sys.argv[1]), config)\n"
             "except InputError: sys.exit(2)\n"
         )
         creations = [
@@ -102,10 +103,10 @@ class TestCreateRunFolder:
             )
             for number in range(4)
         ]
-        for create_run_folder in creations:
-            assert create_run_folder.stdin is not None
-            create_run_folder.stdin.close()  # all are off
-        statuses = [create_run_folder.wait(60) for create_run_folder in creations]
+        for process in creations:
+            assert process.stdin is not None
+            process.stdin.close()  # all are off
+        statuses = [process.wait(60) for process in creations]
         assert sorted(statuses) == [0, 2, 2, 2]
         assert record.read_config(tmp_path / "run").winner == str(statuses.index(0)) * 5000
 
@@ -130,7 +131,7 @@ class TestWorkerCommand:
         command = launch.worker_command(settings(processes=4), tmp_path, "{}")
         assert command[:3] == [sys.executable, "-m", "seedbed.distributed.torchrun"]
         assert "--nproc-per-node=4" in command
-        assert command[-4:] == ["-m", "seedbed.worker", str(tmp_path), "{}"]
+        assert command[-4:] == ["-m", "seedbed.distributed.worker", str(tmp_path), "{}"]
 
 
 def run(program: str, **named: Any) -> int:
@@ -215,21 +216,21 @@ class TestObjective:
         assert launch.objective(tmp_path) == 0.25
 
     @pytest.mark.parametrize("objective", [{}, {"objective": {"name": "x", "value": None}}])
-    def test_a_run_without_it_gives_nan(self, objective: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_run_without_it_has_none(self, objective: dict[str, Any], tmp_path: Path) -> None:
         """A failed job says so in a sweep, and does not end it."""
-        assert math.isnan(launch.objective(tmp_path)), "no run at all"
+        assert launch.objective(tmp_path) is None, "no run at all"
         (tmp_path / "config.yaml").write_text("seed: 0\n")
         finished = {"format_version": 1, "status": "finished"}
         record.write_json(tmp_path / "summary.json", finished | objective)
-        assert math.isnan(launch.objective(tmp_path))
+        assert launch.objective(tmp_path) is None
 
     @pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
-    def test_a_run_that_did_not_finish_gives_nan(self, status: str, tmp_path: Path) -> None:
+    def test_a_run_that_did_not_finish_has_none(self, status: str, tmp_path: Path) -> None:
         """What it had reached is no result: Optuna counts a failed trial."""
         (tmp_path / "config.yaml").write_text("seed: 0\n")
         summary = {"format_version": 1, "status": status, "objective": {"name": "x", "value": 0.2}}
         record.write_json(tmp_path / "summary.json", summary)
-        assert math.isnan(launch.objective(tmp_path))
+        assert launch.objective(tmp_path) is None
 
 
 def composition_error(
@@ -306,7 +307,7 @@ def test_a_name_that_looks_like_a_number_stays_as_it_is(
         return OverridesParser.create().parse_overrides([override])[0].value()
 
     monkeypatch.setattr(secrets, "token_hex", lambda size: token)
-    (override,) = (w for w in train.name_uniquely(["seed=0"]) if "SEEDBED_RUN" in w)
+    (override,) = (w for w in hydra_command.name_uniquely(["seed=0"]) if "SEEDBED_RUN" in w)
     assert str(read(override)) == token
     assert str(read(override.replace("'", ""))) != token
 
@@ -316,13 +317,13 @@ class TestNameUniquely:
 
     def words(self, *arguments: str) -> list[str]:
         """Return the command line without its unique part, which must be there."""
-        named = train.name_uniquely(list(arguments))
+        named = hydra_command.name_uniquely(list(arguments))
         assert sum(bool(self.unique.fullmatch(word)) for word in named) == 1
         return [word for word in named if not self.unique.fullmatch(word)]
 
     def test_no_two_command_lines_are_named_alike(self) -> None:
         """The same command, run twice in one instant, gets two names."""
-        names = {tuple(train.name_uniquely(["seed=0"])) for _ in range(100)}
+        names = {tuple(hydra_command.name_uniquely(["seed=0"])) for _ in range(100)}
         assert len(names) == 100
 
     def test_options_come_first_and_overrides_keep_their_order(self) -> None:
@@ -348,8 +349,8 @@ class TestNameUniquely:
     def test_a_group_without_an_option_is_refused(self, override: str) -> None:
         """Hydra fails on these without saying why; negative control: what it can take passes."""
         with pytest.raises(InputError, match=r"^\w+: expected an option of the group, got"):
-            train.name_uniquely([override])
-        train.name_uniquely(["model=cnn", "~data", "seed=null", "determinism=strict,fast"])
+            hydra_command.name_uniquely([override])
+        hydra_command.name_uniquely(["model=cnn", "~data", "seed=null", "determinism=strict,fast"])
 
     def test_nothing_in_gives_the_name_alone(self) -> None:
         """`python train.py` alone is a command line, too."""
@@ -362,7 +363,7 @@ def test_a_folder_with_something_in_it_is_never_discarded(tmp_path: Path) -> Non
     (tmp_path / "kept" / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for name in ("kept", "empty", "none"):
-        train.discard_if_empty(tmp_path / name)
+        launch.discard_if_empty(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
@@ -394,12 +395,12 @@ def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> 
 class TestReportOfASweep:
     def test_what_ended_a_sweep_without_runs_is_not_hidden(self, tmp_path: Path) -> None:
         """There is nothing to report, and the error that there is says why."""
-        assert train.report_sweep(tmp_path, ended_early=True) is False
+        assert callbacks.report_sweep(tmp_path, ended_early=True) is False
 
     def test_a_sweep_without_runs_that_nothing_ended_is_an_error(self, tmp_path: Path) -> None:
         """Twin: nobody else would say so."""
         with pytest.raises(InputError, match="expected a folder of runs"):
-            train.report_sweep(tmp_path, ended_early=False)
+            callbacks.report_sweep(tmp_path, ended_early=False)
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, InputError, RuntimeError])
     def test_errors_pass_through_the_report(
@@ -410,9 +411,9 @@ class TestReportOfASweep:
         def ended() -> None:
             raise error("why")
 
-        monkeypatch.setattr(train, "train", ended)
-        monkeypatch.setattr(train.SweepFolder, "folder", tmp_path)
+        report = partial(callbacks.report_sweep, tmp_path)
+        monkeypatch.setattr(hydra_command, "_at_end", [report])
         monkeypatch.setattr(sys, "argv", ["train.py"])
         monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
         with pytest.raises(error, match="why"):
-            train.main()
+            hydra_command.run(ended)

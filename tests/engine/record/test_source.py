@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from seedbed.compare import checkout
-from seedbed.launch import resume
 from seedbed.record import source
+from seedbed.record.origin import Origin, changes
 
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
 
@@ -82,13 +82,13 @@ def restored(root: Path, run: Path) -> dict[bytes, bytes]:
         return contents(tree)
 
 
-def origin(root: Path) -> resume.Origin:
+def origin(root: Path) -> Origin:
     state, patch = source.snapshot(root)
-    return resume.Origin({}, {"git": state}, source.patched_files(patch))
+    return Origin({}, {"git": state}, source.patched_files(patch))
 
 
-def changed(before: resume.Origin, now: resume.Origin) -> dict[str, bool]:
-    return {change.key: change.alters_bits for change in resume.changes(before, now)}
+def changed(before: Origin, now: Origin) -> dict[str, bool]:
+    return {change.key: change.alters_bits for change in changes(before, now)}
 
 
 CONFIGURATIONS = [

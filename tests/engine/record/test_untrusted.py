@@ -21,6 +21,7 @@ from project.data.mnist import MNIST
 from seedbed import compare, config, errors, launch, offline, record
 from seedbed.compare import causes
 from seedbed.config import build
+from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import source, untrusted
@@ -418,14 +419,14 @@ def test_loggers_of_a_record_send_nothing_unasked(tmp_path: Path) -> None:
     ours = OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / "logger" / "mlflow.yaml"))
     key, address = "logger.mlflow.tracking_uri", "http://127.0.0.1"
     recorded = OmegaConf.create({"logger": ours})
-    resume.require_our_loggers(recorded, tmp_path, resume.Request())
+    resume.require_our_loggers(recorded, tmp_path, Request())
     OmegaConf.update(recorded, key, address)
     with pytest.raises(InputError, match=f"got {key}={address} in the record"):
-        resume.require_our_loggers(recorded, tmp_path, resume.Request())
-    resume.require_our_loggers(recorded, tmp_path, resume.Request({key: address}))
+        resume.require_our_loggers(recorded, tmp_path, Request())
+    resume.require_our_loggers(recorded, tmp_path, Request({key: address}))
     recorded = OmegaConf.create({"logger": {"own": {"_target_": "x"}}})
     with pytest.raises(InputError, match=r"got logger\.own\._target_=x in the record"):
-        resume.require_our_loggers(recorded, tmp_path, resume.Request())
+        resume.require_our_loggers(recorded, tmp_path, Request())
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "train.log", ".lock", "checkpoints", "new"])

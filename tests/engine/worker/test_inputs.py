@@ -15,7 +15,7 @@ import torch
 from seedbed import compare, record
 from seedbed.compare import causes
 from seedbed.errors import InputError
-from seedbed.launch import resume
+from seedbed.record.origin import Origin, changes
 from seedbed.worker import inputs, loaded
 from tests.running import QUICK, command, refusal
 
@@ -34,7 +34,7 @@ WARM = (
     *("experiment=adding_lstm", "data.length=6", "data.batch_size=16", "data.train.samples=64"),
     *("data.validation.samples=40", "data.test.samples=40", "data.eval_batch_size=20", *QUICK),
     *("~model", "+model.name=warm", "+model._target_=warm_start.Warm"),
-    "trusted_packages=[seedbed,torch,warm_start]",
+    "trusted_packages=[project,seedbed,torch,warm_start]",
 )
 
 
@@ -101,8 +101,8 @@ def test_every_file_that_an_argument_names_is_recorded(
         inputs.digests({"files": ["nothing"]})
 
 
-def origin(**environment: Any) -> resume.Origin:
-    return resume.Origin({}, {"git": {"commit": None}, **environment}, {})
+def origin(**environment: Any) -> Origin:
+    return Origin({}, {"git": {"commit": None}, **environment}, {})
 
 
 def test_another_pillow_is_a_change_that_can_alter_bits() -> None:
@@ -110,7 +110,7 @@ def test_another_pillow_is_a_change_that_can_alter_bits() -> None:
     assert {"torch", "torchvision", "numpy", "pillow"} < set(loaded.versions())
     for name, alters in (("pillow", True), ("omegaconf", False)):
         before, now = (origin(versions={name: version}) for version in "12")
-        (change,) = resume.changes(before, now)
+        (change,) = changes(before, now)
         assert (change.key, change.alters_bits) == (f"versions.{name}", alters)
 
 
@@ -171,7 +171,7 @@ def test_loaded_code_that_git_ignores_is_named_by_content(
     assert loaded.unrecorded({"src/ignored_code.py": "blob"}, [], tmp_path) == {}
     path.write_text("a = 2\n")
     second = loaded.unrecorded({}, [], tmp_path)
-    (change,) = resume.changes(
+    (change,) = changes(
         *(origin(git={"commit": None, "lacks": lacks}) for lacks in (first, second))
     )
     assert (change.key, change.alters_bits) == ("git.lacks.src/ignored_code.py", True)

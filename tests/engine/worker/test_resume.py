@@ -1,4 +1,4 @@
-"""Going on with a run: the same bits wherever it stopped; what changed is said, or refused."""
+"""Resuming a run: the same bits wherever it stopped; what changed is printed, or refused."""
 
 import json
 import os
@@ -13,12 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import config, launch, record
+from seedbed import config, launch, record, signals
+from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
+from seedbed.record import origin as origins
 from seedbed.record import plots, source
+from seedbed.record.origin import Change, Origin
 from seedbed.training import capture, checkpoint
 from seedbed.worker import assemble, restore, worker
+from seedbed.worker.job import Alone, Job
 from tests.end_to_end.kill_anywhere import differences
 from tests.engine.config.test_config import composed
 from tests.odd_optimizers import Master
@@ -56,7 +60,7 @@ def this_process_as_training_process(monkeypatch: pytest.MonkeyPatch) -> Iterato
     torch.set_num_threads(threads)
 
 
-class StopAt(worker.Stop):
+class StopAt(signals.Stop):
     """Asks a run to stop when it looks for the n-th time."""
 
     def __init__(self, check: int | None = None) -> None:
@@ -81,9 +85,9 @@ def begun(folder: Path, *overrides: str) -> Path:
 
 def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
     """Do the training process's work, from the beginning or from a checkpoint."""
-    asked = resume.Request(**request)
-    settings = resume.with_request(record.read_config(folder), asked)
-    return worker.lead(folder, settings, asked, stop or StopAt())
+    asked = Request(**request)
+    settings = asked.applied_to(record.read_config(folder))
+    return worker.lead(Job(folder, settings, asked, stop or StopAt(), Alone()))
 
 
 def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
@@ -372,7 +376,7 @@ def test_a_changed_option_is_what_the_configuration_makes_of_it() -> None:
     options = [dict(group) for group in optimizer.param_groups]
     old.param_groups[0]["seen"] = old.param_groups[1]["seen"] = 7
     capture.restore_optimizer(optimizer, capture.capture_optimizer(old))
-    changes = [resume.Change(f"optimizer.{name}", None, None, True) for name in ("lr", "betas")]
+    changes = [Change(f"optimizer.{name}", None, None, True) for name in ("lr", "betas")]
     restore.change_options(optimizer, options, changes)
     groups = [(g["lr"], g["initial_lr"], g["betas"], g["seen"]) for g in optimizer.param_groups]
     assert groups == [(0.1, 0.1, (0.5, 0.8), 7), (0.2, 0.2, (0.5, 0.8), 7)]
@@ -470,7 +474,7 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
 
     assert "expected a run's configuration, got no file" in line(tmp_path / "none")
     assert "expected a run's configuration, got no file" in line(tmp_path)
-    assert "expected a run to resume with, got one that finished" in line(whole())
+    assert "expected a run to resume, got one that finished" in line(whole())
     newer = begun(tmp_path / "newer")
     (newer / "summary.json").write_text(json.dumps({"format_version": 2, "status": "running"}))
     assert "read it with the version of Seedbed that wrote it" in line(newer)
@@ -496,7 +500,7 @@ def test_a_run_whose_process_is_alive_is_refused(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def origin(**changes: Any) -> resume.Origin:
+def origin(**changes: Any) -> Origin:
     environment = {
         "versions": {"torch": "2.15.0", "omegaconf": "2.3.1"},
         "cpu": {"model": "A", "cores": 2},
@@ -504,7 +508,7 @@ def origin(**changes: Any) -> resume.Origin:
         "git": {"commit": None},
         "data_sha256": {"digits": "00"},
     }
-    made = resume.Origin({"data": {"num_workers": 0}, "seed": 0}, environment, {})
+    made = Origin({"data": {"num_workers": 0}, "seed": 0}, environment, {})
     return replace(made, environment=environment | changes)
 
 
@@ -526,7 +530,7 @@ def origin(**changes: Any) -> resume.Origin:
 )
 def test_changes_of_the_environment_are_found(changes: dict[str, Any], alters: bool | None) -> None:
     """What reaches the arithmetic can alter bits; sizes and names of the machine cannot."""
-    found = resume.changes(origin(), origin(**changes))
+    found = origins.changes(origin(), origin(**changes))
     assert [change.alters_bits for change in found] == ([] if alters is None else [alters])
 
 
@@ -553,7 +557,7 @@ def commit(root: Path) -> None:
     git(root, "commit", "-q", "-m", "change")
 
 
-def code(root: Path) -> resume.Origin:
+def code(root: Path) -> Origin:
     state, patch = source.snapshot(root)
     return replace(origin(git=state), patched=source.patched_files(patch))
 
@@ -564,17 +568,17 @@ def test_changes_of_the_code_are_found_file_by_file(checkout: Path) -> None:
     (checkout / "src" / "model.py").write_text("a = 2\n")
     (checkout / "src" / "new.py").write_text("b = 1\n")
     edited = code(checkout)
-    found = resume.changes(before, edited)
+    found = origins.changes(before, edited)
     assert [change.key for change in found] == ["src/model.py", "src/new.py"]
     assert all(change.alters_bits for change in found)
     commit(checkout)
-    (change,) = resume.changes(edited, code(checkout))
+    (change,) = origins.changes(edited, code(checkout))
     assert change.key == "git.commit"
     assert not change.alters_bits, "committing changes no code"
-    keys = [change.key for change in resume.changes(before, code(checkout))]
+    keys = [change.key for change in origins.changes(before, code(checkout))]
     assert keys == ["git.commit", "src/model.py", "src/new.py"]
     git(checkout, "mv", "src/new.py", "src/renamed.py")
-    keys = [change.key for change in resume.changes(edited, code(checkout))]
+    keys = [change.key for change in origins.changes(edited, code(checkout))]
     assert keys == ["git.commit", "src/new.py", "src/renamed.py"]
 
 
@@ -584,7 +588,7 @@ def test_what_a_training_process_does_not_read_alters_no_bits(checkout: Path) ->
     (checkout / "README.md").write_text("other\n")
     (checkout / "tests").mkdir()
     (checkout / "tests" / "test_a.py").write_text("")
-    found = resume.changes(before, code(checkout))
+    found = origins.changes(before, code(checkout))
     assert [(change.key, change.alters_bits) for change in found] == [
         ("README.md", False),
         ("tests/test_a.py", False),
@@ -608,23 +612,21 @@ def test_code_that_git_does_not_know_is_a_change(checkout: Path) -> None:
     """A commit that is not in this checkout says nothing of its files."""
     before = code(checkout)
     unknown = replace(before, environment=before.environment | {"git": {"commit": "0" * 40}})
-    (change,) = resume.changes(unknown, before)
+    (change,) = origins.changes(unknown, before)
     assert change.key == "git.commit"
     assert change.alters_bits
 
 
 def test_a_request_survives_the_command_line() -> None:
     """It comes to the training process as it was asked for."""
-    request = resume.Request({"data.num_workers": 3, "data.start_method": "spawn"}, True)
-    assert resume.Request.parse(request.text()) == request
+    request = Request({"data.num_workers": 3, "data.start_method": "spawn"}, True)
+    assert Request.parse(request.text()) == request
 
 
 def test_checkpoints_say_under_what_they_were_made(whole: Callable[..., Path]) -> None:
     """Settings and environment, as in the record."""
     state = checkpoint.load(whole() / "checkpoints" / "last.pt")
-    assert resume.Origin(**state["origin"]).environment == record.read_json(
-        whole() / "environment.json"
-    )
+    assert Origin(**state["origin"]).environment == record.read_json(whole() / "environment.json")
     assert state["origin"]["settings"] == record.read_config(whole())
 
 
@@ -645,7 +647,7 @@ def test_a_record_does_not_say_which_packages_are_trusted(tmp_path: Path) -> Non
     folder = stopped(tmp_path / "run")
     path = folder / "config.yaml"
     text = path.read_text().replace("- seedbed.data\n", "- seedbed.data\n- evil\n")
-    path.write_text(text.replace("_target_: seedbed.models.", "_target_: evil."))
+    path.write_text(text.replace("_target_: project.models.", "_target_: evil."))
     with pytest.raises(InputError, match=r"got evil\..* in the record; .* --trust evil"):
         resume.resume_run(folder, (), allow_changed=True)
     launch.require_trusted(record.read_config(folder), folder, ["evil"])
@@ -667,7 +669,7 @@ def test_whatever_stops_a_run_its_record_says_so(
     def stop(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("seedbed.worker.experiment.carry_out", stop)
+    monkeypatch.setattr("seedbed.worker.experiment.run_experiment", stop)
     assert work(begun(tmp_path / "run")) == status
     summary = record.read_summary(tmp_path / "run")
     assert summary["status"] == "failed"
@@ -729,7 +731,7 @@ class Counting(Lazy):
 
 
 def own(model: type[nn.Module]) -> tuple[str, ...]:
-    trusted = "trusted_packages=[seedbed.data,seedbed.tasks,torch.optim,tests]"
+    trusted = "trusted_packages=[project,seedbed.tasks,torch.optim,tests]"
     return (f"model._target_={__name__}.{model.__name__}", trusted)
 
 

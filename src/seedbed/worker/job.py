@@ -1,0 +1,92 @@
+"""What a training process works on: one run, from a command line, maybe with other processes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import offline, record
+from seedbed.config.request import Request
+from seedbed.errors import InputError
+from seedbed.signals import Stop
+
+if TYPE_CHECKING:
+    import torch
+
+    from seedbed.training.shards import Shards
+
+
+class Group(Protocol):
+    """The processes that train together, as one of them sees it."""
+
+    leads: bool  # whether this process prints, and writes the record: the leader, rank 0
+
+    def join(
+        self, trainer: Mapping[str, Any], stop_requested: Callable[[], bool]
+    ) -> "tuple[torch.device, Shards]":
+        """Wait for the others; return this process's device and its shards of each batch."""
+
+    def first_failure(self, reason: str) -> tuple[str, bool]:
+        """Return why the run failed, by the first process to fail, and whether it is this one."""
+
+
+class Alone:
+    """The only process of a run."""
+
+    leads = True
+
+    def join(
+        self, trainer: Mapping[str, Any], stop_requested: Callable[[], bool]
+    ) -> "tuple[torch.device, Shards]":
+        """Return the device of `trainer.device`, and all shards."""
+        from seedbed.worker import assemble  # which imports torch, after signals are handled
+
+        device = assemble.choose_device(trainer["device"])
+        return device, assemble.cut_batches(trainer, stop_requested)
+
+    def first_failure(self, reason: str) -> tuple[str, bool]:
+        """Return the reason, and that it is this process's."""
+        return reason, True
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be trained, in a folder that exists.
+
+    Attributes:
+        settings: the configuration, with what was asked for by `request`.
+        group: the processes that work on it.
+    """
+
+    folder: Path
+    settings: DictConfig
+    request: Request
+    stop: Stop
+    group: Group
+
+    @classmethod
+    def read(cls, arguments: Sequence[str], stop: Stop, group: Group) -> "Job":
+        """Read a run folder's configuration.
+
+        Args:
+            arguments: RUN_FOLDER [REQUEST], the request being `Request.text`.
+
+        Raises:
+            InputError: not one folder, or it holds no configuration.
+        """
+        if len(arguments) not in (1, 2):
+            raise InputError(
+                "usage: expected python -m seedbed.worker RUN_FOLDER, got "
+                f"{len(arguments)} arguments; name one folder"
+            )
+        folder = Path(arguments[0])
+        request = Request.parse(arguments[1]) if len(arguments) == 2 else Request()
+        offline.enforce()
+        settings = request.applied_to(record.read_config(folder))
+        return cls(folder, settings, request, stop, group)
+
+    def plain_settings(self) -> dict[str, Any]:
+        """Return the settings as plain dictionaries and lists."""
+        return OmegaConf.to_container(self.settings)  # type: ignore[return-value]

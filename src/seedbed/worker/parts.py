@@ -1,0 +1,75 @@
+"""All that a run is made of, and its batches."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from seedbed import config
+from seedbed.data.positions import evaluation_positions, training_positions
+from seedbed.data.source import Batch, Source
+from seedbed.data.workers import Loading, load
+from seedbed.errors import InputError
+from seedbed.training.shards import Shards
+from seedbed.training.state import Plan, TrainingState
+from seedbed.worker import assemble
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of, and the settings that it was made by."""
+
+    settings: assemble.Settings
+    sources: assemble.Sources
+    training: TrainingState
+    plan: Plan
+    shards: Shards
+
+    def training_batches(self, first_step: int) -> Iterator[Batch]:
+        """Load this process's shards of each batch, from the step after `first_step` on."""
+        data, sources = self.settings["data"], self.sources
+        positions = training_positions(
+            len(sources.train),
+            data["batch_size"],
+            self.settings["seeds"]["order"],
+            first_step,
+            self.plan.total_steps,
+        )
+        how = assemble.loading(self.settings, self.training.device)
+        preset = self.settings["determinism"]
+        return load(sources.train, self.shards.divide(positions), how, preset)
+
+    def evaluation_batches(self, source: Source) -> Iterator[Batch]:
+        """Load this process's batches of a data set; those that load whole ones need no workers."""
+        data = self.settings["data"]
+        positions = evaluation_positions(len(source), data["eval_batch_size"])
+        workers = 0 if hasattr(source.dataset, "fetch") else data["num_workers"]
+        how = Loading(workers, True, 2, data["start_method"])
+        return load(source, self.shards.share(positions), how, self.settings["determinism"])
+
+
+def build_parts(settings: assemble.Settings, device: torch.device, shards: Shards) -> Parts:
+    """Build what a run is made of.
+
+    Raises:
+        InputError: a class refuses its arguments, or what it builds cannot be trained.
+    """
+    sources = assemble.build_sources(settings)
+    training = assemble.build_training_state(settings, device, sources.train)
+    check_objective(settings["objective"], training.task.metric_name)
+    return Parts(
+        settings, sources, training, assemble.make_plan(settings, len(sources.train)), shards
+    )
+
+
+def check_objective(name: str, metric_name: str) -> None:
+    """Raise InputError for an objective that no run of this task can have."""
+    known = ["last_train_loss"] + [
+        f"{phase}_{what}" for phase in ("validation", "test") for what in ("loss", metric_name)
+    ]
+    known.append(f"best_validation_{metric_name}")
+    if name not in known:
+        raise InputError(
+            f"objective: expected one of {', '.join(known)}, got {name}; "
+            f"{config.nearest(name, known)}"
+        )

@@ -1,0 +1,62 @@
+"""summary.json of a run that a process is working on."""
+
+from pathlib import Path
+from typing import Any
+
+from seedbed import record
+from seedbed.record import origin
+from seedbed.worker.job import Job
+
+
+class Summary:
+    """What becomes summary.json.
+
+    Attributes:
+        values: what is written; brought up to date by whoever learns more.
+        is_resuming: there is a checkpoint, and whether the run can be resumed from it is not known
+            yet. Until then nothing of the record is changed.
+        predictions: their fingerprint; None until the run was tested.
+    """
+
+    def __init__(self, job: Job) -> None:
+        """Begin the summary of a run that is about to start, or to be resumed.
+
+        Raises:
+            InputError: the run finished.
+        """
+        before = origin.require_unfinished(job.folder)
+        checkpoints = [job.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
+        self._folder: Path = job.folder
+        self.is_resuming = any(path.exists() for path in checkpoints)
+        self.predictions: str | None = None
+        self.values: dict[str, Any] = {
+            "format_version": record.FORMAT_VERSION,
+            "status": "running",
+            "error": None,
+            "seed": job.settings.get("seed"),
+            "resumes": before.get("resumes", []),
+        }
+
+    @property
+    def status(self) -> str:
+        """Return running, finished, interrupted or failed."""
+        return str(self.values["status"])
+
+    def note_resume(self, resume: dict[str, Any]) -> None:
+        """Note from which step the run is resumed, and what has changed since; write it down."""
+        self.is_resuming = False
+        self.values["resumes"] = [*self.values["resumes"], resume]
+        self.write()
+
+    def end(self, status: str, error: str | None = None) -> None:
+        """Note how the run ended."""
+        self.values |= {"status": status, "error": error}
+
+    def write(self, status: str | None = None) -> None:
+        """Write summary.json.
+
+        Args:
+            status: what to write in place of the status that was noted.
+        """
+        values = self.values | {"status": status or self.status}
+        record.write_json(self._folder / "summary.json", values)
