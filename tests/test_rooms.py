@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import lines
 from tests.rooms import ROOMS, table
 from tests.running import QUICK, ROOT
 
@@ -226,3 +227,11 @@ class TestDeleting:
         done = run(copy, "train.py", *QUICK, *words)
         assert done.returncode == 0, done.stderr
         assert len((copy / "runs/a/fingerprints.csv").read_text().splitlines()) == 4
+
+
+def test_a_run_can_be_trusted_after_reading_5500_lines() -> None:
+    """Every file of the list is there, none is left out in vain, and together they are short."""
+    files = lines.reading_list()
+    assert all(file.is_file() for file in files)
+    assert all((ROOT / file).is_file() for file in lines.LEFT_OUT)
+    assert lines.count(files) <= lines.MOST_TO_READ

@@ -3,7 +3,6 @@
 import errno
 import os
 import pty
-import re
 import resource
 import shlex
 import shutil
@@ -22,7 +21,6 @@ import pytest
 from seedbed import record
 from seedbed.errors import InputError
 from tests.end_to_end.kill_anywhere import COMMON, differences
-from tests.end_to_end.test_processes import rank_of
 from tests.running import QUICK, ROOT, command, refusal, train
 
 # Validations after 16 and 32 of 40 steps; an evaluation is 40 batches, long enough to be hit.
@@ -316,22 +314,3 @@ def test_a_disk_that_is_full_at_the_end_leaves_a_run_that_can_be_finished(tmp_pa
         assert record.read_summary(folder)["status"] == "running"
     resumed(folder)
     assert differences(whole, folder) == []
-
-
-def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_path: Path) -> None:
-    """The line names it; that torchrun has to kill it at last is not what ended the run."""
-    folder = tmp_path / "run"
-    shared = ("trainer.shards=2", "trainer.processes=2", "trainer.distributed_timeout_seconds=5")
-    process = started(folder, *shared)
-    until(lambda: rows(folder) > 3, process)
-    stopped = rank_of(folder, 1)
-    os.kill(stopped, signal.SIGSTOP)
-    until(lambda: is_pending(stopped, signal.SIGTERM), process)  # torchrun's
-    os.kill(stopped, signal.SIGKILL)  # which torchrun does after half a minute
-    assert ended(process).startswith("rank 1: expected an answer within 5 s, got none")
-    assert record.read_summary(folder)["status"] == "failed"
-
-
-def is_pending(process: int, number: int) -> bool:
-    found = re.search(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{process}/status").read_text(), re.M)
-    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
+from tests.end_to_end.test_lifecycle import ended, rows, started, until
 from tests.running import ROOT, command, refusal, train
 
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
@@ -179,3 +181,22 @@ def test_impossible_processes_and_shards(
     run = tmp_path / "run"
     assert refusal(train(run, *overrides)).startswith(f"{key}: expected")
     assert not run.exists()
+
+
+def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_path: Path) -> None:
+    """The line names it; that torchrun has to kill it at last is not what ended the run."""
+    folder = tmp_path / "run"
+    shared = ("trainer.shards=2", "trainer.processes=2", "trainer.distributed_timeout_seconds=5")
+    process = started(folder, *shared)
+    until(lambda: rows(folder) > 3, process)
+    stopped = rank_of(folder, 1)
+    os.kill(stopped, signal.SIGSTOP)
+    until(lambda: is_pending(stopped, signal.SIGTERM), process)  # torchrun's
+    os.kill(stopped, signal.SIGKILL)  # which torchrun does after half a minute
+    assert ended(process).startswith("rank 1: expected an answer within 5 s, got none")
+    assert record.read_summary(folder)["status"] == "failed"
+
+
+def is_pending(process: int, number: int) -> bool:
+    found = re.search(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{process}/status").read_text(), re.M)
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
