@@ -276,9 +276,8 @@ def test_steps_that_take_turns_train() -> None:
     assert weights([True, True]) != weights([True, True], "seed=1")
 
 
-@pytest.mark.parametrize("script", ["measure/fingerprint_cost", "portable_cost"])
+@pytest.mark.parametrize("script", ["fingerprint_cost", "portable_cost"])
 def test_too_few_rounds_to_measure_are_refused(script: str) -> None:
     """Before anything is trained."""
-    assert refusal(command(f"scripts/{script}.py", "--rounds", "0")).startswith(
-        "--rounds, --steps:"
-    )
+    done = command(f"scripts/measure/{script}.py", "--rounds", "0")
+    assert refusal(done).startswith("--rounds, --steps:")
