@@ -57,9 +57,7 @@ def main() -> None:
             print(f"{count(files):6,} lines of the optional room {name}")
     print(f"{count((ROOT / 'src/project').rglob('*.py')):6,} lines of the project")
     files = reading_list()
-    print(
-        f"\n{count(files):6,} lines to read to trust a run (limit {MOST_TO_READ:,}), in order:"
-    )
+    print(f"\n{count(files):6,} lines to read to trust a run (limit {MOST_TO_READ:,}), in order:")
     for file in files:
         print(f"{count([file]):6,} {file.relative_to(ROOT)}")
 

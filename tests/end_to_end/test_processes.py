@@ -52,6 +52,7 @@ def test_four_processes_give_the_bits_of_one(alone: Path, tmp_path: Path) -> Non
     assert "4 processes" in log
 
 
+@pytest.mark.long
 def test_plain_allreduce_is_recorded_as_such(alone: Path, tmp_path: Path) -> None:
     """The record of trainer.reduce=allreduce says that its bits are those of two processes.
 
@@ -65,6 +66,7 @@ def test_plain_allreduce_is_recorded_as_such(alone: Path, tmp_path: Path) -> Non
     assert not same_bits(alone, run)
 
 
+@pytest.mark.long
 def test_torchrun_alone_is_enough(alone: Path, tmp_path: Path) -> None:
     """`torchrun -m seedbed.worker RUN` needs a config.yaml and nothing of the environment."""
     (tmp_path / "config.yaml").write_bytes((alone / "config.yaml").read_bytes())
@@ -138,6 +140,7 @@ def test_signals_stop_all_and_one_goes_on(alone: Path, tmp_path: Path) -> None:
     assert same_bits(alone, run)
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     alone: Path, tmp_path: Path
 ) -> None:
@@ -183,6 +186,7 @@ def test_impossible_processes_and_shards(
     assert not run.exists()
 
 
+@pytest.mark.long
 def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_path: Path) -> None:
     """The line names it; that torchrun has to kill it at last is not what ended the run."""
     folder = tmp_path / "run"

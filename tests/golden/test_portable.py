@@ -63,6 +63,7 @@ def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
     assert runs.first_difference(other, golden) == "step 1, sample_ids"
 
 
+@pytest.mark.long
 @on_x86_64
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux to take cores away")
 def test_a_machine_with_one_core_climbs_the_golden_fingerprints(tmp_path: Path) -> None:

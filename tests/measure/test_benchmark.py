@@ -230,6 +230,7 @@ def test_torchvision_reads_the_digits_that_baselines_are_given(tmp_path: Path) -
     assert (test.targets.numpy() == labels[4000:]).all()
 
 
+@pytest.mark.long
 def test_a_quick_run_measures_every_row_of_its_table(tmp_path: Path) -> None:
     """Page, picture and numbers are written, and no cell of a measured table is empty."""
     done = command("scripts/measure/benchmark.py", "--quick", "--out", str(tmp_path))
