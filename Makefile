@@ -18,7 +18,7 @@ ZOO := .venv-zoo
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install new train test test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-gpu guarantees benchmark lint format lock
+.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-gpu guarantees benchmark lint lines format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -29,8 +29,11 @@ new: $(INSTALLED)  ## Rename src/project: make new NAME=waves; KEEP=1 keeps the 
 train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every time
 	$(RUN) train.py determinism=strict seed=0
 
-test: $(INSTALLED)  ## Run every test that needs no more than this
+test: $(INSTALLED)  ## Run the tests, but for those that take long
 	$(ON_CPU) $(RUN) -m pytest -n 2 --dist worksteal
+
+test-all: $(INSTALLED)  ## Run every test that needs no more than this
+	$(ON_CPU) $(RUN) -m pytest -n 2 --dist worksteal -m "not emulated and not zoo"
 
 test-avx2: $(INSTALLED)  ## Run the tests that depend on the processor as if it had no more than AVX2
 	$(ON_CPU) ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(RUN) -m pytest -m processor
@@ -62,10 +65,14 @@ guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
 benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside baselines, about 35 minutes
 	$(BENCH)/bin/python scripts/measure/benchmark.py
 
-lint: $(INSTALLED)  ## Check style, format and types
+lint: $(INSTALLED)  ## Check style, format, types, and which file imports which
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
+
+lines: $(INSTALLED)  ## Count lines: the engine, its optional rooms, and what to read to trust a run
+	$(RUN) -m tests.lines
 
 format: $(INSTALLED)  ## Rewrite the code in the project's format
 	$(RUN) -m ruff check --fix

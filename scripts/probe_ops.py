@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch
 from seedbed.config.hydra_errors import COMPOSITION_ERRORS, explain
@@ -136,10 +136,17 @@ def probe_all(only: str | None, repeats: int) -> Iterator["Finding"]:
     if not chosen:
         names = ", ".join(op.name for op in catalogue())
         raise InputError(f"--only: expected an operation's name, got {only}; there are {names}")
-    fast, strict = (OmegaConf.load(PRESETS / f"{name}.yaml") for name in ("fast", "strict"))
+    fast, strict = (preset(name) for name in ("fast", "strict"))
     for device in devices():
         for operation in chosen:
             yield probe(operation, device, fast, strict, repeats)
+
+
+def preset(name: str) -> DictConfig:
+    """Read a preset of configs/determinism/."""
+    settings = OmegaConf.load(PRESETS / f"{name}.yaml")
+    assert isinstance(settings, DictConfig)
+    return settings
 
 
 def aligned(cells: Iterable[str]) -> str:

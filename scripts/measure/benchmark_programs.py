@@ -19,6 +19,7 @@ from project.data import mnist5k
 from seedbed import config, launch
 from seedbed.record import source
 
+_HERE = Path(__file__).parent
 NO_STAGE = 10**9  # fingerprint.every_steps: only the last step has one
 
 
@@ -99,10 +100,8 @@ def seedbed(name: str, workload: Workload, *overrides: str) -> Program:
     def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         run = folder / "run"
         launch.create_run_folder(run, settings)
-        command = (
-            sys.executable, "-m", "measure.benchmark_worker", str(folder / STEPS), str(run)
-        )  # fmt: skip
-        return command, launch.training_environment(settings)
+        words = (str(_HERE / "benchmark_worker.py"), str(folder / STEPS), str(run))
+        return (sys.executable, *words), launch.training_environment(settings)
 
     return Program(name, prepare)
 
@@ -124,18 +123,16 @@ def bare(name: str, workload: Workload, data: Path, **more: Any) -> Program:
 
 
 def baseline(name: str, script: str, workload: Workload, data: Path, **more: Any) -> Program:
-    """Return a program of scripts/measure/baselines/ with a workload's model, optimizer, batches,
-    threads."""
-    path = source.project_root() / "scripts" / "measure" / "baselines" / script
-    return _with_settings(name, [str(path)], workload, data=str(data), **more)
+    """Return a program of baselines/ with a workload's model, optimizer, batches and threads."""
+    return _with_settings(name, f"baselines/{script}", workload, data=str(data), **more)
 
 
 def ceiling(workload: Workload) -> Program:
     """Return the program that says what the machine could do at best."""
-    return _with_settings("machine", ["-m", "measure.ceiling"], workload)
+    return _with_settings("machine", "ceiling.py", workload)
 
 
-def _with_settings(name: str, words: Sequence[str], workload: Workload, **more: Any) -> Program:
+def _with_settings(name: str, script: str, workload: Workload, **more: Any) -> Program:
     settings = configuration(*workload.overrides, "trainer.device=cpu")
     arguments = {
         "workload": "cnn" if settings.data.kind == "image" else "lstm",
@@ -153,7 +150,10 @@ def _with_settings(name: str, words: Sequence[str], workload: Workload, **more: 
 
     def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         text = json.dumps({**arguments, "out": str(folder)})
-        return (sys.executable, *words, text), {**os.environ, "OMP_NUM_THREADS": threads}
+        return (sys.executable, str(_HERE / script), text), {
+            **os.environ,
+            "OMP_NUM_THREADS": threads,
+        }
 
     return Program(name, prepare)
 

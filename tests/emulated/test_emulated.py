@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import golden_runs
 import pytest
 from omegaconf import OmegaConf
 
 from seedbed import launch
+from tests.golden import runs
 from tests.running import ROOT
 
 pytestmark = pytest.mark.emulated
@@ -36,13 +36,11 @@ def emulator(cpu: str) -> list[str]:
     return [program, "-cpu", cpu]
 
 
-def train_on(
-    prefix: list[str], folder: Path, *words: str
-) -> dict[str, golden_runs.FingerprintRows]:
+def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, runs.FingerprintRows]:
     """Train every model in one process, started by `prefix`; return their fingerprints."""
-    folders = {model: folder / model for model in golden_runs.EXPERIMENTS}
+    folders = {model: folder / model for model in runs.EXPERIMENTS}
     for model, run in folders.items():
-        config = golden_runs.configuration(
+        config = runs.configuration(
             model, *words, "trainer.device=cpu", "determinism.threads=2"
         )  # one process trains them all: one environment
         launch.create_run_folder(run, config)
@@ -52,18 +50,18 @@ def train_on(
         [*prefix, *program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return {model: golden_runs.fingerprint_rows(run) for model, run in folders.items()}
+    return {model: runs.fingerprint_rows(run) for model, run in folders.items()}
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, golden_runs.FingerprintRows]:
+def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runs.FingerprintRows]:
     """Train on this processor under portable."""
     return train_on([], tmp_path_factory.mktemp("native"), "determinism=portable")
 
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_an_emulated_cpu_climbs_the_fingerprints_of_this_one(
-    cpu: str, native: dict[str, golden_runs.FingerprintRows], tmp_path: Path
+    cpu: str, native: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """Every stage of every step of CNN, RNN and LSTM is the same under portable."""
     emulated = train_on(emulator(cpu), tmp_path, "determinism=portable")
@@ -71,28 +69,28 @@ def test_an_emulated_cpu_climbs_the_fingerprints_of_this_one(
     assert seen["flags"]["mkl_branch"] == "COMPATIBLE"
     for model, fingerprint_rows in native.items():
         assert len(fingerprint_rows) == 4
-        assert golden_runs.first_difference(emulated[model], fingerprint_rows) == ""
+        assert runs.first_difference(emulated[model], fingerprint_rows) == ""
 
 
 def test_a_processor_without_avx_has_the_bits_of_another_experiment(
-    native: dict[str, golden_runs.FingerprintRows], tmp_path: Path
+    native: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """With oneDNN at SSE4.1 a Westmere joins: same as here, and not what portable gives."""
     older = ("determinism=portable", "determinism.avx=null")
     older += ("determinism.env.ONEDNN_MAX_CPU_ISA=SSE41",)
     here = train_on([], tmp_path / "native", *older)
     there = train_on(emulator("Westmere"), tmp_path / "emulated", *older)
-    for model in golden_runs.EXPERIMENTS:
-        assert golden_runs.first_difference(there[model], here[model]) == ""
-    assert golden_runs.first_difference(native["cnn"], here["cnn"]) != ""
+    for model in runs.EXPERIMENTS:
+        assert runs.first_difference(there[model], here[model]) == ""
+    assert runs.first_difference(native["cnn"], here["cnn"]) != ""
 
 
 def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> None:
     """Twin: under strict, every model differs between this processor and a Westmere."""
     here = train_on([], tmp_path / "native", "determinism=strict")
     there = train_on(emulator("Westmere"), tmp_path / "emulated", "determinism=strict")
-    for model in golden_runs.EXPERIMENTS:
-        assert golden_runs.first_difference(here[model], there[model]).startswith("step 1, ")
+    for model in runs.EXPERIMENTS:
+        assert runs.first_difference(here[model], there[model]).startswith("step 1, ")
 
 
 IN_FORCE = """
@@ -107,7 +105,7 @@ print(json.dumps(determinism.differences(preset)))
 @pytest.mark.parametrize(("cpu", "has_avx"), [("Westmere", False), ("SandyBridge", True)])
 def test_a_processor_without_avx_is_refused(cpu: str, has_avx: bool) -> None:
     """oneDNN would take other kernels there and say nothing."""
-    config = golden_runs.configuration("rnn")
+    config = runs.configuration("rnn")
     preset = json.dumps(OmegaConf.to_container(config.determinism, resolve=True))
     done = subprocess.run(
         [*emulator(cpu), sys.executable, "-c", IN_FORCE, preset],
@@ -136,7 +134,7 @@ def arithmetic(prefix: list[str], environment: dict[str, str]) -> Any:
 @pytest.mark.parametrize("cpu", CPUS)
 def test_python_and_numpy_compute_alike(cpu: str) -> None:
     """A data set or a schedule may use `math` and NumPy under portable."""
-    pinned = launch.training_environment(golden_runs.configuration("rnn"))
+    pinned = launch.training_environment(runs.configuration("rnn"))
     assert arithmetic(emulator(cpu), pinned) == arithmetic([], pinned)
 
 

@@ -148,6 +148,7 @@ def test_the_example_gives_the_same_bits_with_workers(project: Path) -> None:
     assert (control.returncode, "DIFFERS at step 3" in control.stdout) == (1, True)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("user_code")
 @pytest.mark.parametrize("about", ["new_waves", "fast_waves", "sign_sgd", "uneven", "focal"])
 def test_every_variation_of_the_page_trains(project: Path, tmp_path: Path, about: str) -> None:
@@ -160,6 +161,7 @@ def test_every_variation_of_the_page_trains(project: Path, tmp_path: Path, about
     assert first["fingerprints"]["all_steps"] != control["fingerprints"]["all_steps"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("user_code")
 def test_the_logger_of_the_page_is_told_what_the_record_holds(
     project: Path, tmp_path: Path
@@ -174,6 +176,7 @@ def test_the_logger_of_the_page_is_told_what_the_record_holds(
         assert line[f"{row['phase']}/loss"] == float(row["loss"])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("user_code")
 @pytest.mark.parametrize("about", ["fashion", "mixed"])
 def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path, about: str) -> None:
@@ -209,6 +212,7 @@ def test_strict_refuses_with_the_line_that_the_page_shows(project: Path) -> None
     assert f"error: {refused}\n" == shown.replace("src/project", f"{project}/src/project")
 
 
+@pytest.mark.long
 def test_the_probe_finds_nothing_in_the_example_and_the_refusal_in_the_other(project: Path) -> None:
     """What strict refuses, and randomness that no stream keys, can be known beforehand."""
     (line,) = commands("probe")

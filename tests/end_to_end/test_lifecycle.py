@@ -3,7 +3,6 @@
 import errno
 import os
 import pty
-import re
 import resource
 import shlex
 import shutil
@@ -22,7 +21,6 @@ import pytest
 from seedbed import record
 from seedbed.errors import InputError
 from tests.end_to_end.kill_anywhere import COMMON, differences
-from tests.end_to_end.test_processes import rank_of
 from tests.running import QUICK, ROOT, command, refusal, train
 
 # Validations after 16 and 32 of 40 steps; an evaluation is 40 batches, long enough to be hit.
@@ -109,6 +107,7 @@ def read_all(terminal: int) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_a_run_under_nohup_outlives_its_terminal(whole: Path, tmp_path: Path) -> None:
     """What ignores SIGHUP goes on ignoring it, loader workers too; negative control: the run
     before."""
@@ -129,6 +128,7 @@ def ignore_hangup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "number"), [("spawn", signal.SIGTERM), ("forkserver", signal.SIGHUP)]
 )
@@ -163,6 +163,7 @@ def test_an_interrupted_run_says_how_it_goes_on(whole: Path, tmp_path: Path) -> 
     assert differences(whole, folder) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [0, 1])
 def test_an_interruption_at_once_reads_properly(steps: int, tmp_path: Path) -> None:
     """Ctrl-C before the first step, and a count of one; nothing to show is no empty line."""
@@ -179,6 +180,7 @@ def test_an_interruption_at_once_reads_properly(steps: int, tmp_path: Path) -> N
     assert all(line.strip() for line in out.splitlines()), out
 
 
+@pytest.mark.long
 def test_a_resume_that_is_interrupted_at_start_up_says_so(tmp_path: Path) -> None:
     """Ctrl-C twice while it imports: its record stays, and the command is there to be copied."""
     folder = interrupted(tmp_path / "run")
@@ -216,6 +218,7 @@ def interrupted(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_run_without_standard_streams_trains(closed: str, tmp_path: Path) -> None:
     """Started by a daemon that closes them: same status, and no file takes their place."""
@@ -246,6 +249,7 @@ def test_a_folder_that_is_moved_while_it_trains_loses_nothing(whole: Path, tmp_p
     assert differences(whole, moved) == []
 
 
+@pytest.mark.long
 def test_a_folder_that_is_deleted_while_it_trains_ends_the_run(tmp_path: Path) -> None:
     """One line and exit status 2, and no half of a folder comes back."""
     folder = tmp_path / "run"
@@ -289,6 +293,7 @@ def test_an_empty_folder_name_is_refused(key: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_at_the_end_leaves_a_run_that_can_be_finished(tmp_path: Path) -> None:
     """The picture does not fit: exit status 2 and one line, also for a resume while it is so.
 
@@ -316,22 +321,3 @@ def test_a_disk_that_is_full_at_the_end_leaves_a_run_that_can_be_finished(tmp_pa
         assert record.read_summary(folder)["status"] == "running"
     resumed(folder)
     assert differences(whole, folder) == []
-
-
-def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_path: Path) -> None:
-    """The line names it; that torchrun has to kill it at last is not what ended the run."""
-    folder = tmp_path / "run"
-    shared = ("trainer.shards=2", "trainer.processes=2", "trainer.distributed_timeout_seconds=5")
-    process = started(folder, *shared)
-    until(lambda: rows(folder) > 3, process)
-    stopped = rank_of(folder, 1)
-    os.kill(stopped, signal.SIGSTOP)
-    until(lambda: is_pending(stopped, signal.SIGTERM), process)  # torchrun's
-    os.kill(stopped, signal.SIGKILL)  # which torchrun does after half a minute
-    assert ended(process).startswith("rank 1: expected an answer within 5 s, got none")
-    assert record.read_summary(folder)["status"] == "failed"
-
-
-def is_pending(process: int, number: int) -> bool:
-    found = re.search(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{process}/status").read_text(), re.M)
-    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)

@@ -85,7 +85,10 @@ def run(users_own: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) ->
     "overrides",
     [
         ("data.num_workers=2", "trainer.validate_every_epochs=3", "trainer.log_every_steps=1"),
-        ("data.num_workers=5", "data.persistent_workers=false", "data.prefetch_factor=1"),
+        pytest.param(
+            ("data.num_workers=5", "data.persistent_workers=false", "data.prefetch_factor=1"),
+            marks=pytest.mark.long,
+        ),
         ("data.num_workers=1", "data.start_method=spawn", "trainer.validate_every_epochs=0"),
     ],
 )
@@ -108,6 +111,7 @@ def test_without_keying_the_same_changes_do_change_bits(
     assert first_difference(*runs) == "batch"
 
 
+@pytest.mark.long
 def test_a_built_in_data_set_trains_to_the_same_bits(tmp_path: Path) -> None:
     """The default experiment does not depend on its workers either, to its last prediction."""
     here = trained(tmp_path / "here")

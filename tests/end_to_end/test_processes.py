@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
+from tests.end_to_end.test_lifecycle import ended, rows, started, until
 from tests.running import ROOT, command, refusal, train
 
 WORKER = "seedbed.distributed.worker"
@@ -51,6 +53,7 @@ def test_four_processes_give_the_bits_of_one(alone: Path, tmp_path: Path) -> Non
     assert "4 processes" in log
 
 
+@pytest.mark.long
 def test_plain_allreduce_is_recorded_as_such(alone: Path, tmp_path: Path) -> None:
     """The record of trainer.reduce=allreduce says that its bits are those of two processes.
 
@@ -64,6 +67,7 @@ def test_plain_allreduce_is_recorded_as_such(alone: Path, tmp_path: Path) -> Non
     assert not same_bits(alone, run)
 
 
+@pytest.mark.long
 def test_torchrun_alone_is_enough(alone: Path, tmp_path: Path) -> None:
     """torchrun with the module and a folder: it needs a config.yaml and no variable."""
     (tmp_path / "config.yaml").write_bytes((alone / "config.yaml").read_bytes())
@@ -137,6 +141,7 @@ def test_signals_stop_all_and_one_goes_on(alone: Path, tmp_path: Path) -> None:
     assert same_bits(alone, run)
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     alone: Path, tmp_path: Path
 ) -> None:
@@ -180,3 +185,23 @@ def test_impossible_processes_and_shards(
     run = tmp_path / "run"
     assert refusal(train(run, *overrides)).startswith(f"{key}: expected")
     assert not run.exists()
+
+
+@pytest.mark.long
+def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_path: Path) -> None:
+    """The line names it; that torchrun has to kill it at last is not what ended the run."""
+    folder = tmp_path / "run"
+    shared = ("trainer.shards=2", "trainer.processes=2", "trainer.distributed_timeout_seconds=5")
+    process = started(folder, *shared)
+    until(lambda: rows(folder) > 3, process)
+    stopped = rank_of(folder, 1)
+    os.kill(stopped, signal.SIGSTOP)
+    until(lambda: is_pending(stopped, signal.SIGTERM), process)  # torchrun's
+    os.kill(stopped, signal.SIGKILL)  # which torchrun does after half a minute
+    assert ended(process).startswith("rank 1: expected an answer within 5 s, got none")
+    assert record.read_summary(folder)["status"] == "failed"
+
+
+def is_pending(process: int, number: int) -> bool:
+    found = re.search(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{process}/status").read_text(), re.M)
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)

@@ -58,6 +58,7 @@ def test_jobs_side_by_side_have_the_bits_of_jobs_one_after_another(
     assert first != second
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
 def test_a_failed_job_leaves_the_others_their_results(
     launcher: tuple[str, ...], tmp_path: Path
@@ -87,6 +88,7 @@ def test_ctrl_c_ends_the_sweep_and_reports_what_there_is(tmp_path: Path) -> None
     assert not (tmp_path / "1_seed=1").exists()
 
 
+@pytest.mark.long
 def test_a_mode_in_the_configuration_is_a_sweep_too(tmp_path: Path) -> None:
     """hydra.mode=MULTIRUN does what --multirun does."""
     done = command(

@@ -43,6 +43,7 @@ def test_another_seed_gives_other_bits(run: Path, tmp_path: Path) -> None:
     assert not same_bits(run, trained(tmp_path / "other", "seed=1"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("experiment", ["adding_lstm", "adding_rnn"])
 def test_recurrent_experiments_repeat(experiment: str, tmp_path: Path) -> None:
     """The promise holds for the RNN and the LSTM."""
@@ -141,6 +142,7 @@ def test_one_folder_is_never_given_to_two_runs(tmp_path: Path) -> None:
     assert sorted(len(message.strip().splitlines()) for message in messages) == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preset", ["seeded", "fast"])
 def test_other_presets_start_from_the_same_weights_and_order(
     run: Path, tmp_path: Path, preset: str
@@ -155,6 +157,7 @@ def test_other_presets_start_from_the_same_weights_and_order(
         assert before["batch"] == after["batch"]
 
 
+@pytest.mark.long
 @pytest.mark.processor
 def test_bfloat16_repeats(tmp_path: Path) -> None:
     """The other precision keeps the promise too, and is another computation."""

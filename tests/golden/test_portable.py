@@ -9,12 +9,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import golden_runs
 import pytest
 
 from seedbed import determinism, launch
 from seedbed.errors import InputError
 from tests.engine.determinism.test_determinism import preset
+from tests.golden import runs
 from tests.running import ROOT
 
 on_x86_64 = pytest.mark.skipif(
@@ -29,7 +29,7 @@ def fingerprint_rows(
     model: str, folder: Path, *overrides: str, cores: set[int] | None = None
 ) -> Any:
     """Train a few steps in a process of its own, on some cores; return the fingerprints."""
-    config = golden_runs.configuration(model, *overrides)
+    config = runs.configuration(model, *overrides)
     launch.create_run_folder(folder, config)
     done = subprocess.run(
         launch.worker_command(config, folder),
@@ -40,65 +40,62 @@ def fingerprint_rows(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return golden_runs.fingerprint_rows(folder)
+    return runs.fingerprint_rows(folder)
 
 
 @on_x86_64
-@pytest.mark.parametrize("model", golden_runs.EXPERIMENTS)
+@pytest.mark.parametrize("model", runs.EXPERIMENTS)
 def test_this_cpu_climbs_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
     """Every stage of every step is what it was on the CPU that the file was made on."""
-    golden = golden_runs.golden(metadata.version("torch"))[model]
-    difference = golden_runs.first_difference(fingerprint_rows(model, tmp_path), golden)
+    golden = runs.golden(metadata.version("torch"))[model]
+    difference = runs.first_difference(fingerprint_rows(model, tmp_path), golden)
     assert difference == "", (
         f"{model} differs at {difference} from tests/golden/portable.json; if the change was "
-        f"meant to change results, run {golden_runs.RENEW}"
+        f"meant to change results, run {runs.RENEW}"
     )
 
 
 @on_x86_64
 def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
     """Twin: the golden fingerprints can be missed, from the first step on."""
-    golden = golden_runs.golden(metadata.version("torch"))["rnn"]
+    golden = runs.golden(metadata.version("torch"))["rnn"]
     other = fingerprint_rows("rnn", tmp_path, "seed=1")
-    assert golden_runs.first_difference(other, golden) == "step 1, sample_ids"
+    assert runs.first_difference(other, golden) == "step 1, sample_ids"
 
 
+@pytest.mark.long
 @on_x86_64
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux to take cores away")
 def test_a_machine_with_one_core_climbs_the_golden_fingerprints(tmp_path: Path) -> None:
     """The number of threads belongs to the preset, not to the machine."""
     core = min(os.sched_getaffinity(0))
-    golden = golden_runs.golden(metadata.version("torch"))["cnn"]
-    assert (
-        golden_runs.first_difference(fingerprint_rows("cnn", tmp_path, cores={core}), golden) == ""
-    )
+    golden = runs.golden(metadata.version("torch"))["cnn"]
+    assert runs.first_difference(fingerprint_rows("cnn", tmp_path, cores={core}), golden) == ""
 
 
 def test_another_version_of_torch_is_told_how_to_renew() -> None:
     """A version without golden fingerprints fails in one line that names the command."""
-    with pytest.raises(InputError, match=r"of torch 9\.9\.9, got those of 2\..*renew_golden\.py"):
-        golden_runs.golden("9.9.9+cpu")
+    with pytest.raises(InputError, match=r"of torch 9\.9\.9, got those of 2\..*golden\.renew"):
+        runs.golden("9.9.9+cpu")
 
 
 def test_a_renewal_keeps_the_fingerprints_of_other_versions(tmp_path: Path) -> None:
     """What is written for one version is read for it, and for its other builds."""
     path = tmp_path / "golden.json"
     old, new = [{"step": "1", "loss": "aa"}], [{"step": "1", "loss": "bb"}]
-    golden_runs.write_golden("2.14.0", {"cnn": old}, path)
-    golden_runs.write_golden("2.15.0+cu132", {"cnn": new}, path)
-    assert golden_runs.golden("2.14.0+cpu", path) == {"cnn": old}
-    assert golden_runs.golden("2.15.0", path) == {"cnn": new}
+    runs.write_golden("2.14.0", {"cnn": old}, path)
+    runs.write_golden("2.15.0+cu132", {"cnn": new}, path)
+    assert runs.golden("2.14.0+cpu", path) == {"cnn": old}
+    assert runs.golden("2.15.0", path) == {"cnn": new}
 
 
 def test_the_first_difference_names_step_and_stage() -> None:
     """Fingerprints are compared stage by stage, in causal order."""
     row = {"step": "1", "loss": "a", "weights": "b"}
-    assert golden_runs.first_difference([row], [row]) == ""
-    assert golden_runs.first_difference([row], [row | {"weights": "c"}]) == "step 1, weights"
-    assert (
-        golden_runs.first_difference([row], [row | {"loss": "c", "weights": "c"}]) == "step 1, loss"
-    )
-    assert golden_runs.first_difference([row], []) == "1 and 0 steps"
+    assert runs.first_difference([row], [row]) == ""
+    assert runs.first_difference([row], [row | {"weights": "c"}]) == "step 1, weights"
+    assert runs.first_difference([row], [row | {"loss": "c", "weights": "c"}]) == "step 1, loss"
+    assert runs.first_difference([row], []) == "1 and 0 steps"
 
 
 REPORT = """

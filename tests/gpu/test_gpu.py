@@ -7,15 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import golden_runs
 import pytest
 import torch
-from golden_runs import FingerprintRows
 from omegaconf import OmegaConf
 
 from seedbed import fingerprint, launch, record
 from seedbed.training import capture, checkpoint
 from seedbed.worker import assemble, experiment
+from tests.golden import runs
 from tests.running import ROOT
 
 DEVICE = "cuda"
@@ -30,13 +29,13 @@ pytestmark = [
 STEPS = 60
 PROCESSES = 20
 AT_A_TIME = 4  # processes that share the GPU; none may disturb another
-MODELS = list(golden_runs.EXPERIMENTS)
+MODELS = list(runs.EXPERIMENTS)
 
 
 def settings(model: str, *overrides: str) -> Any:
     """Return the resolved configuration of a short run on the GPU, with dropout."""
     words = ("determinism=strict", f"trainer.device={DEVICE}", f"trainer.max_steps={STEPS}")
-    return golden_runs.configuration(model, *words, "model.dropout=0.2", *overrides)
+    return runs.configuration(model, *words, "model.dropout=0.2", *overrides)
 
 
 def prepared(folder: Path, model: str, *overrides: str) -> tuple[list[str], dict[str, str]]:
@@ -46,18 +45,18 @@ def prepared(folder: Path, model: str, *overrides: str) -> tuple[list[str], dict
     return launch.worker_command(config, folder), launch.training_environment(config)
 
 
-def fingerprint_rows(folder: Path, model: str, *overrides: str) -> FingerprintRows:
+def fingerprint_rows(folder: Path, model: str, *overrides: str) -> runs.FingerprintRows:
     """Train in a process of its own; return the fingerprints."""
     command, environment = prepared(folder, model, *overrides)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows = golden_runs.fingerprint_rows(folder)
+    rows = runs.fingerprint_rows(folder)
     assert len(rows) == STEPS
     return rows
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FingerprintRows]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runs.FingerprintRows]:
     """Train each model once under strict, as it comes."""
     folder = tmp_path_factory.mktemp("undisturbed")
     return {model: fingerprint_rows(folder / model, model) for model in MODELS}
@@ -65,32 +64,32 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fingerpri
 
 @pytest.mark.parametrize("model", MODELS)
 def test_fresh_processes_climb_one_fingerprints(
-    model: str, undisturbed: dict[str, FingerprintRows], tmp_path: Path
+    model: str, undisturbed: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """Under strict, 20 processes come to the same bits at every step."""
     folders = [tmp_path / str(number) for number in range(PROCESSES)]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         fingerprints = list(pool.map(lambda folder: fingerprint_rows(folder, model), folders))
-    differing = [golden_runs.first_difference(each, undisturbed[model]) for each in fingerprints]
+    differing = [runs.first_difference(each, undisturbed[model]) for each in fingerprints]
     assert differing == [""] * PROCESSES
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_another_dropout_seed_is_another_fingerprints(
-    model: str, undisturbed: dict[str, FingerprintRows], tmp_path: Path
+    model: str, undisturbed: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """Twin: what the model draws on the GPU shows in the first loss."""
     other = fingerprint_rows(tmp_path, model, "seeds.dropout=1")
-    assert golden_runs.first_difference(other, undisturbed[model]) == "step 1, loss"
+    assert runs.first_difference(other, undisturbed[model]) == "step 1, loss"
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_loader_workers_change_no_bit(
-    model: str, undisturbed: dict[str, FingerprintRows], tmp_path: Path
+    model: str, undisturbed: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """Two workers load what the training process would have loaded."""
     rows = fingerprint_rows(tmp_path, model, "data.num_workers=2")
-    assert golden_runs.first_difference(rows, undisturbed[model]) == ""
+    assert runs.first_difference(rows, undisturbed[model]) == ""
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -106,15 +105,10 @@ def test_an_interrupted_and_resumed_run_changes_no_bit(model: str, tmp_path: Pat
         time.sleep(0.005)
     process.terminate()
     assert process.wait() == 143
-    assert 0 < len(golden_runs.fingerprint_rows(folder)) < 400
+    assert 0 < len(runs.fingerprint_rows(folder)) < 400
     resume = [sys.executable, "scripts/resume.py", str(folder)]
     subprocess.run(resume, cwd=ROOT, capture_output=True, check=True)
-    assert (
-        golden_runs.first_difference(
-            *map(golden_runs.fingerprint_rows, (folder, tmp_path / "whole"))
-        )
-        == ""
-    )
+    assert runs.first_difference(*map(runs.fingerprint_rows, (folder, tmp_path / "whole"))) == ""
     ends = [record.read_summary(run)["fingerprints"] for run in (folder, tmp_path / "whole")]
     assert ends[0] == ends[1]
 
@@ -138,7 +132,7 @@ def test_initial_weights_are_those_of_the_cpu(model: str, preset: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_seeded_shares_order_and_batches_with_strict(
-    model: str, undisturbed: dict[str, FingerprintRows], tmp_path: Path
+    model: str, undisturbed: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """The same samples, augmented alike, at every step; the kernels may part."""
     rows = fingerprint_rows(tmp_path, model, "determinism=seeded")
@@ -152,7 +146,7 @@ def test_fast_repeats_too(model: str, tmp_path: Path) -> None:
     """Not promised: whether two runs under fast come to the same bits is seen, not required."""
     every_step = ("determinism=fast", "fingerprint.every_steps=1")
     first, second = (fingerprint_rows(tmp_path / name, model, *every_step) for name in "ab")
-    if difference := golden_runs.first_difference(first, second):
+    if difference := runs.first_difference(first, second):
         pytest.xfail(f"fast promises nothing: {difference}")
 
 

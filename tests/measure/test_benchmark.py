@@ -230,6 +230,7 @@ def test_torchvision_reads_the_digits_that_baselines_are_given(tmp_path: Path) -
     assert (test.targets.numpy() == labels[4000:]).all()
 
 
+@pytest.mark.long
 def test_a_quick_run_measures_every_row_of_its_table(tmp_path: Path) -> None:
     """Page, picture and numbers are written, and no cell of a measured table is empty."""
     done = command("scripts/measure/benchmark.py", "--quick", "--out", str(tmp_path))
@@ -276,9 +277,8 @@ def test_steps_that_take_turns_train() -> None:
     assert weights([True, True]) != weights([True, True], "seed=1")
 
 
-@pytest.mark.parametrize("script", ["measure/fingerprint_cost", "portable_cost"])
+@pytest.mark.parametrize("script", ["fingerprint_cost", "portable_cost"])
 def test_too_few_rounds_to_measure_are_refused(script: str) -> None:
     """Before anything is trained."""
-    assert refusal(command(f"scripts/{script}.py", "--rounds", "0")).startswith(
-        "--rounds, --steps:"
-    )
+    done = command(f"scripts/measure/{script}.py", "--rounds", "0")
+    assert refusal(done).startswith("--rounds, --steps:")

@@ -105,6 +105,7 @@ def said(base: Path, run: Path) -> str:
     return invariance_runs.verdict(compare.read(base), compare.read(run))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "train",
     [

@@ -11,7 +11,7 @@ from seedbed.launch import resume
 from seedbed.sweeps.resume_sweep import CHANGED, RESUME
 
 
-def start(settings: DictConfig, folder: Path) -> int:
+def start(config: DictConfig, folder: Path) -> int:
     """Train in the folder of a job, in a process of its own; return the exit status.
 
     Raises:
@@ -22,11 +22,11 @@ def start(settings: DictConfig, folder: Path) -> int:
         share_the_machine()
     resuming = hydra.job.env_set.get(RESUME)
     if resuming is None or not (folder / "config.yaml").exists():
-        return launch.start(settings, folder)
+        return launch.start(config, folder)
     if is_finished(folder):
         return 0
     # Composed here: whoever resumes the sweep has typed an override that sets it.
-    trust = tuple(settings.trusted_packages)
+    trust = tuple(config.trusted_packages)
     online = not offline.is_asked_for()
     return resume.resume_run(folder, (), resuming == CHANGED, trust, online)
 

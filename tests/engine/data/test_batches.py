@@ -5,20 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 from torch.utils.data import Dataset
 
-from seedbed import fingerprint, rng, tasks
+from seedbed import fingerprint, tasks
 from seedbed.data.positions import training_positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.explain import trace_data
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
@@ -311,10 +309,3 @@ def test_the_metric_of_soft_targets_is_that_of_the_likeliest_class() -> None:
     assert task.metric(outputs, soft).tolist() == [1, 0, 1, 0]
     assert task.metric(outputs, soft.argmax(1)).tolist() == [1, 0, 1, 0]
     assert task.loss(outputs, soft).isfinite()
-
-
-def test_a_trace_tells_other_draws_apart() -> None:
-    """What an augmentation is given includes which draws, so that it is not blamed for them."""
-    ids = np.arange(3)
-    first, same, other = (trace_data.hashes_of(rng.Draws(key, ids)) for key in (1, 1, 2))
-    assert first == same != other

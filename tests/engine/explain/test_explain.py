@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import compare, explain, record, tasks
+from seedbed import compare, explain, record, rng, tasks
 from seedbed.compare import Difference
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
@@ -21,7 +21,7 @@ from seedbed.errors import InputError
 from seedbed.explain import replay
 from seedbed.explain.replay import AFTER
 from seedbed.explain.trace_compare import describe, first_difference
-from seedbed.explain.trace_data import AUGMENTATION, noted
+from seedbed.explain.trace_data import AUGMENTATION, hashes_of, noted
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, traced
 from seedbed.training import capture, checkpoint
@@ -487,3 +487,10 @@ def test_fingerprints_of_replays_are_those_of_fingerprints_csv() -> None:
 
     assert set(rows[0]) == set(record.FINGERPRINT_FIELDS)
     assert compare.first_difference(rows, rows) is None
+
+
+def test_a_trace_tells_other_draws_apart() -> None:
+    """What an augmentation is given includes which draws, so that it is not blamed for them."""
+    ids = np.arange(3)
+    first, same, other = (hashes_of(rng.Draws(key, ids)) for key in (1, 1, 2))
+    assert first == same != other

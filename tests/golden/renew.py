@@ -1,15 +1,15 @@
 """Renew the golden fingerprints of determinism=portable for the PyTorch that is installed.
 
-usage: python scripts/measure/renew_golden.py
+usage: python -m tests.golden.renew
 
 example:
-    python scripts/measure/renew_golden.py && make test-emulated
+    python -m tests.golden.renew && make test-emulated
 
 Every model trains for a few steps under determinism=portable; their fingerprints go to
 tests/golden/portable.json. Do this when PyTorch's version changes, or when a change was meant to
 change results; `make test-emulated` then shows whether other processors agree.
 
-exit status: 0 the file holds what these runs came to, 2 a run failed
+exit status: 0 the file is written, 2 a run failed
 """
 
 import argparse
@@ -18,9 +18,8 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-import golden_runs
-
 from seedbed.errors import InputError, exit_status
+from tests.golden import runs
 
 
 def main() -> int:
@@ -32,18 +31,16 @@ def main() -> int:
     ).parse_args()
     version = metadata.version("torch")
     try:
-        before = golden_runs.golden(version)
+        before = runs.golden(version)
     except InputError:
         before = {}
     with tempfile.TemporaryDirectory(prefix="seedbed-golden-") as folder:
-        after = {
-            name: golden_runs.train(name, Path(folder) / name) for name in golden_runs.EXPERIMENTS
-        }
+        after = {name: runs.train(name, Path(folder) / name) for name in runs.EXPERIMENTS}
     for name, fingerprint_rows in after.items():
-        difference = golden_runs.first_difference(fingerprint_rows, before.get(name, []))
+        difference = runs.first_difference(fingerprint_rows, before.get(name, []))
         print(f"{name}: {f'new from {difference}' if difference else 'as it was'}")
-    golden_runs.write_golden(version, after)
-    print(f"{golden_runs.GOLDEN}: torch {golden_runs.release(version)}")
+    runs.write_golden(version, after)
+    print(f"{runs.GOLDEN}: torch {runs.release(version)}")
     return 0
 
 

@@ -1,9 +1,8 @@
-"""Golden fingerprints: what the first steps of each model come to on every x86-64 CPU with AVX.
+"""Golden fingerprints: those of each model's first steps on every x86-64 CPU with AVX.
 
 `determinism=portable` pins what the libraries would choose by the processor. The proof is a file of
-fingerprints in the repository that any CPU must climb stage for stage. A library's next release
-may add
-in another order, so the file holds one set of fingerprints for each version of PyTorch.
+fingerprints in the repository that every CPU must reproduce. A library's next release may add in
+another order, so the file holds the fingerprints of each version of PyTorch.
 """
 
 import json
@@ -15,13 +14,12 @@ from omegaconf import DictConfig
 
 from seedbed import config, launch, record
 from seedbed.errors import InputError
-from seedbed.record import source
+from tests.running import ROOT
 
-GOLDEN = source.project_root() / "tests" / "golden" / "portable.json"
-RENEW = "python scripts/measure/renew_golden.py"
+GOLDEN = Path(__file__).with_name("portable.json")
+RENEW = "python -m tests.golden.renew"
 
-# The experiments as they come, cut short after a few steps; little is evaluated then, because the
-# fingerprints is of the steps.
+# The shipped experiments, cut short. Few samples are evaluated: the fingerprints are of the steps.
 _LITTLE = ("data.validation.samples=64", "data.test.samples=64")
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "cnn": (),
@@ -36,7 +34,7 @@ FingerprintRows = list[dict[str, str]]
 def configuration(model: str, *overrides: str) -> DictConfig:
     """Return the resolved configuration of a short run; later overrides win."""
     words = [*EXPERIMENTS[model], *SHORT, *overrides]
-    with initialize_config_dir(str(source.project_root() / "configs"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         resolved = config.resolve(compose("config", overrides=words))
     config.check(resolved)
     return resolved
@@ -67,7 +65,7 @@ def golden(torch_version: str, path: Path = GOLDEN) -> dict[str, FingerprintRows
     if found is None:
         raise InputError(
             f"{path.name}: expected golden fingerprints of torch {release(torch_version)}, got "
-            f"those of {', '.join(versions)}; if this version is to be supported, run {RENEW}, "
+            f"those of {', '.join(versions)}; to support this version, run {RENEW}, "
             "and `make test-emulated` before you commit them"
         )
     return found
@@ -76,7 +74,7 @@ def golden(torch_version: str, path: Path = GOLDEN) -> dict[str, FingerprintRows
 def write_golden(
     torch_version: str, fingerprints: dict[str, FingerprintRows], path: Path = GOLDEN
 ) -> None:
-    """Put the fingerprints of a version of PyTorch into the file; other versions' stay."""
+    """Write the fingerprints of a version of PyTorch into the file; keep those of others."""
     versions: dict[str, Any] = record.read_json(path) if path.exists() else {}
     versions[release(torch_version)] = fingerprints
     record.write_atomically(path, json.dumps(dict(sorted(versions.items())), indent=1) + "\n")

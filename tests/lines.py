@@ -1,0 +1,86 @@
+"""Count lines, and name what to read, in which order, to trust a run.
+
+usage: python -m tests.lines
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.rooms import ROOMS
+from tests.running import ROOT
+
+ENGINE = ROOT / "src" / "seedbed"
+MOST_TO_READ = 5500  # lines
+
+# From the command line to the bits: what a run draws, sets, loads, computes and writes.
+READING = (
+    "train.py",
+    *("src/seedbed/errors.py", "src/seedbed/names.py", "src/seedbed/rng.py"),
+    "src/seedbed/determinism",
+    "src/seedbed/config",
+    "src/seedbed/launch",
+    "src/seedbed/worker",
+    "src/seedbed/data",
+    "src/seedbed/tasks.py",
+    "src/seedbed/operations",
+    "src/seedbed/training",
+    "src/seedbed/fingerprint.py",
+    "src/seedbed/record",
+)
+# Files of these rooms on which no bit of a run that is not interrupted depends.
+LEFT_OUT = {
+    "src/seedbed/config/check.py": "refuses values",
+    "src/seedbed/config/hydra_errors.py": "words an error",
+    "src/seedbed/config/launchers.py": "checks launchers of clusters",
+    "src/seedbed/launch/resume.py": "resumes",
+    "src/seedbed/operations/tracing.py": "traces a step that is examined or explained",
+    "src/seedbed/operations/substitutes.py": "words what to use instead of a refused operation",
+    "src/seedbed/record/plots.py": "draws pictures",
+    "src/seedbed/record/terminal.py": "prints",
+    "src/seedbed/record/untrusted.py": "reads records of others",
+    "src/seedbed/training/shared_shards.py": "shares a step among processes",
+    "src/seedbed/training/unsaved.py": "finds what a checkpoint would lack",
+    "src/seedbed/worker/best.py": "keeps the best weights in step with the checkpoint",
+    "src/seedbed/worker/ending.py": "words how a run ended",
+    "src/seedbed/worker/restore.py": "resumes",
+}
+
+
+def main() -> None:
+    """Print the counts and the reading list."""
+    optional = {name: list(engine_files(room.paths)) for name, room in ROOMS.items()}
+    deletable = {file for files in optional.values() for file in files}
+    core = set(ENGINE.rglob("*.py")) - deletable
+    print(f"{count(core):6,} lines of the engine without optional rooms")
+    for name, files in optional.items():
+        if files:
+            print(f"{count(files):6,} lines of the optional room {name}")
+    print(f"{count((ROOT / 'src/project').rglob('*.py')):6,} lines of the project")
+    files = reading_list()
+    print(f"\n{count(files):6,} lines to read to trust a run (limit {MOST_TO_READ:,}), in order:")
+    for file in files:
+        print(f"{count([file]):6,} {file.relative_to(ROOT)}")
+
+
+def engine_files(paths: Iterable[str]) -> Iterable[Path]:
+    """Yield the engine's Python files among files and folders."""
+    for path in (ROOT / path for path in paths):
+        if path.is_relative_to(ENGINE):
+            yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def reading_list() -> list[Path]:
+    """Return the files to read, in order; of a room, its `__init__.py` first."""
+    found: list[Path] = []
+    for path in (ROOT / path for path in READING):
+        found += sorted(path.glob("*.py")) if path.is_dir() else [path]
+    return [file for file in found if str(file.relative_to(ROOT)) not in LEFT_OUT]
+
+
+def count(files: Iterable[Path]) -> int:
+    """Return the number of lines, with comments, docstrings and empty ones."""
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+if __name__ == "__main__":
+    main()
