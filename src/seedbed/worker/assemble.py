@@ -81,33 +81,33 @@ def cut_batches(
 
 def build_sources(settings: Settings) -> Sources:
     """Build the data sets; without one to test on, the validation set is it."""
-    data, trusted = settings["data"], settings["trusted_packages"]
-
-    def source(split: str) -> loader.Source:
-        spec = data.get(split) or data["validation"]
-        seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
-        if seeded:  # a data set may draw when it is built
-            position = loader.SPLITS.index(split)
-            rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
-        dataset = build.build(spec, f"data.{split}", trusted)
-        if not hasattr(dataset, "__len__"):
-            raise InputError(
-                f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
-                f"{type(dataset).__name__}; see docs/extending.md"
-            )
-        if len(dataset) == 0:
-            raise InputError(f"data.{split}: expected at least one sample, got none")
-        return loader.Source(
-            dataset, split, seed, collate_for(data, split, dataset, trusted), seeded
-        )
-
-    sources = Sources(source("train"), source("validation"), source("test"))
-    if data["batch_size"] > len(sources.train):
+    sources = Sources(*(build_source(settings, split) for split in loader.SPLITS))
+    size = settings["data"]["batch_size"]
+    if size > len(sources.train):
         raise InputError(
             f"data.batch_size: expected at most {len(sources.train)}, the number of training "
-            f"samples, got {data['batch_size']}; try data.batch_size={min(64, len(sources.train))}"
+            f"samples, got {size}; try data.batch_size={min(64, len(sources.train))}"
         )
     return sources
+
+
+def build_source(settings: Settings, split: str) -> loader.Source:
+    """Build one of the data sets; without one to test on, the validation set is it."""
+    data, trusted = settings["data"], settings["trusted_packages"]
+    spec = data.get(split) or data["validation"]
+    seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
+    if seeded:  # a data set may draw when it is built
+        position = loader.SPLITS.index(split)
+        rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
+    dataset = build.build(spec, f"data.{split}", trusted)
+    if not hasattr(dataset, "__len__"):
+        raise InputError(
+            f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
+            f"{type(dataset).__name__}; see docs/extending.md"
+        )
+    if len(dataset) == 0:
+        raise InputError(f"data.{split}: expected at least one sample, got none")
+    return loader.Source(dataset, split, seed, collate_for(data, split, dataset, trusted), seeded)
 
 
 def collate_for(

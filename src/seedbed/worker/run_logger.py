@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
+from seedbed.tasks import Task
 from seedbed.training import capture, checkpoint
 from seedbed.training.loop import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
@@ -142,13 +143,7 @@ class RunLogger:
         name = self._training.task.metric_name
         self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
         self._append([self._row("test", progress.step, result)])
-        predictions = self._training.task.predictions(result.outputs).tolist()
-        targets = result.targets.reshape(len(predictions), -1)[:, 0].tolist()  # the first of each
-        lines = [
-            f"{sample},{target!r},{prediction!r}\n"
-            for sample, (target, prediction) in enumerate(zip(targets, predictions, strict=True))
-        ]
-        content = "sample_id,target,prediction\n" + "".join(lines)
+        content = predictions_csv(self._training.task, result)
         record.write_atomically(self._folder / "test_predictions.csv", content)
         self._finished = True
 
@@ -269,6 +264,17 @@ class NullLogger(RunLogger):
 
     def close(self) -> None:
         """Close nothing."""
+
+
+def predictions_csv(task: Task, result: Evaluation) -> str:
+    """Return the table of each sample's target (the first of several) and prediction."""
+    predictions = task.predictions(result.outputs).tolist()
+    targets = result.targets.reshape(len(predictions), -1)[:, 0].tolist()
+    lines = [
+        f"{sample},{target!r},{prediction!r}\n"
+        for sample, (target, prediction) in enumerate(zip(targets, predictions, strict=True))
+    ]
+    return "sample_id,target,prediction\n" + "".join(lines)
 
 
 def _bar(total_steps: int, first_step: int) -> "tqdm[Any] | None":
