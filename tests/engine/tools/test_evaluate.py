@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from seedbed import launch, record
-from seedbed.tools import request
+from seedbed.errors import InputError
+from seedbed.tools import places, request
 from tests.engine.tools.conftest import contents
 from tests.running import command, refusal, trained
 
@@ -90,13 +91,32 @@ def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
     text = path.read_text().replace("project.models.cnn.CNN", "shutil.rmtree")
     path.write_text(text)
     assert "--trust shutil" in refusal(command(SCRIPT, str(copy)))
-    assert "--trust shutil" in refusal(command(SCRIPT, str(run), "data.test._target_=shutil.move"))
+    with pytest.raises(InputError, match="--trust shutil"):
+        request.settings_of(run, ["data.test._target_=shutil.move"])
     path.write_text(text.replace("name: cnn", "name: ${oc.env:HOME}"))
-    assert "where a record has a value" in refusal(command(SCRIPT, str(copy)))
+    with pytest.raises(InputError, match="where a record has a value"):
+        request.settings_of(copy, [])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model=lstm", "data=NAME"),
+        ("data=nothing", "see configs/data/"),
+        ("data=adding", "kind sequence"),
+        ("data.eval_batch_size=1,2", "one value for one key"),
+        ("data.eval_batch_size=0", "expected an integer >= 1"),
+        ("data.eval_batch_size=(", "data.eval_batch_size"),
+    ],
+)
+def test_invalid_overrides_are_named(run: Path, override: str, message: str) -> None:
+    """Before a process is started."""
+    with pytest.raises(InputError, match=message):
+        request.settings_of(run, [override])
 
 
 def test_invalid_requests_are_one_line(run: Path, tmp_path: Path) -> None:
-    """Refused before anything is evaluated."""
+    """Missing, foreign and other models' checkpoints, and places that cannot be written."""
 
     def refused(*words: str) -> str:
         return refusal(command(SCRIPT, *words))
@@ -107,11 +127,8 @@ def test_invalid_requests_are_one_line(run: Path, tmp_path: Path) -> None:
     assert "--checkpoint last" in refused(str(copy))
     assert "expected a checkpoint of Seedbed" in refused(str(copy), "--checkpoint", "last")
     assert "expected a run folder" in refused(str(tmp_path))
-    assert "data=NAME" in refused(str(run), "model=lstm")
-    assert "see configs/data/" in refused(str(run), "data=nothing")
-    assert "kind sequence" in refused(str(run), "data=adding")
-    assert "one value for one key" in refused(str(run), "data.eval_batch_size=1,2")
     assert "expected a checkpoint of this model" in refused(str(run), "model.channels=[8,8,8]")
-    inside = str(run / "p.csv")
-    assert "outside run folders" in refused(str(run), "--predictions", inside)
-    assert "--predictions" in refused(str(run), "--predictions", str(tmp_path / "no" / "p.csv"))
+    with pytest.raises(InputError, match="outside run folders"):
+        places.require_output("--predictions", run / "p.csv")
+    with pytest.raises(InputError, match="--predictions"):
+        places.require_output("--predictions", tmp_path / "no" / "p.csv")
