@@ -1,7 +1,7 @@
 """Replay a run from its record: REPRODUCED, or the first step and stage that differ, and why.
 
-usage: python scripts/verify.py RUN [--steps N] [--explain] [--keep DIR] [--restore-code]
-                                [--trust PACKAGE] [--online]
+usage: python scripts/verify.py RUN|PACKAGE.zip [--steps N] [--explain] [--keep DIR]
+                                [--restore-code] [--trust PACKAGE] [--online]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
@@ -37,7 +37,28 @@ def main() -> int:
             )
         return judge(arguments, arguments.keep)
     with tempfile.TemporaryDirectory(prefix="seedbed-verify-") as folder:
+        if arguments.run.suffix == ".zip":
+            return judge_package(arguments, Path(folder))
         return judge(arguments, Path(folder))
+
+
+def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
+    """Replay each run of a package with the code in it, or print what that would execute."""
+    from seedbed.tools import package  # a part that can be deleted
+
+    path, status = arguments.run, 0
+    for run in package.unpack(path, folder / "package"):
+        commit = package.commit_of(run)
+        print(f"\nrun {run.name} of {path}, code of commit {commit} and its source.patch")
+        if not arguments.restore_code:
+            print("would execute its training, with that code; to do so: --restore-code")
+            status = 2
+            continue
+        arguments.run, arguments.restore_code = run, False  # the code comes from the package
+        with package.importing_code(folder / "package", run):
+            status = max(status, judge(arguments, folder / run.name))
+        arguments.restore_code = True
+    return status
 
 
 def parse() -> argparse.Namespace:

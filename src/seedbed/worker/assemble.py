@@ -78,33 +78,35 @@ def cut_batches(
 
 def build_sources(settings: Settings) -> Sources:
     """Build the data sets; without one to test on, the validation set is it."""
-    data, trusted = settings["data"], settings["trusted_packages"]
-
-    def source(split: str) -> Source:
-        spec = data.get(split) or data["validation"]
-        seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
-        if seeded:  # a data set may draw when it is built
-            position = SPLITS.index(split)
-            rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
-        dataset = build.build(spec, f"data.{split}", trusted)
-        if not hasattr(dataset, "__len__"):
-            raise InputError(
-                f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
-                f"{type(dataset).__name__}; see docs/extending.md"
-            )
-        if len(dataset) == 0:
-            raise InputError(f"data.{split}: expected at least one sample, got none")
-        collate = collate_for(data, split, dataset, trusted)
-        one_thread = data.get("loading_threads", 1) != "all"
-        return Source(dataset, split, seed, collate, seeded, one_thread)
-
-    sources = Sources(source("train"), source("validation"), source("test"))
-    if data["batch_size"] > len(sources.train):
+    sources = Sources(*(build_source(settings, split) for split in SPLITS))
+    size = settings["data"]["batch_size"]
+    if size > len(sources.train):
         raise InputError(
             f"data.batch_size: expected at most {len(sources.train)}, the number of training "
-            f"samples, got {data['batch_size']}; try data.batch_size={min(64, len(sources.train))}"
+            f"samples, got {size}; try data.batch_size={min(64, len(sources.train))}"
         )
     return sources
+
+
+def build_source(settings: Settings, split: str) -> Source:
+    """Build one of the data sets; without one to test on, the validation set is it."""
+    data, trusted = settings["data"], settings["trusted_packages"]
+    spec = data.get(split) or data["validation"]
+    seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
+    if seeded:  # a data set may draw when it is built
+        position = SPLITS.index(split)
+        rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
+    dataset = build.build(spec, f"data.{split}", trusted)
+    if not hasattr(dataset, "__len__"):
+        raise InputError(
+            f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
+            f"{type(dataset).__name__}; see docs/extending.md"
+        )
+    if len(dataset) == 0:
+        raise InputError(f"data.{split}: expected at least one sample, got none")
+    collate = collate_for(data, split, dataset, trusted)
+    one_thread = data.get("loading_threads", 1) != "all"
+    return Source(dataset, split, seed, collate, seeded, one_thread)
 
 
 def collate_for(

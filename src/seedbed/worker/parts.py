@@ -40,12 +40,19 @@ class Parts:
         return load(sources.train, self.shards.divide(positions), how, preset)
 
     def evaluation_batches(self, source: Source) -> Iterator[Batch]:
-        """Load this process's batches of a data set; those that load whole ones need no workers."""
-        data = self.settings["data"]
-        positions = evaluation_positions(len(source), data["eval_batch_size"])
-        workers = 0 if hasattr(source.dataset, "fetch") else data["num_workers"]
-        how = Loading(workers, True, 2, data["start_method"])
-        return load(source, self.shards.share(positions), how, self.settings["determinism"])
+        """Load this process's batches of a data set."""
+        return evaluation_batches(self.settings, source, self.shards)
+
+
+def evaluation_batches(
+    settings: assemble.Settings, source: Source, shards: Shards
+) -> Iterator[Batch]:
+    """Load this process's batches of a data set; those that load whole ones need no workers."""
+    data = settings["data"]
+    positions = evaluation_positions(len(source), data["eval_batch_size"])
+    workers = 0 if hasattr(source.dataset, "fetch") else data["num_workers"]
+    how = Loading(workers, True, 2, data["start_method"])
+    return load(source, shards.share(positions), how, settings["determinism"])
 
 
 def build_parts(settings: assemble.Settings, device: torch.device, shards: Shards) -> Parts:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
+from seedbed.tasks import Task
 from seedbed.training import capture, checkpoint
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
@@ -143,12 +144,7 @@ class RunLogger:
         name = self._training.task.metric_name
         self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
         self._append([self._row("test", progress.step, result)])
-        pairs = zip(result.targets.tolist(), result.predictions.tolist(), strict=True)
-        lines = [
-            f"{sample},{target!r},{prediction!r}\n"
-            for sample, (target, prediction) in enumerate(pairs)
-        ]
-        content = "sample_id,target,prediction\n" + "".join(lines)
+        content = predictions_csv(result)
         record.write_atomically(self._folder / "test_predictions.csv", content)
         self._finished = True
 
@@ -239,6 +235,18 @@ class RunLogger:
             f"{what}: expected a finite number, got {value} in step {step} (epoch {epoch}); lower "
             f"optimizer.lr{advice}{kept}"
         )
+
+
+def predictions_csv(result: Evaluation) -> str:
+    """Return the table of each sample's target (the first of several) and prediction."""
+    pairs = zip(result.targets.tolist(), result.predictions.tolist(), strict=True)
+    lines = [
+        f"{sample},{target!r},{prediction!r}
+"
+        for sample, (target, prediction) in enumerate(pairs)
+    ]
+    return "sample_id,target,prediction
+" + "".join(lines)
 
 
 def _bar(total_steps: int, first_step: int) -> "tqdm[Any] | None":

@@ -1,0 +1,80 @@
+"""Export the model of a run for inference, and print the lines that load it.
+
+usage: python scripts/export.py RUN [--to FILE] [--checkpoint best|last] [--state-dict]
+                                [--trust PACKAGE] [--online] [key=value ...]
+
+By default a program of torch.export, for CPUs, that needs nothing of this project: RUN.pt2 here.
+With --state-dict the weights, RUN.pt, and the YAML from which Hydra builds the model, RUN.yaml;
+to load these takes the model's code. What was written is read back, and its outputs are compared
+with the model's on validation samples. The program takes inputs as the data set makes them.
+
+example:
+    python scripts/export.py runs/a
+    python scripts/export.py runs/a --state-dict --to weights.pt
+
+exit status: 0 exported, 1 exported, with outputs of other bits, 2 it cannot be
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from seedbed.errors import InputError, exit_status
+from seedbed.tools import places, request
+
+
+def main() -> int:
+    """Export the model of the run that the command line names, in a process of its own."""
+    arguments = parse()
+    suffix = ".pt" if arguments.state_dict else ".pt2"
+    out = arguments.to or Path(f"{arguments.run.resolve().name}{suffix}")
+    if out.suffix != suffix:
+        raise InputError(f"--to: expected a name that ends in {suffix}, got {out}; name another")
+    places.require_output("--to", out)
+    overrides = ["trainer.device=cpu", "trainer.compile=false", *arguments.overrides]
+    settings = request.settings_of(arguments.run, overrides, arguments.trust)
+    asked = {
+        "run": str(arguments.run),
+        "checkpoint": arguments.checkpoint,
+        "to": str(out),
+        "state_dict": arguments.state_dict,
+    }
+    return request.start("seedbed.tools.exporting", settings, asked, arguments.online)
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder; it is only read")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="such as data.root=here")
+    parser.add_argument("--to", metavar="FILE", type=Path, help="the file to write")
+    parser.add_argument(
+        "--checkpoint",
+        choices=request.CHECKPOINTS,
+        default="best",
+        help="the weights with the best validation (default), or those of the last step",
+    )
+    parser.add_argument(
+        "--state-dict", action="store_true", help="write weights and YAML instead of a program"
+    )
+    parser.add_argument(
+        "--trust",
+        metavar="PACKAGE",
+        action="append",
+        default=[],
+        help="a package that classes may come from, beside trusted_packages of configs/config.yaml",
+    )
+    parser.add_argument(
+        "--online",
+        action="store_true",
+        help="open addresses that the record names: mirrors and downloads of data",
+    )
+    return parser.parse_intermixed_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

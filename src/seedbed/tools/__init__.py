@@ -1,0 +1,1 @@
+"""Commands on finished runs: tables, evaluations, exports, packages. Nothing else imports it."""

@@ -1,0 +1,54 @@
+"""The model of a run with the weights of a checkpoint, and the samples to try it on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seedbed.data.source import Source
+from seedbed.errors import InputError
+from seedbed.training import capture, checkpoint
+from seedbed.training.state import TrainingState
+from seedbed.worker import assemble
+
+
+def source_of(settings: Mapping[str, Any], split: str) -> Source:
+    """Return the samples of a split as an evaluation sees them: training ones, too."""
+    source = assemble.build_source(settings, split)
+    if split != "train":
+        return source
+    collate = assemble.collate_for(
+        settings["data"], "validation", source.dataset, settings["trusted_packages"]
+    )
+    seeded = settings["determinism"]["seeding"]
+    return Source(source.dataset, "validation", settings["seeds"]["augment"], collate, seeded)
+
+
+def load(settings: Mapping[str, Any], path: Path, source: Source) -> tuple[TrainingState, int]:
+    """Return what a run trained, with the weights of a checkpoint, and the step of that.
+
+    Args:
+        path: `best.pt` or `last.pt` of the run.
+        source: samples from which lazy modules take their shapes.
+
+    Raises:
+        InputError: there is no such checkpoint, or it is one of another model.
+    """
+    device = assemble.choose_device(settings["trainer"]["device"])
+    size = min(settings["data"]["batch_size"], len(source))
+    fitting = {**settings, "data": {**settings["data"], "batch_size": size}}
+    if not path.exists():
+        raise InputError(
+            f"{path}: expected a checkpoint, got none; try --checkpoint "
+            f"{'last' if path.name == checkpoint.BEST else 'best'}"
+        )
+    state = checkpoint.load(path, device)
+    training = assemble.build_training_state(fitting, device, source)
+    try:
+        step = state["step"] if path.name == checkpoint.BEST else state["progress"]["step"]
+        capture.restore_model(training.model, state)
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: expected a checkpoint of this model, got {' '.join(str(error).split())[:160]}"
+            "; use the code and the model settings that wrote it"
+        ) from None
+    return training, int(step)

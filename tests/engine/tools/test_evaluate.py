@@ -1,0 +1,134 @@
+"""An evaluation of saved weights gives the numbers that the run recorded, bit for bit."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seedbed import launch, record
+from seedbed.errors import InputError
+from seedbed.tools import places, request
+from tests.engine.tools.conftest import contents
+from tests.running import command, refusal, trained
+
+SCRIPT = "scripts/evaluate.py"
+
+
+def numbers(*words: str) -> dict[str, str]:
+    done = command(SCRIPT, *words)
+    assert done.returncode == 0, done.stderr
+    pairs = (line.split() for line in done.stdout.splitlines())
+    return {words[0]: words[1] for words in pairs if len(words) == 2}
+
+
+def recorded(run: Path, phase: str, step: str) -> dict[str, str]:
+    (row,) = (r for r in record.read_metrics(run) if (r["phase"], r["step"]) == (phase, step))
+    return {f"{phase}_loss": row["loss"], f"{phase}_accuracy": row["metric"]}
+
+
+def test_best_and_last_weights_have_the_bits_that_the_run_recorded(
+    run: Path, before: Mapping[Path, bytes], tmp_path: Path
+) -> None:
+    """Validation of the best weights, test of the last, predictions to the byte; nothing is
+    written into the run. Control: the two checkpoints are of different steps and numbers."""
+    out = tmp_path / "predictions.csv"
+    best = numbers(str(run), "--split", "validation")
+    last = numbers(str(run), "--checkpoint", "last", "--predictions", str(out))
+    rows = [r for r in record.read_metrics(run) if r["phase"] == "validation"]
+    top = max(rows, key=lambda row: (float(row["metric"]), -int(row["step"])))
+    assert top["step"] != "12"
+    assert best == recorded(run, "validation", top["step"])
+    assert best["validation_loss"] != recorded(run, "validation", "12")["validation_loss"]
+    assert last.pop("predictions:") == str(out)
+    assert last == recorded(run, "test", "12")
+    assert out.read_bytes() == (run / "test_predictions.csv").read_bytes()
+    assert contents(run) == before
+
+
+def test_other_data_is_evaluated(run: Path) -> None:
+    """The test set replaced by the training samples is the training split: without augmentation,
+    with whatever batch size the loss is summed; as a named data set it is what it was."""
+    train = numbers(str(run), "--split", "train")
+    other = numbers(str(run), "data.test.split=train")
+    assert list(train.values()) == list(other.values())
+    again = numbers(str(run), "data=mnist5k", "data.name=again")
+    assert again != other
+    assert again == numbers(str(run))
+
+
+def test_a_recurrent_run_on_its_own_data(tmp_path: Path) -> None:
+    """Regression, and another kind of batch."""
+    words = ("model=lstm", "data=adding", "data.validation.samples=50", "data.test.samples=70")
+    run = trained(tmp_path / "run", *words, "trainer.max_steps=2")
+    done = command(SCRIPT, str(run))
+    assert "the same bits as metrics.csv has of step 2" in done.stdout
+    assert "70 samples" in done.stdout
+
+
+def test_the_process_starts_under_the_preset(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables are there before Python starts, and no address may be opened unless told."""
+    started: list[Mapping[str, str]] = []
+
+    def start(_command: Sequence[str], environment: Mapping[str, str], *_: Any) -> int:
+        started.append(environment)
+        return 0
+
+    monkeypatch.setattr(launch, "run_passing_signals", start)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    settings = request.settings_of(run, [])
+    request.start("nothing", settings, {}, online=False)
+    request.start("nothing", settings, {}, online=True)
+    assert [env["OMP_NUM_THREADS"] for env in started] == ["1", "1"]
+    assert ["SEEDBED_OFFLINE" in env for env in started] == [True, False]
+
+
+def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
+    """Classes of packages that are not trusted here are refused, before and after overrides."""
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    path = copy / "config.yaml"
+    text = path.read_text().replace("project.models.cnn.CNN", "shutil.rmtree")
+    path.write_text(text)
+    assert "--trust shutil" in refusal(command(SCRIPT, str(copy)))
+    with pytest.raises(InputError, match="--trust shutil"):
+        request.settings_of(run, ["data.test._target_=shutil.move"])
+    path.write_text(text.replace("name: cnn", "name: ${oc.env:HOME}"))
+    with pytest.raises(InputError, match="where a record has a value"):
+        request.settings_of(copy, [])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model=lstm", "data=NAME"),
+        ("data=nothing", "see configs/data/"),
+        ("data=adding", "kind sequence"),
+        ("data.eval_batch_size=1,2", "one value for one key"),
+        ("data.eval_batch_size=0", "expected an integer >= 1"),
+        ("data.eval_batch_size=(", "data.eval_batch_size"),
+    ],
+)
+def test_invalid_overrides_are_named(run: Path, override: str, message: str) -> None:
+    """Before a process is started."""
+    with pytest.raises(InputError, match=message):
+        request.settings_of(run, [override])
+
+
+def test_invalid_requests_are_one_line(run: Path, tmp_path: Path) -> None:
+    """Missing, foreign and other models' checkpoints, and places that cannot be written."""
+
+    def refused(*words: str) -> str:
+        return refusal(command(SCRIPT, *words))
+
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    (copy / "checkpoints" / "best.pt").unlink()
+    (copy / "checkpoints" / "last.pt").write_bytes(b"no checkpoint")
+    assert "--checkpoint last" in refused(str(copy))
+    assert "expected a checkpoint of Seedbed" in refused(str(copy), "--checkpoint", "last")
+    assert "expected a run folder" in refused(str(tmp_path))
+    assert "expected a checkpoint of this model" in refused(str(run), "model.channels=[8,8,8]")
+    with pytest.raises(InputError, match="outside run folders"):
+        places.require_output("--predictions", run / "p.csv")
+    with pytest.raises(InputError, match="--predictions"):
+        places.require_output("--predictions", tmp_path / "no" / "p.csv")

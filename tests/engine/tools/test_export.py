@@ -1,0 +1,125 @@
+"""An exported model has the outputs of the run's model, bit for bit, where nothing of ours is."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from tests.engine.tools.conftest import contents
+from tests.running import ROOT, command, refusal, trained
+
+SCRIPT = "scripts/export.py"
+# Builds the model by hand and gives it the checkpoint's weights.
+EXPECTED = """
+import sys, torch, yaml
+from project.models.cnn import CNN
+torch.set_num_threads(1)
+run, inputs, out = sys.argv[1:]
+settings = yaml.safe_load(open(f"{run}/config.yaml"))["model"]
+model = CNN(*(settings[key] for key in ("input_shape", "outputs", "channels", "dropout"))).eval()
+model.load_state_dict(torch.load(f"{run}/checkpoints/best.pt", weights_only=True)["model"])
+torch.save(model(torch.load(inputs)), out)
+"""
+# Loads by the lines that the command printed; FOREIGN takes this project off the path first.
+FOREIGN = """
+import importlib.util, sys
+sys.path[:] = [place for place in sys.path if not place.startswith({root!r} + "/src")]
+assert importlib.util.find_spec("seedbed") is None and importlib.util.find_spec("project") is None
+"""
+LOADED = """
+import sys, torch
+torch.set_num_threads(1)
+inputs = torch.load(sys.argv[1])
+{lines}
+torch.save(model(inputs), sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tensor]:
+    """Inputs that no data set has, and the model's outputs for them."""
+    folder = tmp_path_factory.mktemp("expected")
+    inputs, outputs = folder / "inputs.pt", folder / "outputs.pt"
+    torch.save(torch.rand(37, 1, 28, 28, generator=torch.Generator().manual_seed(0)), inputs)
+    done = command("-c", EXPECTED, str(run), str(inputs), str(outputs))
+    assert done.returncode == 0, done.stderr
+    return inputs, torch.load(outputs)
+
+
+def exported(run: Path, *words: str) -> list[str]:
+    """Export, and return the lines that were printed to load the model."""
+    done = command(SCRIPT, str(run), *words)
+    assert done.returncode == 0, done.stderr
+    assert "the same bits as the model for 500 samples" in done.stdout
+    lines = done.stdout.partition("To load it:")[2].strip().splitlines()
+    assert len(lines) == 3
+    return [line.strip() for line in lines]
+
+
+def outputs(code: str, inputs: Path, folder: Path) -> torch.Tensor:
+    out = folder / "outputs.pt"
+    words = [sys.executable, "-c", code, str(inputs), str(out)]
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        words, cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: torch.Tensor = torch.load(out)
+    return found
+
+
+def test_a_program_needs_nothing_of_this_project(
+    run: Path,
+    before: Mapping[Path, bytes],
+    expected: tuple[Path, torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    """Without Seedbed on the path, with another batch size than it was captured with, by the
+    printed lines: the same bits. Control: other weights have others."""
+    lines = exported(run, "--to", str(tmp_path / "model.pt2"))
+    code = FOREIGN.format(root=str(ROOT)) + LOADED.format(lines="\n".join(lines))
+    assert torch.equal(outputs(code, expected[0], tmp_path), expected[1])
+    assert contents(run) == before
+    exported(run, "--to", str(tmp_path / "model.pt2"), "--checkpoint", "last")
+    assert not torch.equal(outputs(code, expected[0], tmp_path), expected[1])
+
+
+def test_weights_and_yaml_build_the_model(
+    run: Path, expected: tuple[Path, torch.Tensor], tmp_path: Path
+) -> None:
+    """By the printed lines, in a process that finds the model's code."""
+    lines = exported(run, "--state-dict", "--to", str(tmp_path / "weights.pt"))
+    code = LOADED.format(lines="\n".join(lines))
+    assert torch.equal(outputs(code, expected[0], tmp_path), expected[1])
+    recipe = yaml.safe_load((tmp_path / "weights.yaml").read_text())
+    assert recipe["_target_"] == "project.models.cnn.CNN"
+
+
+def test_a_model_that_cannot_be_captured_is_refused(tmp_path: Path) -> None:
+    """In one line that says what can be exported instead, and nothing is written."""
+    (tmp_path / "odd.py").write_text(
+        "import torch\n"
+        "class Odd(torch.nn.Linear):\n"
+        "    def __init__(self, **settings): super().__init__(2, 1)\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x).mean(1) * (1 if x.sum().item() > 0 else 2)\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path)}
+    words = ("model=lstm", "model._target_=odd.Odd", "trusted_packages=[project,torch,odd]")
+    run = trained(tmp_path / "run", "data=adding", *words, environment=path)
+    out = tmp_path / "odd.pt2"
+    done = command(SCRIPT, str(run), "--trust", "odd", "--to", str(out), environment=path)
+    assert "--state-dict" in refusal(done)
+    assert not out.exists()
+
+
+def test_invalid_requests_are_one_line(run: Path, tmp_path: Path) -> None:
+    """Names that do not fit, and places in a record."""
+    assert ".pt2" in refusal(command(SCRIPT, str(run), "--to", str(tmp_path / "model.onnx")))
+    assert "outside run folders" in refusal(command(SCRIPT, str(run), "--to", str(run / "m.pt2")))
+    assert "expected a run folder" in refusal(command(SCRIPT, str(tmp_path)))

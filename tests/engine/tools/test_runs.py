@@ -1,0 +1,150 @@
+"""A table of runs says what the records say, of all that can be read, and reads nothing else."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from seedbed.errors import InputError
+from seedbed.tools import places, table
+from seedbed.tools.table import Condition
+from tests import fake_runs, made_up_runs
+from tests.running import command, refusal
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Three runs: two of a sweep, one of another model."""
+    folder = tmp_path / "runs"
+    for seed, accuracy in ((2, 0.97), (10, 0.99)):
+        fake_runs.write_run(folder / "sweep" / f"seed={seed}", seed, accuracy=accuracy)
+    fake_runs.write_run(folder / "lstm", 3, model="lstm", accuracy=0.9512345678901234)
+    return folder
+
+
+def table_of(*words: str) -> list[list[str]]:
+    done = command("scripts/runs.py", *words)
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_a_row_for_each_run_with_the_columns_asked_for(runs: Path) -> None:
+    """Keys of the configuration, of the summary, and metrics by name; numbers sort as numbers."""
+    words = ("--columns", "seed,model.name,test_accuracy,fingerprints.weights", "--sort", "seed")
+    found = table_of(str(runs), *words)
+    assert [row[0] for row in found] == ["seed", "2", "3", "10"]
+    assert [row[1] for row in found] == ["model.name", "cnn", "lstm", "cnn"]
+    assert [row[2] for row in found] == ["test_accuracy", "0.97", "0.951235", "0.99"]
+    weights = json.loads((runs / "lstm" / "summary.json").read_text())["fingerprints"]["weights"]
+    assert found[2][3] == weights
+
+
+def test_conditions_choose_rows(runs: Path) -> None:
+    """All of them must hold; numbers compare as numbers."""
+    one = table_of(str(runs), "--where", "model.name=cnn", "--where", "test_accuracy>0.98")
+    assert [row[5] for row in one[1:]] == ["10"]
+    assert len(table_of(str(runs), "--where", "seed<=3")) == 3
+    assert len(table_of(str(runs), "--where", "seed!=3", "--where", "status=finished")) == 3
+    none = command("scripts/runs.py", str(runs), "--where", "seed>10")
+    assert (none.returncode, none.stdout) == (1, "no run of 3 fulfils seed>10\n")
+
+
+def test_csv_has_all_digits(runs: Path, tmp_path: Path) -> None:
+    """What is rounded for a terminal is exact in the file."""
+    out = tmp_path / "runs.csv"
+    table_of(str(runs), "--columns", "run,test_accuracy", "--csv", str(out))
+    rows = list(csv.DictReader(out.open()))
+    assert {row["test_accuracy"] for row in rows} == {"0.97", "0.99", "0.9512345678901234"}
+
+
+def test_damaged_records_are_named_and_counted(runs: Path) -> None:
+    """One line each, and the others are shown all the same; aliases are not expanded."""
+    (runs / "sweep" / "seed=2" / "summary.json").write_text("{")
+    (runs / "bomb").mkdir()
+    (runs / "bomb" / "config.yaml").write_text("a: &a [x]\nb: *a\n")
+    done = command("scripts/runs.py", str(runs))
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 3
+    first, second, count = done.stderr.splitlines()
+    assert str(runs / "bomb") in first
+    assert "seed=2" in second
+    assert count == "skipped 2 unreadable records of 4"
+
+
+def test_a_killed_run_without_a_summary_is_shown(tmp_path: Path) -> None:
+    """Its configuration is all there is."""
+    run = fake_runs.write_run(tmp_path / "run")
+    (run / "summary.json").unlink()
+    assert table.read_row(run)["status"] == "not started"
+
+
+def test_text_of_a_record_cannot_act_on_a_terminal(tmp_path: Path) -> None:
+    """Escape sequences of a stranger's record are shown, not obeyed."""
+    made_up_runs.write_run(tmp_path / "run", config={"model": {"name": "\x1b[2Jevil"}})
+    done = command("scripts/runs.py", str(tmp_path))
+    assert "\x1b" not in done.stdout
+    assert "evil" in done.stdout
+
+
+def test_invalid_requests_are_one_line(runs: Path) -> None:
+    """Unknown keys, conditions that are none, folders that are not there, places of records."""
+    script = "scripts/runs.py"
+    assert "did you mean test_accuracy" in refusal(
+        command(script, str(runs), "--columns", "test_acuracy")
+    )
+    assert "--where" in refusal(command(script, str(runs), "--where", "seed"))
+    assert "--reverse" in refusal(command(script, str(runs), "--reverse"))
+    assert "nowhere" in refusal(command(script, str(runs / "nowhere")))
+    inside = runs / "lstm" / "summary.json"
+    before = inside.read_bytes()
+    assert "outside run folders" in refusal(command(script, str(runs), "--csv", str(inside)))
+    assert inside.read_bytes() == before
+
+
+def test_no_torch_is_imported(runs: Path) -> None:
+    """A table is there before a torch import would be."""
+    code = (
+        "import runpy, sys; sys.argv[1:] = [sys.argv[2]]\n"
+        "try: runpy.run_path('scripts/runs.py', run_name='__main__')\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "assert 'torch' not in sys.modules and 'seedbed.tools.table' in sys.modules"
+    )
+    done = command("-c", code, "--", str(runs))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "holds"),
+    [
+        ("a=1", 1, True),
+        ("a=1.0", 1, True),
+        ("a=true", True, True),
+        ("a=1", True, False),
+        ("a=null", None, True),
+        ("a<2", "text", False),
+        ("a!=x", "y", True),
+        ("a=[1, 2]", [1, 2], True),
+        ("b!=1", 1, True),
+        ("b<1", 0, False),
+    ],
+)
+def test_how_values_compare(word: str, value: object, holds: bool) -> None:
+    """Numbers as numbers, all else as YAML writes it; a key that is missing is unequal."""
+    assert Condition.parse(word).holds({"a": value}) is holds
+
+
+def test_rows_without_a_value_come_last() -> None:
+    """In both directions."""
+    rows = [{"a": None}, {"a": 2}, {}, {"a": 10}, {"a": "x"}]
+    assert [row.get("a") for row in table.sort(rows, "a")] == [2, 10, "x", None, None]
+    assert [row.get("a") for row in table.sort(rows, "a", True)] == ["x", 10, 2, None, None]
+
+
+def test_links_in_circles_end(tmp_path: Path) -> None:
+    """A folder of runs that links to itself is read once."""
+    run = fake_runs.write_run(tmp_path / "runs" / "a")
+    (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs")
+    assert list(places.run_folders(tmp_path / "runs")) == [run]
+    with pytest.raises(InputError, match="outside run folders"):
+        places.require_output("--to", run / "checkpoints" / "x.pt")
