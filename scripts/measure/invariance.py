@@ -32,14 +32,14 @@ Measured by `{command}` on {date}, on {environment}.
 Every cell compares a run of 60 steps under `determinism=strict` with the unmodified run: all
 fingerprints (sample ids, batch contents, loss, gradients, weights, optimizer state, at every step
 that both have), losses and metrics, final weights and predictions. `{same}`: not one bit
-differs. Otherwise the cell names the first step and stage that differ. The CNN trains on mnist5k with
-augmentation and dropout, the RNN and the LSTM on the adding problem with dropout.
+differs. Otherwise the cell names the first step and stage that differ. The CNN trains on mnist5k
+with augmentation and dropout, the RNN and the LSTM on the adding problem with dropout.
 
 {may_change}
 
 ## On several processes
 
-The same, compared with the run on 1 process with `trainer.shards=4` and one thread for each process:
+The same, compared with the run on 1 process with `trainer.shards=4`, one thread in each process:
 
 {four_shards}
 

@@ -25,14 +25,14 @@ Settings = dict[str, str]
 _PAGE = """\
 # Presets
 
-`determinism=` chooses one of four presets. This page is generated from `configs/determinism/*.yaml` by
-`python scripts/measure/presets.py`. Each setting has a comment in those files.
+`determinism=` chooses one of four presets. `python scripts/measure/presets.py` generates this page
+from `configs/determinism/*.yaml`. Each setting has a comment in those files.
 
 - Any setting can be overridden alone: `determinism.threads=4`, `determinism.env.OMP_DYNAMIC=TRUE`.
 - `null` leaves the default of PyTorch. For a variable, `null` means that it must not be set.
-- An empty cell means that the preset does not mention the variable, which is then passed on as it is.
-- What is in force is read back at the start and recorded in `environment.json`. `strict` and `portable`
-  stop if it is not what the preset asks for.
+- An empty cell means that the preset does not mention the variable, which is passed on unchanged.
+- What is in force is read back at the start and recorded in `environment.json`. `strict` and
+  `portable` stop if it is not what the preset asks for.
 
 What a preset promises and what it costs: [README](../README.md#presets),
 [benchmarks](benchmarks.md), [portable](portable.md#what-it-costs).
