@@ -16,7 +16,7 @@ example:
     python scripts/probe_ops.py experiment=adding_lstm
 
 exit status: 0 the table was made, or nothing was found in the configuration; 1 something was
-found in it; 2 the request cannot be served
+found in it; 2 invalid request
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Resume a run or a sweep that was stopped; it ends with the bits it would have had.
+"""Resume a run or a sweep that was stopped; it ends with the bits of an uninterrupted one.
 
 usage: python scripts/resume.py RUN [--allow-changed] [--trust PACKAGE] [--online] [key=value ...]
        python scripts/resume.py SWEEP [--allow-changed] [--online] [hydra.key=value ...]
@@ -32,7 +32,7 @@ from seedbed.sweeps import resume_sweep
 
 
 def main() -> int:
-    """Resume a run folder or a sweep's."""
+    """Resume the run or the sweep in a folder."""
     arguments = parse()
     if resume_sweep.is_sweep(arguments.run):
         if arguments.trust:

@@ -1,4 +1,4 @@
-"""Report on a sweep, or compare two: what the runs say together, and what may be claimed.
+"""Report on a sweep, or compare two: statistics over the seeds, and which claims they support.
 
 usage: python scripts/sweep_report.py SWEEP [OTHER_SWEEP]
 

@@ -29,18 +29,17 @@ PAGE = """# What may change without changing a bit
 
 Measured by `{command}` on {date}, on {environment}.
 
-Every cell is a run of 60 steps under `determinism=strict` beside the same run undisturbed: its
-whole fingerprints (sample ids, batch contents, loss, gradients, weights, optimizer state, at every
-step
-that both have), its losses and metrics, its final weights and predictions. `{same}`: not one bit
-differs. Otherwise the cell names the first step and stage that do. The CNN trains on mnist5k with
-augmentation and dropout, the RNN and the LSTM on the adding problem with dropout.
+Every cell compares a run of 60 steps under `determinism=strict` with the unmodified run: all
+fingerprints (sample ids, batch contents, loss, gradients, weights, optimizer state, at every step
+that both have), losses and metrics, final weights and predictions. `{same}`: not one bit
+differs. Otherwise the cell names the first step and stage that differ. The CNN trains on mnist5k
+with augmentation and dropout, the RNN and the LSTM on the adding problem with dropout.
 
 {may_change}
 
 ## On several processes
 
-The same, beside the run on 1 process with `trainer.shards=4`, one thread a process:
+The same, compared with the run on 1 process with `trainer.shards=4`, one thread in each process:
 
 {four_shards}
 
@@ -50,12 +49,12 @@ And with `trainer.shards=2`:
 
 ## What does change bits
 
-The other half of the promise: these belong to the experiment, are recorded with it, and are not
-free to change. `{same}` here means only that it made no difference for this model on this machine.
+These settings belong to the experiment, are recorded with it, and may change the bits.
+`{same}` here means only that the change made no difference for this model on this machine.
 
 {changes_bits}
 
-Not measured here, and not promised: {not_measured}.
+Not measured and not promised: {not_measured}.
 
 {kept}"""
 

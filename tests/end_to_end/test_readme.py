@@ -1,7 +1,9 @@
 """Every command in the README is run, as it stands there, on shorter runs."""
 
+import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,21 +15,31 @@ from tests.end_to_end.test_bad_input import wait_for_rows
 from tests.running import QUICK, ROOT
 
 README = (ROOT / "README.md").read_text()
-MAKE_TARGETS = {"make train", "make test"}  # .ci/run runs them; test-all has the tests of test
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+MAKE_TARGETS = {"make train", "make test"}  # run by .ci/run
+FIRST_RUN = "python train.py determinism=strict seed=0"  # what make train runs
 
 
 def commands() -> list[str]:
-    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line]
+    """Return every command of the README, in blocks and in sentences, each once."""
+    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    inline = re.findall(r"`(python (?:train\.py|scripts/)[^`]*)`", README)
+    return [line for line in dict.fromkeys([*lines, *inline]) if line]
+
+
+def blocks(language: str) -> list[str]:
+    return [text for name, text in BLOCKS if name == language]
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that looks like a clone, so that runs do not land in the checkout."""
+    """Return a folder like a clone, with the model of the README in it."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("train.py", "scripts", "configs"):
-        (folder / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "train.py", folder)
+    for name in ("scripts", "configs", "src"):
+        shutil.copytree(ROOT / name, folder / name)
+    for text in (*blocks("python"), *blocks("yaml")):
+        (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
     run(folder, "python train.py seed=1 hydra.run.dir=runs/c")
     run(folder, "python train.py -m seed=0,1 hydra.sweep.dir=sweeps/a")
     return folder
@@ -35,9 +47,18 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(clone: Path, line: str) -> "subprocess.CompletedProcess[str]":
     words = [sys.executable, *shlex.split(line)[1:]]
-    if "train.py" in line:
+    if "train.py" in line and "--cfg" not in line:
         words += ["--cfg", "job"] if "mnist_cnn" in line else QUICK  # the former would download
-    return subprocess.run(words, cwd=clone, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(clone / "src")}
+    return subprocess.run(
+        words, cwd=clone, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def shape(line: str) -> str:
+    """Return a printed line with its hashes, numbers and spaces replaced."""
+    line = re.sub(r"\b[0-9a-f]{16}\b", "HASH", line)
+    return " ".join(re.sub(r"\d[\d,]*(\.\d+)?", "N", line).split())
 
 
 def interrupt_a_run(clone: Path, folder: str) -> None:
@@ -49,14 +70,38 @@ def interrupt_a_run(clone: Path, folder: str) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """It is a first screen and a map, no manual."""
-    assert len(README.splitlines()) < 170
+    """The README is an overview; details are in docs/."""
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_outputs_of_the_readme_are_what_is_printed(clone: Path) -> None:
+    """Every line has the words and the format shown; the two runs print the same hashes."""
+    first, second = blocks("text")
+    printed = run(clone, FIRST_RUN).stdout
+    assert missing_lines(first, printed) == []
+    negative_control = printed.replace("weights", "bytes")
+    assert [line.split()[0] for line in missing_lines(first, negative_control)] == ["weights"]
+
+    train_a, train_b, compare, verify = (
+        run(clone, line.replace("runs/", "printed/")).stdout
+        for line in commands()
+        if re.search(r"runs/[ab]\b", line) and "runs/c" not in line
+    )
+    hashes = re.findall("^weights.*$", train_a, re.MULTILINE)
+    assert hashes == re.findall("^weights.*$", train_b, re.MULTILINE) != []
+    assert missing_lines(second, (compare + verify).replace("printed/", "runs/")) == []
+
+
+def missing_lines(shown: str, printed: str) -> list[str]:
+    """Return the lines of a block that a command does not print; `...` stands for any."""
+    shapes = {shape(line) for line in printed.splitlines()}
+    return [line for line in shown.splitlines() if line != "..." and shape(line) not in shapes]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("line", [c for c in commands() if c not in MAKE_TARGETS])
 def test_every_command_of_the_readme_works(clone: Path, line: str) -> None:
-    """A README that was not tried is a promise that is not kept."""
+    """Each ends with the exit status that the README implies."""
     if "resume.py" in line:
         interrupt_a_run(clone, "interrupted")
         line = line.replace("runs/k", "interrupted")
@@ -64,6 +109,8 @@ def test_every_command_of_the_readme_works(clone: Path, line: str) -> None:
         made = "train.py" in line or (clone / "runs" / name).exists()
         if f"runs/{name}" in line and not made:
             assert run(clone, f"python train.py seed=0 hydra.run.dir=runs/{name}").returncode == 0
+    for folder in re.findall(r"hydra\.(?:run|sweep)\.dir=(\S+)", line):
+        shutil.rmtree(clone / folder, ignore_errors=True)  # made for another line
     done = run(clone, line)
     expected = 1 if "runs/c" in line else 0  # another seed: the answer is that they differ
     assert done.returncode == expected, (done.stdout[-500:], done.stderr[-500:])
@@ -72,7 +119,7 @@ def test_every_command_of_the_readme_works(clone: Path, line: str) -> None:
 def test_every_script_of_the_readme_exists_and_helps() -> None:
     """-h shows usage and an example."""
     scripts = set(re.findall(r"python (scripts/\w+\.py)", README))
-    assert len(scripts) >= 6
+    assert len(scripts) >= 5
     for script in scripts:
         done = subprocess.run(
             [sys.executable, str(ROOT / script), "-h"], capture_output=True, text=True, check=False
@@ -82,7 +129,21 @@ def test_every_script_of_the_readme_exists_and_helps() -> None:
         assert "example" in done.stdout
 
 
-def test_every_link_and_file_of_the_readme_exists() -> None:
-    """Links to files of the repository lead somewhere."""
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("http") or (ROOT / target).exists(), target
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(
+        str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))],
+)  # fmt: skip
+def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
+    """Files exist, and so do the headings that links name."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            name, _, anchor = target.partition("#")
+            path = (ROOT / page).parent / name if name else ROOT / page
+            assert path.exists(), target
+            assert not anchor or anchor in headings(path), target
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as forges derive them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -13,23 +13,23 @@ from seedbed.operations.substitutes import substitute_for
 from seedbed.probe.probe import Finding, Trial
 from seedbed.worker import environment
 
-COLUMNS = ("operation", "device", "fast", "strict", "price", "note", "instead")
+COLUMNS = ("operation", "device", "fast", "strict", "slowdown", "note", "instead")
 _PRESET_FIELDS = ("raised", "raised_in", "differs_in", "largest_difference", "median_seconds")
 CSV_FIELDS = (
     *("operation", "device", "unavailable", "instead"),
-    *("price", "price_lower_quartile", "price_upper_quartile"),
+    *("slowdown", "slowdown_lower_quartile", "slowdown_upper_quartile"),
     *(f"{preset}_{name}" for preset in ("fast", "strict") for name in _PRESET_FIELDS),
 )
 LEGEND = """\
 `fast` and `strict` are the presets of configs/determinism/, with the threads that they ask for.
 
-- `repeats`: the bits came back in every run, those of the outputs and those of the gradients.
-- `differs`: they did not; in which pass first, and the largest absolute difference of a value.
-- `raises`: PyTorch stops with the error in the note; then what to use instead, where we know.
-- `slowdown`: the time under `strict` over the time under `fast`, run for run: the median, and the
-  quartiles, which lie far apart where a run is short or the machine busy with other work.
+- `repeats`: outputs and gradients had the same bits in every run.
+- `differs`: they had not. The pass that differed first, and the largest absolute difference.
+- `raises`: PyTorch refuses the operation with the error in the note. `instead`: a replacement, if known.
+- `slowdown`: the time under `strict` divided by the time under `fast`, in pairs of runs: median and
+  quartiles. The quartiles are far apart if a run is short or the machine is busy.
 
-That bits came back is what was seen in so many runs, in one process; it is no promise."""
+`repeats` is what was observed in these runs, in one process. It is not a guarantee."""
 
 
 def cells(finding: Finding) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def _figures(trial: Trial) -> tuple[object, ...]:
 def write_markdown(file: IO[str], findings: Sequence[Finding], command: str) -> None:
     """Write a page: what was measured, on what, and the table."""
     lines = [
-        "# Which operations are deterministic, and at what price",
+        "# Which operations are deterministic, and what determinism costs",
         "",
         f"`{command}`",
         "",

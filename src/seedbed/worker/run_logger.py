@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
-from seedbed.tasks import Task
 from seedbed.training import capture, checkpoint
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
@@ -241,12 +240,9 @@ def predictions_csv(result: Evaluation) -> str:
     """Return the table of each sample's target (the first of several) and prediction."""
     pairs = zip(result.targets.tolist(), result.predictions.tolist(), strict=True)
     lines = [
-        f"{sample},{target!r},{prediction!r}
-"
-        for sample, (target, prediction) in enumerate(pairs)
+        f"{sample},{target!r},{prediction!r}\n" for sample, (target, prediction) in enumerate(pairs)
     ]
-    return "sample_id,target,prediction
-" + "".join(lines)
+    return "sample_id,target,prediction\n" + "".join(lines)
 
 
 def _bar(total_steps: int, first_step: int) -> "tqdm[Any] | None":

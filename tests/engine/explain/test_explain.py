@@ -458,7 +458,9 @@ def test_the_page_and_the_faults_name_each_other() -> None:
     """Every entry of docs/debugging.md is backed by a fault, and every fault has an entry."""
     page = (ROOT / "docs" / "debugging.md").read_text()
     entries = re.split(r"^### ", page, flags=re.MULTILINE)[1:]
-    backed = [re.findall(r"`(\w+)`", line) for line in re.findall(r"^- faults: (.*)$", page, re.M)]
+    backed = [
+        re.findall(r"`(\w+)`", line) for line in re.findall(r"^<!-- faults: (.*) -->$", page, re.M)
+    ]
 
     assert len(backed) == len(entries)
     assert all(backed)

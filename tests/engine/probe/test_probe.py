@@ -210,7 +210,7 @@ def test_equal_bits_are_equal() -> None:
     assert same_bits(image, image.contiguous(memory_format=torch.channels_last))
 
 
-def test_the_price_is_the_median_of_the_ratios_after_the_warm_up() -> None:
+def test_the_slowdown_is_the_median_of_the_ratios_after_the_warm_up() -> None:
     """The first run, which warms up, does not count, and one hiccup does not either."""
     fast, strict = Trial(seconds=[9.0, 1.0, 2.0, 1.0]), Trial(seconds=[1.0, 1.0, 4.0, 100.0])
 
@@ -234,7 +234,7 @@ def test_the_command_writes_its_tables(tmp_path: Path) -> None:
     on_cpu = {row["operation"]: row for row in rows if row["device"] == "cpu"}
     assert set(on_cpu) == {"max_pool2d", "max_unpool2d"}
     assert "scatter" in on_cpu["max_unpool2d"]["instead"]
-    assert float(on_cpu["max_pool2d"]["price"]) > 0
+    assert float(on_cpu["max_pool2d"]["slowdown"]) > 0
     assert (
         "| max_unpool2d | cpu | repeats | raises in forward |" in (tmp_path / "ops.md").read_text()
     )
