@@ -8,7 +8,6 @@ works on it, or did so last; `resumes` in summary.json says what each resume cha
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -16,47 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
 from seedbed.errors import InputError
-from seedbed.record import source, untrusted
-
-# How the work is done, which changes no bit of what comes of it.
-NEUTRAL_KEYS = (
-    "data.num_workers",
-    "data.persistent_workers",
-    "data.prefetch_factor",
-    "data.start_method",
-    "trainer.processes",
-    "trainer.distributed_timeout_seconds",
-    "trusted_packages",
-    "logger.*",
-)
-# What is recorded of the environment but cannot reach a training process's arithmetic: names of
-# places, sizes of the machine (threads are part of the preset), what composes configurations.
-NEUTRAL_ENVIRONMENT = (
-    "cpu.cores",
-    "env.CUDA_CACHE_PATH",
-    "env.CUDA_HOME",
-    "env.CUDA_PATH",
-    "env.CUDA_VISIBLE_DEVICES",
-    "env.KMP_INIT_AT_FORK",
-    "env.NCCL_DEBUG*",
-    "env.NVIDIA_DRIVER_CAPABILITIES",
-    "env.NVIDIA_REQUIRE_*",
-    "env.NVIDIA_VISIBLE_DEVICES",
-    "env.OMP_WAIT_POLICY",
-    "env.TORCHINDUCTOR_CACHE_DIR",
-    "env.TORCH_HOME",
-    "gpu.*.memory_bytes",
-    "processes.count",
-    "versions.hydra-core",
-    "versions.omegaconf",
-)
-# What torchrun tells its processes: another text each time.
-TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
-# Files of a checkout that a training process does not read: it has config.yaml.
-_NEUTRAL_FILES = (
-    ".*", "*.md", "LICENSE", "Makefile", "configs/*", "docs/*", "requirements*", "scripts/*",
-    "tests/*", "train.py", "*.err", "*.log", "*.out",
-)  # fmt: skip
+from seedbed.record import neutral, source, untrusted
 
 
 @dataclass(frozen=True)
@@ -129,7 +88,7 @@ def resume_run(
     untrusted.require_no_way_out(folder)
     request = Request(parse(overrides, recorded), allow_changed)
     settings = with_request(recorded, request)
-    trusted = launch.require_trusted(settings, folder, trust)
+    trusted = config.require_trusted(settings, folder, trust)
     if trusted != settings.get("trusted_packages"):
         request.settings["trusted_packages"] = trusted
         settings = with_request(recorded, request)
@@ -224,8 +183,8 @@ def has_checkpoint(folder: Path) -> bool:
 def changes(before: Origin, now: Origin) -> list[Change]:
     """Return what differs in configuration, environment and code, in this order."""
     return [
-        *_differing(record.flatten(before.settings), record.flatten(now.settings), NEUTRAL_KEYS),
-        *_differing(_environment(before), _environment(now), NEUTRAL_ENVIRONMENT),
+        *_differing(record.flatten(before.settings), record.flatten(now.settings), neutral.KEYS),
+        *_differing(_environment(before), _environment(now), neutral.ENVIRONMENT),
         *_code_changes(before, now),
     ]
 
@@ -258,22 +217,19 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _differing(
-    before: Mapping[str, Any], now: Mapping[str, Any], neutral: Sequence[str]
+    before: Mapping[str, Any], now: Mapping[str, Any], patterns: Sequence[str]
 ) -> Iterator[Change]:
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
-            yield Change(key, before.get(key), now.get(key), not _matches(key, neutral))
-
-
-def _matches(key: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(key, pattern) for pattern in patterns)
+            yield Change(key, before.get(key), now.get(key), not neutral.matches(key, patterns))
 
 
 def _environment(origin: Origin) -> dict[str, Any]:
     """Leave out what git and torchrun say, and of the platform all but the C library."""
     kept = {key: value for key, value in origin.environment.items() if key != "git"}
     kept["platform"] = str(kept.get("platform")).rpartition("-with-")[2]
-    return {k: v for k, v in record.flatten(kept).items() if not _matches(k, TORCHRUN)}
+    flat = record.flatten(kept)
+    return {key: flat[key] for key in flat if not neutral.matches(key, neutral.TORCHRUN)}
 
 
 def _code_changes(before: Origin, now: Origin) -> Iterator[Change]:
@@ -283,12 +239,12 @@ def _code_changes(before: Origin, now: Origin) -> Iterator[Change]:
     if commits[0] != commits[1]:
         yield Change("git.commit", commits[0], commits[1], alters_bits=None in trees)
     if trees[0] is not None and trees[1] is not None:
-        yield from _differing(trees[0], trees[1], _NEUTRAL_FILES)
+        for change in _differing(trees[0], trees[1], ()):
+            yield replace(change, alters_bits=neutral.may_be_imported(change.key))
     known = {path for tree in trees for path in tree or ()}
     for change in _differing(_lacking(before), _lacking(now), ()):
         path = change.key.removeprefix(_LACKS)
-        is_code = path.startswith("src/") or path.endswith(".py") or path in known
-        yield replace(change, alters_bits=is_code)
+        yield replace(change, alters_bits=neutral.may_be_imported(path) or path in known)
 
 
 def _files(origin: Origin) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""What Hydra tells us about a sweep."""
+"""Hydra's callback at the start of a sweep."""
 
 import sys
 import traceback
@@ -29,7 +29,7 @@ class SweepFolder(Callback):
         except InputError as error:  # Hydra would make a warning of it
             print(f"error: {error}", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
-        except OSError:  # Hydra meets it again when it writes there, and then it is said
+        except OSError:  # Hydra meets it again when it writes there, and reports it
             return
         except Exception:  # of which Hydra would make a warning as well
             traceback.print_exc()
