@@ -230,7 +230,7 @@ def _is_no_cause(change: Change) -> bool:
 
 def _may_be_imported(key: str) -> bool:
     path = key.removeprefix("git.lacks.")
-    return key == "git.commit" or path.endswith("/") or neutral.may_be_imported(path)
+    return key == "git.commit" or path == "." or neutral.may_be_imported(path)  # .: all of it
 
 
 def _is_place(change: Change) -> bool:

@@ -109,6 +109,7 @@ RULES: dict[str, Rule] = {
     "data.persistent_workers": _FLAG,
     "data.prefetch_factor": _integer(1, None, "try data.prefetch_factor=2"),
     "data.start_method": _choice("fork", "spawn", "forkserver"),
+    "data.loading_threads": _choice(1, "all"),
     "data.task.name": _TEXT,
     "data.train._target_": _TARGET,
     "data.validation._target_": _TARGET,
@@ -181,6 +182,7 @@ OPEN_SECTIONS = (
 )
 # Keys that a chosen class may or may not have; the others must be there.
 OPTIONAL_KEYS = (
+    "data.loading_threads",
     "data.task.label_smoothing",
     "model.accepts",
     "determinism.env.PYTHONHASHSEED",

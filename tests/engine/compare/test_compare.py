@@ -244,7 +244,7 @@ def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path,
 def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) -> None:
     """Their hashes are of shards, so they are left out and the rest is compared.
 
-    Twin: with one number of shards they count.
+    Negative control: with one number of shards they count.
     """
     other = fingerprint_rows(9)
     for row in other:

@@ -69,7 +69,7 @@ def test_a_run_is_reproduced_from_its_record(run: Path) -> None:
 
 
 def test_the_first_bit_that_differs_is_named(copy: Path, tmp_path: Path) -> None:
-    """Twin: one flipped bit of one fingerprint is found, at its step and stage, and ends it."""
+    """Negative control: one bit of one fingerprint is found, at its step and stage, and ends it."""
     edit_stage(copy, 5, "gradients")
     edit_stage(copy, 5, "weights")
     edit_stage(copy, 7, "batch")
@@ -216,7 +216,7 @@ def test_a_record_that_cannot_be_trusted_or_read_is_refused(what: str, copy: Pat
 
 
 def test_a_package_can_be_trusted_on_the_command_line(copy: Path) -> None:
-    """Twin: what the user names is trusted, with everything in it, and nothing else."""
+    """Negative control: what the user names is trusted, with everything in it, and nothing else."""
     edit_text(copy / "config.yaml", "- seedbed.data\n", "- seedbed.data\n- mine.models\n")
     edit_text(copy / "config.yaml", "project.models.cnn.CNN", "mine.models.Net")
     assert "mine.models" in verify.trusted_config(copy, ["mine"]).trusted_packages

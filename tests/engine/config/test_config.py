@@ -133,7 +133,7 @@ def test_a_key_nobody_knows_is_refused_and_the_nearest_named() -> None:
 
 
 def test_a_package_that_is_trusted_may_be_used() -> None:
-    """Twin of the refused targets: the list decides, not the name."""
+    """Negative control of the refused targets: the list decides, not the name."""
     resolved = config.resolve(
         compose(
             "model._target_=my_project.Model", "trusted_packages=[my_project,project,seedbed,torch]"

@@ -61,7 +61,7 @@ def test_the_stage_is_right_in_nineteen_of_twenty() -> None:
 
 
 def test_nothing_is_found_in_clean_runs() -> None:
-    """Twin: pairs of honest replays have the same fingerprints and the same trace."""
+    """Negative control: pairs of honest replays have the same fingerprints and the same trace."""
     assert fault_score.false_alarms(5, seed=100) == 0
 
 

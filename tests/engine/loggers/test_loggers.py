@@ -183,7 +183,7 @@ def test_a_library_reads_back_what_the_record_holds(
 
 
 def test_another_seed_has_other_bits(base: Path, tmp_path: Path) -> None:
-    """Twin: the comparison of bits above can fail."""
+    """Negative control: the comparison of bits above can fail."""
     assert bits(trained(tmp_path / "run", "seed=1")) != bits(base)
 
 
@@ -356,7 +356,7 @@ def test_a_logger_that_draws_changes_no_bit(quiet: Path, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("here")
 def test_draws_change_bits_where_nothing_is_seeded(tmp_path: Path) -> None:
-    """Twin: it is the keying that protects a run, not that the logger draws nothing."""
+    """Negative control: it is the keying that protects a run, not that the logger draws nothing."""
     found = []
     for number, ours in enumerate(((), (), of_ours(Drawing))):
         torch.manual_seed(5)

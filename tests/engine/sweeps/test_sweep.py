@@ -122,7 +122,7 @@ def test_a_seed_inside_a_list_of_transforms_makes_no_other_configuration(tmp_pat
 
 
 def test_report_changes_with_a_run(folder: Path) -> None:
-    """Twin: one accuracy more or less shows."""
+    """Negative control: one accuracy more or less shows."""
     first = described(folder)
     write_run(folder / "5_seed=5", 5, accuracy=0.985)
     assert described(folder) != first
@@ -152,7 +152,7 @@ def test_runs_that_did_not_finish_are_named_and_do_not_count(folder: Path, statu
 
 
 def test_finished_runs_count(folder: Path) -> None:
-    """Twin: the same run counts once it has finished."""
+    """Negative control: the same run counts once it has finished."""
     write_run(folder / "5_seed=5", 5, accuracy=0.1)
     assert sweep_summary.summarise(sweep_groups.read(folder).groups[0]).minimum == 0.1
     assert lost(folder) == []
@@ -262,7 +262,7 @@ def test_same_seeds_with_different_bits_come_first(folder: Path) -> None:
 
 
 def test_same_seeds_with_the_same_bits_are_no_finding(folder: Path) -> None:
-    """Twin: a repeated seed with the same bits counts once, and nothing is said."""
+    """Negative control: a repeated seed with the same bits counts once, and nothing is said."""
     before = sweep_summary.summarise(sweep_groups.read(folder).groups[0])
     write_run(folder / "5_seed=3", 3, accuracy=0.990)
     assert "NOISE FLOOR" not in described(folder)
@@ -330,7 +330,7 @@ def test_variance_sources_varies_each_source_ten_times(tmp_path: Path) -> None:
 
 
 def test_seed_sweeps_attribute_nothing(folder: Path) -> None:
-    """Twin: where all streams move at once there is nothing to tell apart."""
+    """Negative control: where all streams move at once there is nothing to tell apart."""
     assert sweep_summary.sources(sweep_groups.read(folder).groups[0]) == []
 
 
@@ -343,7 +343,7 @@ def test_spread_of_chance_is_the_one_that_the_test_set_gives(tmp_path: Path) -> 
 
 
 def test_spread_of_bad_seeds_is_not(tmp_path: Path) -> None:
-    """Twin: where some seeds are worse as a whole, the test set does not explain it."""
+    """Negative control: where some seeds are worse as a whole, the test set does not explain it."""
     for seed in range(10):
         right = np.arange(1000) % 20 >= (5 if seed < 5 else 1)
         write_run(tmp_path / str(seed), seed, accuracy=float(right.mean()), right=right)
@@ -368,7 +368,7 @@ def test_sweeps_of_one_thing_are_not_told_apart(tmp_path: Path) -> None:
 
 
 def test_better_sweeps_are_told_apart(tmp_path: Path) -> None:
-    """Twin: with one point more, the difference is claimed, and so is its direction."""
+    """Negative control: with one point more, the difference is claimed, and so is its direction."""
     draw = np.random.default_rng(0)
     for job in range(20):
         name, mean = ("a", 0.98) if job < 10 else ("b", 0.99)
@@ -527,7 +527,7 @@ def test_other_bits_of_other_code_or_machines_break_no_promise(
 
 
 def test_other_bits_of_the_same_code_and_machine_break_the_promise(folder: Path) -> None:
-    """Twin: with the same record of both, it is the noise floor."""
+    """Negative control: with the same record of both, it is the noise floor."""
     made_with(folder / "3_seed=3")
     made_with(write_run(folder / "5_seed=3", 3, accuracy=0.988, weights="f" * 16))
     text = described(folder)
