@@ -110,8 +110,8 @@ def figure(folder: Path, place: str) -> "Figure":
         "c": {"color": plots.GREEN, "lw": 0.7},
     }
     for name in ("c", "a", "b"):
-        curve = plots.running_mean(*losses[name], 10)
-        above.plot(*curve, label=LABELS[name], **looks[name])
+        at, values = losses[name]
+        above.plot(at, plots.running_mean(values, 10), label=LABELS[name], **looks[name])
     handles, labels = above.get_legend_handles_labels()
     order = sorted(range(3), key=labels.__getitem__)
     above.legend([handles[i] for i in order], [labels[i] for i in order], loc="upper right")

@@ -9,12 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from seedbed import config, launch, record
+from seedbed import launch, record
+from seedbed.config import compose
 from seedbed.errors import InputError
-from tests.running import ROOT
 
 GOLDEN = Path(__file__).with_name("portable.json")
 RENEW = "python -m tests.golden.renew"
@@ -33,11 +32,7 @@ FingerprintRows = list[dict[str, str]]
 
 def configuration(model: str, *overrides: str) -> DictConfig:
     """Return the resolved configuration of a short run; later overrides win."""
-    words = [*EXPERIMENTS[model], *SHORT, *overrides]
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        resolved = config.resolve(compose("config", overrides=words))
-    config.check(resolved)
-    return resolved
+    return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides)
 
 
 def train(model: str, folder: Path, *overrides: str) -> FingerprintRows:

@@ -8,8 +8,7 @@ from torch.utils.data import Dataset
 
 from seedbed import rng
 from seedbed.errors import InputError
-
-SPLITS = ("train", "validation", "test")
+from seedbed.names import SPLITS
 
 
 class AddingProblem(Dataset[tuple[Tensor, Tensor]]):

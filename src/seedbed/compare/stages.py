@@ -1,12 +1,11 @@
-"""The stages of the fingerprints: what each means, where to look when it differs, what explains
-it."""
+"""The stages of a step: what each means, where to look if it differs, what explains it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage stands for; the keys (shell patterns) that explain it, likeliest first."""
+    """What a stage means; the keys (shell patterns) that explain it, likeliest first."""
 
     name: str
     phase: str
@@ -31,10 +30,10 @@ _DATA = (
 _LOADING = "data.[!evt]*"  # the rest of data.*, without evaluation, validation and test
 _MODEL = ("files_sha256.*", "model.*", "code:*/models/*.py")
 _TASK = ("data.task*", "code:*/tasks.py")
-_PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed.py")
+_PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed/*", "code:*/training/sh*.py")
 _STEP = (
     *("optimizer.*", "schedule.*", "trainer.gradient_clip_norm", "trainer.max_epochs"),
-    *("trainer.max_steps", "code:*/schedules.py", "code:*/training.py"),
+    *("trainer.max_steps", "code:*/training/*.py"),
 )
 _FORWARD = (
     "files_sha256.*",  # weights to start from
@@ -43,7 +42,7 @@ _FORWARD = (
 )
 _EVALUATION = (
     *("data.validation*", "data.test*", "seeds.split", "data_sha256*", "data.eval_batch_size"),
-    *("code:*/tasks.py", "code:*/training.py"),
+    *("code:*/tasks.py", "code:*/training/*.py"),
 )
 
 STAGES = {
@@ -56,7 +55,7 @@ STAGES = {
     "batch": Stage(
         "batch contents",
         "augmentation or loading",
-        "what became of the same samples: the files, the transforms, draws inside __getitem__",
+        "how the same samples were loaded: the files, the transforms, draws inside __getitem__",
         (
             *(
                 "seeds.augment",
@@ -74,7 +73,7 @@ STAGES = {
                 _LOADING,
                 *_CODE,
             ),
-            *("determinism.worker_threads", "versions.*"),
+            "versions.*",
         ),
     ),
     "loss": Stage(
@@ -107,7 +106,7 @@ STAGES = {
     "optimizer": Stage(
         "optimizer state",
         "optimizer",
-        "the optimizer's moments and counters; weights that are equal now will part",
+        "the optimizer's moments and counters; weights that are equal now will diverge",
         (*_STEP, *_CODE, *_MACHINE),
     ),
     "train_loss": Stage(
@@ -155,7 +154,7 @@ STAGES = {
     "final_weights": Stage(
         "final weights",
         "optimizer",
-        "the weights at the end; the fingerprints says at which step they parted",
+        "the weights at the end; with fingerprints, the step at which they diverged is named",
         (*_STEP, *_CODE, *_MACHINE),
     ),
     "final_predictions": Stage(
@@ -165,5 +164,3 @@ STAGES = {
         (*_EVALUATION, *_CODE, *_MACHINE),
     ),
 }
-
-CAUSAL_ORDER = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")

@@ -12,8 +12,7 @@ from torch.utils.data import Dataset, default_collate
 
 from seedbed import rng
 from seedbed.data.positions import Position
-
-SPLITS = ("train", "validation", "test")
+from seedbed.names import SPLITS
 
 
 class Batch(NamedTuple):

@@ -1,4 +1,4 @@
-"""What Hydra calls when a sweep starts."""
+"""Hydra's callback at the start of a sweep."""
 
 import shlex
 import traceback

@@ -41,13 +41,13 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
     untrusted.require_no_way_out(run)
     settings = record.read_config(run)
     settings.pop("logger", None)
-    launch.require_trusted(settings, run, trust)
+    config.require_trusted(settings, run, trust)
     for override in sorted(_parsed(overrides), key=lambda one: one.key_or_group != "data"):
         _apply(override, settings)
     if "trainer" in settings:
         settings.trainer.processes = 1
     settings = config.resolve(settings)
-    settings.trusted_packages = launch.require_trusted(settings, run, trust)
+    settings.trusted_packages = config.require_trusted(settings, run, trust)
     config.check(settings)
     return settings
 

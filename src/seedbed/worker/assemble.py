@@ -14,9 +14,10 @@ from torch.nn.parameter import is_lazy
 from seedbed import determinism, rng, tasks
 from seedbed.config import build
 from seedbed.data.positions import Position
-from seedbed.data.source import SPLITS, Source
+from seedbed.data.source import Source
 from seedbed.data.workers import Loading
 from seedbed.errors import InputError
+from seedbed.names import SPLITS
 from seedbed.operations import refusals
 from seedbed.training import held, schedules
 from seedbed.training.shards import Shards, SharedShards

@@ -19,9 +19,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from seedbed import fingerprint, rng
 from seedbed.data.positions import Position, evaluation_positions, training_positions
-from seedbed.data.source import SPLITS, Batch, Source
+from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.data.workers import Loading, load
+from seedbed.names import SPLITS
 from tests.running import command
 
 # Five workers are more than this machine may have cores.

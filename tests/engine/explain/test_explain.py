@@ -63,7 +63,7 @@ def test_the_stage_is_right_in_nineteen_of_twenty() -> None:
 
 
 def test_nothing_is_found_in_clean_runs() -> None:
-    """Twin: pairs of honest replays have the same fingerprints and the same trace."""
+    """Negative control: pairs of honest replays have the same fingerprints and the same trace."""
     assert fault_score.false_alarms(5, seed=100) == 0
 
 
@@ -316,7 +316,7 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
         traces.append(events)
     found = first_difference(*traces)
     assert found is not None
-    assert found.says == "runs in B only"
+    assert found.reason == "runs in B only"
     assert found.event.operation.startswith(operation)
     assert "tests/engine/explain/test_explain.py:" in found.event.place.line
 
@@ -416,7 +416,7 @@ def test_the_first_event_that_differs_is_named(
     if found is None or expected is None:
         assert found is expected
     else:
-        assert (found.event.operation, found.says[: len(expected[1])]) == expected
+        assert (found.event.operation, found.reason[: len(expected[1])]) == expected
 
 
 def test_what_is_found_is_told_with_module_line_and_shapes() -> None:
@@ -472,7 +472,8 @@ def test_the_page_quotes_what_is_really_said() -> None:
     page = (ROOT / "docs" / "debugging.md").read_text()
     table = page.split("| It says |")[1].split("\n\n")[0]
     code = "".join(
-        (ROOT / "src" / "seedbed" / name).read_text() for name in ("trace_compare.py", "explain.py")
+        (ROOT / "src/seedbed/explain" / name).read_text()
+        for name in ("trace_compare.py", "explain.py")
     )
     said = [text for line in table.splitlines() for text in re.findall(r"`([^`]+)`", line)]
     words = [text for text in said if not re.search(r"\b[xymnAB]\b", text)]
