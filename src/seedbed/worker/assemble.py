@@ -91,8 +91,13 @@ def build_sources(settings: Settings) -> Sources:
     return sources
 
 
-def build_source(settings: Settings, split: str) -> loader.Source:
-    """Build one of the data sets; without one to test on, the validation set is it."""
+def build_source(settings: Settings, split: str, seen_as: str | None = None) -> loader.Source:
+    """Build one of the data sets; without one to test on, the validation set is it.
+
+    Args:
+        seen_as: the split whose batches and randomness its samples get, if that is another one:
+            training samples are evaluated as those of validation.
+    """
     data, trusted = settings["data"], settings["trusted_packages"]
     spec = data.get(split) or data["validation"]
     seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
@@ -107,7 +112,8 @@ def build_source(settings: Settings, split: str) -> loader.Source:
         )
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
-    return loader.Source(dataset, split, seed, collate_for(data, split, dataset, trusted), seeded)
+    role = seen_as or split
+    return loader.Source(dataset, role, seed, collate_for(data, role, dataset, trusted), seeded)
 
 
 def collate_for(
