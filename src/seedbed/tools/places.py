@@ -10,12 +10,18 @@ from seedbed.errors import InputError
 _MAX_DEPTH = 16  # of folders of runs
 
 
+def is_record(folder: Path) -> bool:
+    """Return whether a folder is a run's, also of one that was killed before it wrote a summary."""
+    started = (folder / "config.yaml").is_file() and (folder / ".lock").is_file()
+    return started or (folder / "summary.json").is_file()
+
+
 def run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Yield the run folders at or below a folder, sorted by name.
 
     A run may be linked to; a folder of runs may not, since links can go round in circles.
     """
-    if (folder / "config.yaml").is_file() or (folder / "summary.json").is_file():
+    if is_record(folder):
         yield folder
     elif depth <= _MAX_DEPTH and (depth == 0 or not folder.is_symlink()):
         try:
@@ -37,8 +43,8 @@ def require_output(option: str, out: Path) -> Path:
         InputError: it may not.
     """
     place = out.resolve()
-    run = next((folder for folder in place.parents if (folder / "config.yaml").is_file()), None)
-    if run is not None and any((run / name).exists() for name in record.FILES[1:]):
+    run = next(filter(is_record, place.parents), None)
+    if run is not None:
         raise InputError(
             f"{option}: expected a file outside run folders, got {out} in {run}; name another"
         )

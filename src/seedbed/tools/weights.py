@@ -13,14 +13,7 @@ from seedbed.worker import assemble
 
 def source_of(settings: Mapping[str, Any], split: str) -> Source:
     """Return the samples of a split as an evaluation sees them: training ones, too."""
-    source = assemble.build_source(settings, split)
-    if split != "train":
-        return source
-    collate = assemble.collate_for(
-        settings["data"], "validation", source.dataset, settings["trusted_packages"]
-    )
-    seeded = settings["determinism"]["seeding"]
-    return Source(source.dataset, "validation", settings["seeds"]["augment"], collate, seeded)
+    return assemble.build_source(settings, split, "validation" if split == "train" else split)
 
 
 def load(settings: Mapping[str, Any], path: Path, source: Source) -> tuple[TrainingState, int]:

@@ -89,8 +89,13 @@ def build_sources(settings: Settings) -> Sources:
     return sources
 
 
-def build_source(settings: Settings, split: str) -> Source:
-    """Build one of the data sets; without one to test on, the validation set is it."""
+def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
+    """Build one of the data sets; without one to test on, the validation set is it.
+
+    Args:
+        seen_as: the split whose batches and randomness its samples get, if that is another one:
+            training samples are evaluated as those of validation.
+    """
     data, trusted = settings["data"], settings["trusted_packages"]
     spec = data.get(split) or data["validation"]
     seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
@@ -105,9 +110,10 @@ def build_source(settings: Settings, split: str) -> Source:
         )
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
-    collate = collate_for(data, split, dataset, trusted)
+    role = seen_as or split
+    collate = collate_for(data, role, dataset, trusted)
     one_thread = data.get("loading_threads", 1) != "all"
-    return Source(dataset, split, seed, collate, seeded, one_thread)
+    return Source(dataset, role, seed, collate, seeded, one_thread)
 
 
 def collate_for(

@@ -63,6 +63,9 @@ def test_damaged_records_are_named_and_counted(runs: Path) -> None:
     (runs / "sweep" / "seed=2" / "summary.json").write_text("{")
     (runs / "bomb").mkdir()
     (runs / "bomb" / "config.yaml").write_text("a: &a [x]\nb: *a\n")
+    (runs / "bomb" / ".lock").touch()
+    (runs / "no run").mkdir()
+    (runs / "no run" / "config.yaml").write_text("defaults: []\n")
     done = command("scripts/runs.py", str(runs))
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 3
