@@ -34,6 +34,7 @@ class Model(nn.Module):
         self.torch_draws, self.draws = torch.Generator(), random.Random(0)
         self.numpy_draws = np.random.default_rng(0)
         self.register_buffer("count", torch.zeros(()))
+        self.slow = nn.Parameter(torch.ones(CLASSES, 4), requires_grad=False)
 
 
 class Inside(nn.Module):
@@ -140,6 +141,18 @@ def draws_seeded(self: Any, x: Tensor) -> Tensor:
     return self.head(x + rng.generator().random() + random.random())
 
 
+def averages_weights(self: Any, x: Tensor) -> Tensor:
+    """Let slow weights, which no optimizer changes, follow the others, as MoCo and EMA do."""
+    with torch.no_grad():
+        self.slow.mul_(0.9).add_(self.head.weight, alpha=0.1)
+    return self.head(x) + x @ self.slow.T
+
+
+def normalises_in_place(self: Any, x: Tensor) -> Tensor:
+    x.sub_(0.5).div_(0.7)
+    return self.head(x)
+
+
 def built(forward: Callable[[Any, Tensor], Tensor], **members: Any) -> nn.Module:
     torch.manual_seed(0)
     return Inside(type("Built", (Model,), {"forward": forward, **members})())
@@ -201,7 +214,7 @@ def test_presets_that_promise_no_bits_warn_once(forward: Any) -> None:
     "forward",
     [
         fills_a_cache, fills_a_table, grows_a_cache, shows_its_work, counts_in_a_buffer,
-        draws_seeded,
+        draws_seeded, averages_weights, normalises_in_place,
     ],
 )  # fmt: skip
 def test_what_a_resumed_run_makes_again_is_not_refused(forward: Any) -> None:
@@ -274,7 +287,12 @@ def test_models_of_others_pass_and_no_bit_of_them_changes(build: Any, shape: Any
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("forward", [counts, draws_torch, averages_in_place, draws_numpy])
+@pytest.mark.parametrize(
+    "forward",
+    [
+        counts, draws_torch, averages_in_place, draws_numpy, averages_weights, normalises_in_place,
+    ],
+)  # fmt: skip
 def test_what_is_looked_at_is_put_back(forward: Any) -> None:
     """Also where it is only warned of: the same weights as unwatched."""
     watched, other = (training(built(forward), strict=False) for _ in "ab")
