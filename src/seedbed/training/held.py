@@ -123,11 +123,12 @@ class Held:
     def _walk_module(self, path: str, module: nn.Module, depth: int) -> None:
         """Note a module's attributes; one with an extra state of its own knows what to save."""
         attributes = vars(module)
-        saved = type(module).get_extra_state is not nn.Module.get_extra_state
+        in_model = path.partition(".")[0] == "model"  # what else is a module is in no checkpoint
+        saved = in_model and type(module).get_extra_state is not nn.Module.get_extra_state
         self._cells.append(_Cell(f"{path}.", attributes, dict(attributes), saved))
         for name, value in list(attributes.items()):
             if name in ("_modules", "_parameters", *_SAVED):
-                in_checkpoint = name in _SAVED
+                in_checkpoint = in_model and name in _SAVED
                 self._cells.append(_Cell(f"{path}.{name}", value, copy.copy(value), in_checkpoint))
                 parts = value.items() if isinstance(value, dict) else ()
                 for key, part in list(parts):

@@ -318,3 +318,25 @@ def test_a_task_is_looked_at_as_well() -> None:
     annealed = TrainingState(model, optimizer, Annealed(), torch.device("cpu"), strict=True)
     with pytest.raises(InputError, match=r"^task\.calls: "):
         train(annealed)
+
+
+def test_a_task_that_is_a_module_has_no_buffers_in_a_checkpoint() -> None:
+    """A loss with a centre in a buffer, as self-distillation has it."""
+
+    class Centred(nn.Module):
+        metric_name, higher_is_better = "accuracy", True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("centre", torch.zeros(CLASSES))
+
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            loss = nn.functional.cross_entropy(outputs - self.centre, targets)
+            self.centre.mul_(0.9).add_(outputs.detach().mean(0), alpha=0.1)
+            return loss
+
+    model = nn.Linear(4, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    task: Any = Centred()
+    with pytest.raises(InputError, match=r"^task\.centre: .* keep it in a buffer of the model"):
+        train(TrainingState(model, optimizer, task, torch.device("cpu"), strict=True))
