@@ -13,6 +13,7 @@ DistributedDataParallel, whose buckets, and with them the order of sums, follow 
 gradients become ready; here an exchange begins when all of them are.
 """
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -180,7 +181,7 @@ def refuse_running_statistics(model: nn.Module) -> None:
 
 
 def refuse_changed_buffers(model: nn.Module, before: dict[str, Any]) -> None:
-    """Refuse a model whose forward pass changes a buffer: how often depends on who has a slice.
+    """Refuse a model whose forward pass changes its state: how often depends on who has a slice.
 
     Args:
         before: what `_buffers` gave before the forward passes.
@@ -192,16 +193,21 @@ def refuse_changed_buffers(model: nn.Module, before: dict[str, Any]) -> None:
     for path in {**now, **before}:
         if before.get(path) != now.get(path):
             raise InputError(
-                f"model.{path}: expected a buffer that no forward pass changes with "
+                f"model.{path}: expected state that no forward pass changes with "
                 "trainer.shards > 1, got one that slices of a batch change; make it in __init__ if "
                 "it is the same for all inputs, or use trainer.shards=1"
             )
 
 
 def _buffers(model: nn.Module) -> dict[str, Any]:
-    """Return what tells a buffer with other bits apart, by its name."""
-    buffers = dict(model.named_buffers())
-    return dict(zip(buffers, held.bits_of(list(buffers.values())), strict=True))
+    """Return what tells buffers, frozen weights and extra states with other bits apart, by name."""
+    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+    kept = {**dict(model.named_buffers()), **frozen}
+    found: dict[str, Any] = dict(zip(kept, held.bits_of(list(kept.values())), strict=True))
+    for path, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            found[f"{path}.get_extra_state()".lstrip(".")] = pickle.dumps(module.get_extra_state())
+    return found
 
 
 def _flatten(tensors: Sequence[Tensor]) -> list[Tensor]:
