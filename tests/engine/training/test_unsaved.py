@@ -1,5 +1,6 @@
 """State that no checkpoint holds is noticed in the first steps, and caches are not."""
 
+import argparse
 import itertools
 import random
 from collections.abc import Callable
@@ -33,6 +34,7 @@ class Model(nn.Module):
         self.mean, self.tables, self.history = torch.zeros(CLASSES), {}, []
         self.torch_draws, self.draws = torch.Generator(), random.Random(0)
         self.numpy_draws = np.random.default_rng(0)
+        self.number, self.options = np.int64(0), argparse.Namespace(calls=0)
         self.register_buffer("count", torch.zeros(()))
         self.slow = nn.Parameter(torch.ones(CLASSES, 4), requires_grad=False)
 
@@ -59,6 +61,16 @@ def counts(self: Any, x: Tensor) -> Tensor:
 def counts_for_later(self: Any, x: Tensor) -> Tensor:
     self.calls += 1
     return self.head(x) * (2 if self.calls > 1000 else 1)
+
+
+def counts_by_numpy(self: Any, x: Tensor) -> Tensor:
+    self.number += np.int64(1)
+    return self.head(x) * (2 if self.number > 1000 else 1)
+
+
+def counts_in_options(self: Any, x: Tensor) -> Tensor:
+    self.options.calls += 1
+    return self.head(x) * (2 if self.options.calls > 1000 else 1)
 
 
 def draws_torch(self: Any, x: Tensor) -> Tensor:
@@ -183,6 +195,8 @@ def train(trained: TrainingState, shape: tuple[int, ...] = (4,), watched: bool =
     [
         (counts, "model.layer.calls"),
         (counts_for_later, "model.layer.calls"),
+        (counts_by_numpy, "model.layer.number"),
+        (counts_in_options, "model.layer.options.calls"),
         (draws_torch, "model.layer.torch_draws"),
         (draws_numpy, "model.layer.numpy_draws"),
         (draws_python, "model.layer.draws"),
