@@ -205,6 +205,8 @@ def _is_tensor(value: Any) -> bool:
 def _is_cell(value: Any) -> bool:
     if isinstance(value, Tensor):
         return isinstance(value, nn.Parameter) or _is_tensor(value)
+    if isinstance(value, random.SystemRandom):  # it has no state
+        return False
     return isinstance(value, (np.ndarray, *_GENERATORS, *_CONTAINERS))
 
 

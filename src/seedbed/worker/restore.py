@@ -107,15 +107,28 @@ def load(
                 f"trainer.max_steps: expected a run of at least {step} steps, which its checkpoint "
                 f"has made, got one of {total_steps}; raise trainer.max_steps or trainer.max_epochs"
             )
-        for name, length in state["table_bytes"].items():
-            record.require_bytes(folder / name, length)
-    except (KeyError, TypeError, ValueError) as error:
+        require_plausible(state)
+        for name in ("metrics.csv", "fingerprints.csv"):
+            record.require_bytes(folder / name, state["table_bytes"][name])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{folder}: expected a checkpoint of this model and optimizer, got one without "
             f"{' '.join(str(error).split())[:160]}; start anew by scripts/verify.py or train.py"
         ) from None
     restore(folder, training, state, changes)
     return Restored(state, problems, changes)
+
+
+def require_plausible(state: Mapping[str, Any]) -> None:
+    """Raise KeyError, TypeError or ValueError for numbers that no run has written."""
+    progress = loop.Progress(**state["progress"])
+    counts = (progress.step, progress.validated_step, progress.best_step)
+    for count in (*counts, progress.validations_without_gain, *state["table_bytes"].values()):
+        if type(count) is not int or count < 0:
+            raise ValueError(f"integers >= 0, but {count!r}")
+    for number in (progress.best_metric, progress.seconds, *state["last"].values()):
+        if type(number) is not float and number is not None:
+            raise ValueError(f"decimal numbers, but {number!r}")
 
 
 def restore(
@@ -126,7 +139,7 @@ def restore(
     try:
         capture.restore(training.model, training.optimizer, state)
         change_options(training.optimizer, options, changes)
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         advice = "resume with the code and configuration that wrote it"
         if not any(change.alters_bits for change in changes):
             advice = "make all parameters when the model is built, steps cannot add any"
