@@ -10,10 +10,10 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,14 +224,13 @@ def _train(
     """Import what is slow, meanwhile asking git what code this is; then train."""
     from seedbed.record import source
 
-    found: list[tuple[dict[str, Any], bytes]] = []
-    reader = threading.Thread(target=lambda: found.append(source.snapshot(source.project_root())))
-    reader.start()
-    from seedbed.worker import experiment
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(source.snapshot, source.project_root())
+        from seedbed.worker import experiment
 
-    reader.join()
     plain: dict[str, Any] = OmegaConf.to_container(settings)  # type: ignore[assignment]
-    experiment.run_experiment(folder, plain, found[0], stop.requested, summary, request, processes)
+    found = code.result()  # or what went wrong, such as a full disk
+    experiment.run_experiment(folder, plain, found, stop.requested, summary, request, processes)
 
 
 def _note(summary: dict[str, Any], status: str, error: str | None) -> None:

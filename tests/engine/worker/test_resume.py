@@ -870,3 +870,16 @@ def test_a_checkpoint_of_a_stranger_is_refused_in_one_line(
     assert work(folder) == 2
     assert "expected a checkpoint of this model and optimizer" in capsys.readouterr().err
     assert (folder / "fingerprints.csv").read_bytes() == rows
+
+
+def test_a_disk_that_is_full_before_the_first_step_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What asks git for the code works beside the imports, and what stops it stops the run."""
+
+    def stop(_root: Path) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "index"))
+
+    monkeypatch.setattr(source, "snapshot", stop)
+    assert work(begun(tmp_path / "run")) == 2
+    assert "expected room on the disk" in capsys.readouterr().err
