@@ -1,5 +1,6 @@
-"""Buffers and shards: running statistics would depend on who sees which slice of a batch."""
+"""State and shards: what a forward pass changes would depend on who sees which slice of a batch."""
 
+import pickle
 from typing import Any
 
 from torch import nn
@@ -24,7 +25,7 @@ def refuse_running_statistics(model: nn.Module) -> None:
 
 
 def refuse_changes(model: nn.Module, before: dict[str, Any]) -> None:
-    """Refuse a model whose forward pass changes a buffer: how often depends on who has a slice.
+    """Refuse a model whose forward pass changes its state: how often depends on who has a slice.
 
     Args:
         before: what `bits_of_buffers` gave before the forward passes.
@@ -36,13 +37,18 @@ def refuse_changes(model: nn.Module, before: dict[str, Any]) -> None:
     for path in {**now, **before}:
         if before.get(path) != now.get(path):
             raise InputError(
-                f"model.{path}: expected a buffer that no forward pass changes with "
+                f"model.{path}: expected state that no forward pass changes with "
                 "trainer.shards > 1, got one that slices of a batch change; make it in __init__ if "
                 "it is the same for all inputs, or use trainer.shards=1"
             )
 
 
 def bits_of_buffers(model: nn.Module) -> dict[str, Any]:
-    """Return what tells a buffer with other bits apart, by its name."""
-    buffers = dict(model.named_buffers())
-    return dict(zip(buffers, held.bits_of(list(buffers.values())), strict=True))
+    """Return what tells buffers, frozen weights and extra states with other bits apart, by name."""
+    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+    kept = {**dict(model.named_buffers()), **frozen}
+    found: dict[str, Any] = dict(zip(kept, held.bits_of(list(kept.values())), strict=True))
+    for path, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            found[f"{path}.get_extra_state()".lstrip(".")] = pickle.dumps(module.get_extra_state())
+    return found

@@ -4,6 +4,7 @@ Modes, buffers, hooks, which weights need gradients, generators, and plain attri
 lies in them: numbers, tensors, arrays, lists, dictionaries, objects of the user's classes.
 """
 
+import argparse
 import copy
 import pickle
 import random
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import NoneType
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from seedbed.errors import InputError
 
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _CONTAINERS = (dict, list, set, deque)
-_PLAIN = (bool, int, float, complex, str, bytes, NoneType)
+_PLAIN = (bool, int, float, complex, str, bytes, NoneType, np.generic)
+_NAMESPACES = (argparse.Namespace, SimpleNamespace)
 # Objects of these packages are left alone: loggers, locks, files. Modules are not.
 _LIBRARIES = {*sys.stdlib_module_names, "numpy", "torch"}
 _DEPTH = 6
@@ -123,11 +125,12 @@ class Held:
     def _walk_module(self, path: str, module: nn.Module, depth: int) -> None:
         """Note a module's attributes; one with an extra state of its own knows what to save."""
         attributes = vars(module)
-        saved = type(module).get_extra_state is not nn.Module.get_extra_state
+        in_model = path.partition(".")[0] == "model"  # what else is a module is in no checkpoint
+        saved = in_model and type(module).get_extra_state is not nn.Module.get_extra_state
         self._cells.append(_Cell(f"{path}.", attributes, dict(attributes), saved))
         for name, value in list(attributes.items()):
             if name in ("_modules", "_parameters", *_SAVED):
-                in_checkpoint = name in _SAVED
+                in_checkpoint = in_model and name in _SAVED
                 self._cells.append(_Cell(f"{path}.{name}", value, copy.copy(value), in_checkpoint))
                 parts = value.items() if isinstance(value, dict) else ()
                 for key, part in list(parts):
@@ -202,11 +205,15 @@ def _is_tensor(value: Any) -> bool:
 def _is_cell(value: Any) -> bool:
     if isinstance(value, Tensor):
         return isinstance(value, nn.Parameter) or _is_tensor(value)
+    if isinstance(value, random.SystemRandom):  # it has no state
+        return False
     return isinstance(value, (np.ndarray, *_GENERATORS, *_CONTAINERS))
 
 
 def _is_users(value: Any) -> bool:
     """Return whether something is an object, and no class or function, of a class of the user's."""
+    if isinstance(value, _NAMESPACES):
+        return True
     package = str(type(value).__module__).partition(".")[0]
     return package not in _LIBRARIES and not isinstance(value, type) and hasattr(value, "__dict__")
 

@@ -5,14 +5,16 @@ keeps elsewhere (a counter, a generator, a running mean as a plain attribute) is
 resumed, and each process has its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
+from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
 from seedbed.training.held import Held
 from seedbed.training.state import TrainingState
@@ -109,9 +111,20 @@ def _put_back(parameters: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
 def _pass(training: TrainingState, batch: Batch, step: int, shard: int) -> tuple[int, Values]:
     """Run forward and backward; return a hash of loss and gradients, and what is held then."""
     parameters = [p for p in training.model.parameters() if p.requires_grad]
-    moved = to_device(batch, training)
-    found = forward_and_backward(training, parameters, moved, step, shard, False)
+    copied = Batch(batch.ids, *map_tensors(Tensor.clone, (batch.inputs, batch.targets)))
+    with _weights_kept(training.model):  # a forward pass may change them, as it may its inputs
+        moved = to_device(copied, training)
+        found = forward_and_backward(training, parameters, moved, step, shard, False)
     return int(fingerprint.of_tensors(found)), _held(training).unsaved()
+
+
+@contextmanager
+def _weights_kept(model: nn.Module) -> Iterator[None]:
+    before = [(weight, weight.detach().clone()) for weight in model.parameters()]
+    yield
+    with torch.no_grad():
+        for weight, value in before:
+            weight.copy_(value)
 
 
 def _differing(first: Values, second: Values) -> list[tuple[str, str]]:

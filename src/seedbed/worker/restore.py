@@ -13,7 +13,7 @@ from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record.origin import Change, Origin, changes
 from seedbed.training import capture, checkpoint
-from seedbed.training.state import TrainingState
+from seedbed.training.state import Progress, TrainingState
 from seedbed.worker import best
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
@@ -113,9 +113,10 @@ def load(
                 f"trainer.max_steps: expected a run of at least {step} steps, which its checkpoint "
                 f"has made, got one of {total_steps}; raise trainer.max_steps or trainer.max_epochs"
             )
-        for name, length in state["table_bytes"].items():
-            record.require_bytes(folder / name, length)
-    except (KeyError, TypeError, ValueError) as error:
+        require_plausible(state)
+        for name in ("metrics.csv", "fingerprints.csv"):
+            record.require_bytes(folder / name, state["table_bytes"][name])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{folder}: expected a checkpoint of this model and optimizer, got one without "
             f"{' '.join(str(error).split())[:160]}; start anew by scripts/verify.py or train.py"
@@ -135,6 +136,18 @@ def require_equal(found: Sequence[Change], step: int) -> None:
         )
 
 
+def require_plausible(state: Mapping[str, Any]) -> None:
+    """Raise KeyError, TypeError or ValueError for numbers that no run has written."""
+    progress = Progress(**state["progress"])
+    counts = (progress.step, progress.validated_step, progress.best_step)
+    for count in (*counts, progress.validations_without_gain, *state["table_bytes"].values()):
+        if type(count) is not int or count < 0:
+            raise ValueError(f"integers >= 0, but {count!r}")
+    for number in (progress.best_metric, progress.seconds, *state["last"].values()):
+        if type(number) is not float and number is not None:
+            raise ValueError(f"decimal numbers, but {number!r}")
+
+
 def restore(
     folder: Path, training: TrainingState, state: dict[str, Any], found: list[Change]
 ) -> None:
@@ -143,7 +156,7 @@ def restore(
     try:
         capture.restore(training.model, training.optimizer, state)
         change_options(training.optimizer, options, found)
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         advice = "resume with the code and configuration that wrote it"
         if not any(change.alters_bits for change in found):
             advice = "make all parameters when the model is built, steps cannot add any"

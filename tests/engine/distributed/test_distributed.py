@@ -535,12 +535,50 @@ def test_a_buffer_that_forward_passes_change_is_refused() -> None:
         shards.begin(training, 0)
         step = partial(train_step, training, batch_of(1, shards), 1, shards, False, None)
         if counts:
-            with pytest.raises(
-                InputError, match=r"model\.passes: expected a buffer that no forward"
-            ):
+            with pytest.raises(InputError, match=r"model\.passes: expected state that no forward"):
                 step()
         else:
             step()
+
+
+class Follows(nn.Module):
+    """A model whose slow weights follow in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.slow = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, CLASSES)
+        self.slow.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.slow.weight.lerp_(self.head.weight, 0.1)
+        return self.head(x) + self.slow(x)
+
+
+class Annealed(nn.Module):
+    """A model that counts its forward passes in an extra state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.calls = nn.Linear(FEATURES, CLASSES), 0
+
+    def get_extra_state(self) -> int:
+        return self.calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.head(x) / self.calls
+
+
+@pytest.mark.parametrize(
+    ("model", "path"), [(Follows, r"slow\.weight"), (Annealed, r"get_extra_state\(\)")]
+)
+def test_other_state_that_forward_passes_change_is_refused(model: Any, path: str) -> None:
+    """Weights that no optimizer changes, and extra states: as often as there are slices here."""
+    training, shards = training_of(model()), SharedShards(SHARDS, lambda: False)
+    shards.begin(training, 0)
+    with pytest.raises(InputError, match=rf"^model\.{path}: expected state that no forward pass"):
+        train_step(training, batch_of(1, shards), 1, shards, False, None)
 
 
 class ChangesLater(nn.Module):
@@ -574,11 +612,11 @@ def trained_in_shards(processes: Processes | None, how: str) -> None:
 @pytest.mark.parametrize("how", ["in place", "through .data"])
 def test_a_buffer_that_changes_now_and_then_is_refused_on_any_number_of_processes(how: str) -> None:
     """By its bits, however it is written to, at the latest before the next checkpoint."""
-    expected = r"^model\.scale: expected a buffer that no forward pass changes"
+    expected = r"^model\.scale: expected state that no forward pass changes"
     with pytest.raises(InputError, match=expected):
         trained_in_shards(None, how)
     for result in in_processes(2, partial(trained_in_shards, how=how)).values():
-        assert message(result).startswith("model.scale: expected a buffer")
+        assert message(result).startswith("model.scale: expected state")
 
 
 def test_a_buffer_that_stays_is_not_refused() -> None:

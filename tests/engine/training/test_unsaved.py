@@ -1,5 +1,6 @@
 """State that no checkpoint holds is noticed in the first steps, and caches are not."""
 
+import argparse
 import itertools
 import random
 from collections.abc import Callable
@@ -33,7 +34,9 @@ class Model(nn.Module):
         self.mean, self.tables, self.history = torch.zeros(CLASSES), {}, []
         self.torch_draws, self.draws = torch.Generator(), random.Random(0)
         self.numpy_draws = np.random.default_rng(0)
+        self.number, self.options = np.int64(0), argparse.Namespace(calls=0)
         self.register_buffer("count", torch.zeros(()))
+        self.slow = nn.Parameter(torch.ones(CLASSES, 4), requires_grad=False)
 
 
 class Inside(nn.Module):
@@ -58,6 +61,16 @@ def counts(self: Any, x: Tensor) -> Tensor:
 def counts_for_later(self: Any, x: Tensor) -> Tensor:
     self.calls += 1
     return self.head(x) * (2 if self.calls > 1000 else 1)
+
+
+def counts_by_numpy(self: Any, x: Tensor) -> Tensor:
+    self.number += np.int64(1)
+    return self.head(x) * (2 if self.number > 1000 else 1)
+
+
+def counts_in_options(self: Any, x: Tensor) -> Tensor:
+    self.options.calls += 1
+    return self.head(x) * (2 if self.options.calls > 1000 else 1)
 
 
 def draws_torch(self: Any, x: Tensor) -> Tensor:
@@ -140,6 +153,18 @@ def draws_seeded(self: Any, x: Tensor) -> Tensor:
     return self.head(x + rng.generator().random() + random.random())
 
 
+def averages_weights(self: Any, x: Tensor) -> Tensor:
+    """Let slow weights, which no optimizer changes, follow the others, as MoCo and EMA do."""
+    with torch.no_grad():
+        self.slow.mul_(0.9).add_(self.head.weight, alpha=0.1)
+    return self.head(x) + x @ self.slow.T
+
+
+def normalises_in_place(self: Any, x: Tensor) -> Tensor:
+    x.sub_(0.5).div_(0.7)
+    return self.head(x)
+
+
 def built(forward: Callable[[Any, Tensor], Tensor], **members: Any) -> nn.Module:
     torch.manual_seed(0)
     return Inside(type("Built", (Model,), {"forward": forward, **members})())
@@ -170,6 +195,8 @@ def train(trained: TrainingState, shape: tuple[int, ...] = (4,), watched: bool =
     [
         (counts, "model.layer.calls"),
         (counts_for_later, "model.layer.calls"),
+        (counts_by_numpy, "model.layer.number"),
+        (counts_in_options, "model.layer.options.calls"),
         (draws_torch, "model.layer.torch_draws"),
         (draws_numpy, "model.layer.numpy_draws"),
         (draws_python, "model.layer.draws"),
@@ -201,7 +228,7 @@ def test_presets_that_promise_no_bits_warn_once(forward: Any) -> None:
     "forward",
     [
         fills_a_cache, fills_a_table, grows_a_cache, shows_its_work, counts_in_a_buffer,
-        draws_seeded,
+        draws_seeded, averages_weights, normalises_in_place,
     ],
 )  # fmt: skip
 def test_what_a_resumed_run_makes_again_is_not_refused(forward: Any) -> None:
@@ -290,7 +317,12 @@ def test_models_of_others_pass_and_no_bit_of_them_changes(build: Any, shape: Any
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("forward", [counts, draws_torch, averages_in_place, draws_numpy])
+@pytest.mark.parametrize(
+    "forward",
+    [
+        counts, draws_torch, averages_in_place, draws_numpy, averages_weights, normalises_in_place,
+    ],
+)  # fmt: skip
 def test_what_is_looked_at_is_put_back(forward: Any) -> None:
     """Also where it is only warned of: the same weights as unwatched."""
     watched, other = (training(built(forward), strict=False) for _ in "ab")
@@ -316,3 +348,25 @@ def test_a_task_is_looked_at_as_well() -> None:
     annealed = TrainingState(model, optimizer, Annealed(), torch.device("cpu"), strict=True)
     with pytest.raises(InputError, match=r"^task\.calls: "):
         train(annealed)
+
+
+def test_a_task_that_is_a_module_has_no_buffers_in_a_checkpoint() -> None:
+    """A loss with a centre in a buffer, as self-distillation has it."""
+
+    class Centred(nn.Module):
+        metric_name, higher_is_better = "accuracy", True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("centre", torch.zeros(CLASSES))
+
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            loss = nn.functional.cross_entropy(outputs - self.centre, targets)
+            self.centre.mul_(0.9).add_(outputs.detach().mean(0), alpha=0.1)
+            return loss
+
+    model = nn.Linear(4, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    task: Any = Centred()
+    with pytest.raises(InputError, match=r"^task\.centre: .* keep it in a buffer of the model"):
+        train(TrainingState(model, optimizer, task, torch.device("cpu"), strict=True))

@@ -845,3 +845,43 @@ def test_ctrl_c_while_the_picture_is_drawn_leaves_a_run_that_can_be_finished(
     assert record.read_summary(folder)["status"] == "running"
     assert work(folder) == 0
     assert differences(whole(), folder) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("progress", "unknown"), 1),
+        (("progress", "step"), 1.5),
+        (("progress", "best_metric"), "high"),
+        (("table_bytes",), {}),
+        (("buffers",), None),
+        (("optimizer",), None),
+    ],
+)
+def test_a_checkpoint_of_a_stranger_is_refused_in_one_line(
+    path: tuple[str, ...], value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One with the right checksum that no run has written; the tables stay as they are."""
+    folder = stopped(tmp_path / "run")
+    last, rows = folder / "checkpoints" / "last.pt", (folder / "fingerprints.csv").read_bytes()
+    state = place = checkpoint.load(last)
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    checkpoint.save(state, last)
+    assert work(folder) == 2
+    assert "expected a checkpoint of this model and optimizer" in capsys.readouterr().err
+    assert (folder / "fingerprints.csv").read_bytes() == rows
+
+
+def test_a_disk_that_is_full_before_the_first_step_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What asks git for the code works beside the imports, and what stops it stops the run."""
+
+    def stop(_root: Path) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "index"))
+
+    monkeypatch.setattr(source, "snapshot", stop)
+    assert work(begun(tmp_path / "run")) == 2
+    assert "expected room on the disk" in capsys.readouterr().err
