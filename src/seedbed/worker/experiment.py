@@ -15,7 +15,7 @@ from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.operations import refusals
 from seedbed.record import source
-from seedbed.training import loop, unsaved
+from seedbed.training import checkpoint, loop, unsaved
 from seedbed.training.evaluate import evaluate
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.shards import Shards
@@ -73,7 +73,7 @@ def run_experiment(
     state = resume_from_checkpoint(
         folder, training, origin, code[1], request, summary, shards, plan.total_steps
     )
-    progress = Progress(**state.get("progress", {}))
+    progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()
     if shards.writes_record:
         run_logger = RunLogger(folder, training, plan, asdict(origin), state)
