@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from project.models.arguments import check_common, check_count
-from seedbed import determinism
 from seedbed.errors import InputError
 
 CELLS: dict[str, type[nn.RNN] | type[nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
@@ -60,9 +59,7 @@ class Recurrent(nn.Module):
         """Map sequences, float32 (B, T, F) or (B, C, H, W), to float32 (B, outputs)."""
         x = inputs.transpose(1, 2).flatten(2) if inputs.dim() == 4 else inputs  # (B, T, F)
         for layer in self.layers:
-            with determinism.unfilled(x.device):  # oneDNN's LSTM asks for tens of megabytes a step
-                x = _answers(layer, x)
-            x = self.dropout(x)
+            x = self.dropout(_answers(layer, x))
         outputs: Tensor = self.head(x[:, -1])
         return outputs.float()
 

@@ -10,7 +10,7 @@ from seedbed.determinism.flags import (
     environment_variables,
     flags,
     in_force,
-    unfilled,
+    leave_recurrent_unfilled,
 )
 
 __all__ = [
@@ -23,5 +23,5 @@ __all__ = [
     "environment_variables",
     "flags",
     "in_force",
-    "unfilled",
+    "leave_recurrent_unfilled",
 ]

@@ -8,8 +8,7 @@ force is read back, recorded, and compared with what was asked.
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,22 +109,37 @@ def apply(preset: Mapping[str, Any], threads: int | None = None) -> None:
             setter(value)
 
 
-@contextmanager
-def unfilled(device: Any) -> Iterator[None]:
-    """Leave memory on a CPU as it is that PyTorch's own kernels allocate meanwhile.
+def leave_recurrent_unfilled(model: Any) -> None:
+    """Let recurrent layers on a CPU leave the memory as it is that they allocate.
 
-    They write what they allocate before they read it; what fills it first only costs time. Nothing
-    that calls `torch.empty` itself belongs in here (the hooks of a layer should not, either).
+    oneDNN's LSTM asks for tens of megabytes a step, and PyTorch's kernels write what they allocate
+    before they read it: what fills it first only costs time.
     """
+    from torch import nn
+
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase) and next(module.parameters()).device.type == "cpu":
+            module.register_forward_pre_hook(_stop_filling)
+            module.register_forward_hook(_fill_as_before, always_call=True)
+
+
+_filled_before: list[bool] = []  # functions of a module, with its list: models can be pickled
+
+
+def _stop_filling(*_: Any) -> None:
     import torch
 
     flags: Any = torch.utils.deterministic
-    before = flags.fill_uninitialized_memory
-    flags.fill_uninitialized_memory = before and device.type != "cpu"
-    try:
-        yield
-    finally:
-        flags.fill_uninitialized_memory = before
+    _filled_before.append(flags.fill_uninitialized_memory)
+    flags.fill_uninitialized_memory = False
+
+
+def _fill_as_before(*_: Any) -> None:
+    import torch
+
+    flags: Any = torch.utils.deterministic
+    if _filled_before:
+        flags.fill_uninitialized_memory = _filled_before.pop()
 
 
 def asked_flags(preset: Mapping[str, Any]) -> dict[str, Any]:

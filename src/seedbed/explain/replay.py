@@ -24,7 +24,7 @@ from seedbed.explain.trace_data import noted
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, hashes, state, traced
 from seedbed.record import Row
-from seedbed.training import capture, checkpoint, schedules
+from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
@@ -90,14 +90,13 @@ def restore(training: TrainingState, folder: Path | None, step: int) -> int:
             kept = checkpoint.load(path, training.device)
         except InputError:  # none, or a damaged one: the beginning is always there
             continue
-        if kept["progress"]["step"] < step:
+        if checkpoint.progress_of(kept).step < step:
             try:
-                capture.restore(training.model, training.optimizer, kept)
-            except (KeyError, RuntimeError, ValueError) as error:
+                return checkpoint.restore(training, kept).step
+            except checkpoint.MISMATCH as error:
                 raise InputError(
                     f"{path}: expected a checkpoint of this configuration, got {error}"
                 ) from None
-            return int(kept["progress"]["step"])
     return 0
 
 

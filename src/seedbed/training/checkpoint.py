@@ -9,7 +9,8 @@ import hashlib
 import io
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 
 from seedbed import record
 from seedbed.errors import InputError
+from seedbed.training import capture as states
+from seedbed.training.state import Progress, TrainingState
 
 LAST, PREVIOUS = record.LAST_CHECKPOINTS
 BEST = "best.pt"
@@ -25,6 +28,43 @@ _PREFIX = b"seedbed sha256 "
 _COMMENT_BYTES = len(_PREFIX) + 64
 _READABLE = (type(None), bool, int, float, complex, str, bytes)
 _CPU = torch.device("cpu")
+# What `restore` raises for a checkpoint of another model or optimizer.
+MISMATCH = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
+
+
+def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[str, Any]:
+    """Return a checkpoint of a run: where it stands, its model and its optimizer.
+
+    Args:
+        notes: what the run's record adds, by keys of its own.
+    """
+    return {
+        "format_version": record.FORMAT_VERSION,
+        "progress": asdict(progress),
+        **notes,
+        **states.capture(training.model, training.optimizer),
+    }
+
+
+def capture_best(model: nn.Module, step: int, metric: float) -> dict[str, Any]:
+    """Return what best.pt holds: the weights of a step."""
+    named = {"format_version": record.FORMAT_VERSION, "step": step, "metric": metric}
+    return named | states.capture_model(model)
+
+
+def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
+    """Bring model and optimizer into the state of a checkpoint; return where its run stood.
+
+    Raises:
+        AttributeError, KeyError, RuntimeError, TypeError, ValueError: see `MISMATCH`.
+    """
+    states.restore(training.model, training.optimizer, state)
+    return progress_of(state)
+
+
+def progress_of(state: Mapping[str, Any]) -> Progress:
+    """Return where the run of a checkpoint stood; the beginning where there is none."""
+    return Progress(**state.get("progress", {}))
 
 
 def save(state: dict[str, Any], path: Path) -> None:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +65,6 @@ class Progress:
     best_metric: float | None = None
     validations_without_gain: int = 0
     seconds: float = 0.0
-
-    def state(self) -> dict[str, Any]:
-        """Return the plain values for a checkpoint."""
-        return asdict(self)
 
     def note_validation(self, metric: float, higher_is_better: bool) -> bool:
         """Bring progress up to date after a validation; return whether it was the best so far."""

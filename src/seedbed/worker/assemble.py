@@ -179,6 +179,8 @@ def build_training_state(
         refusals.check_recurrent_dropout(model, device.type)
     autocast = trainer["precision"] == "bfloat16"
     refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
+    if not trainer["compile"]:  # a compiler would see the flag that this switches
+        determinism.leave_recurrent_unfilled(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("model: expected a model with parameters to train, got none")

@@ -13,7 +13,7 @@ from seedbed import determinism, fingerprint, record
 from seedbed.operations import refusals
 from seedbed.record import source
 from seedbed.record.origin import Origin
-from seedbed.training import loop, unsaved
+from seedbed.training import checkpoint, loop, unsaved
 from seedbed.training.evaluate import evaluate
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.state import Progress
@@ -46,11 +46,11 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     parts = build_parts(settings, device, shards)
     found = environment.complete(found, settings, parts.sources.train.dataset, patch)
     origin = Origin(settings, found, source.patched_files(patch))
-    checkpoint = resume(job, parts, origin, patch, summary)
-    progress = Progress(**checkpoint.get("progress", {}))
+    state = resume(job, parts, origin, patch, summary)
+    progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()
     if job.group.leads:
-        run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), checkpoint)
+        run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
     print_header(run_logger, parts, progress)
     if lacking := source.warning(found["git"]):
         run_logger.log(f"warning: {lacking}")
@@ -73,12 +73,12 @@ def resume(
     The leader goes first: it checks what has changed, and repairs the run folder.
     """
     if job.group.leads:
-        checkpoint = restore.resume_from_checkpoint(job, parts, origin, patch, summary)
+        state = restore.resume_from_checkpoint(job, parts, origin, patch, summary)
     parts.shards.gather(lambda: None)
     if not job.group.leads:
         restored = restore.load(job.folder, parts.training, origin, allow_changed=True)
-        checkpoint = restored.state if restored else {}
-    return checkpoint
+        state = restored.state if restored else {}
+    return state
 
 
 def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:

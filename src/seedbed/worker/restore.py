@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record.origin import Change, Origin, changes
-from seedbed.training import capture, checkpoint
+from seedbed.training import checkpoint
 from seedbed.training.state import Progress, TrainingState
 from seedbed.worker import best
 from seedbed.worker.job import Job
@@ -154,9 +154,9 @@ def restore(
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
     options = [dict(group) for group in training.optimizer.param_groups]
     try:
-        capture.restore(training.model, training.optimizer, state)
+        checkpoint.restore(training, state)
         change_options(training.optimizer, options, found)
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except checkpoint.MISMATCH as error:
         advice = "resume with the code and configuration that wrote it"
         if not any(change.alters_bits for change in found):
             advice = "make all parameters when the model is built, steps cannot add any"

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
-from seedbed.training import capture, checkpoint
+from seedbed.training import checkpoint
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
 
@@ -67,7 +67,7 @@ class RunLogger:
         self._pending_fingerprints = fingerprint.FingerprintRows()
         self._since = time.perf_counter()
         self.last: dict[str, float] = dict((resumed_from or {}).get("last", {}))
-        first_step = (resumed_from or {}).get("progress", {}).get("step", 0)
+        first_step = checkpoint.progress_of(resumed_from or {}).step
         self._bar = _bar(plan.total_steps, first_step)
 
     def log_step(
@@ -79,8 +79,7 @@ class RunLogger:
             InputError: after the first one, there is something that no checkpoint could bring back.
         """
         if not self._checked:
-            state = capture.capture(self._training.model, self._training.optimizer)
-            checkpoint.require_readable(state)
+            checkpoint.require_readable(checkpoint.capture(self._training, Progress()))
             self._checked = True
         self._pending.append((step, loss, metric))
         if stages is not None:
@@ -129,12 +128,7 @@ class RunLogger:
             f"validation loss {result.loss:.4f}  {name} {result.metric:.4f}{mark}"
         )
         if is_best:
-            state = {
-                "format_version": record.FORMAT_VERSION,
-                "step": progress.step,
-                "metric": result.metric,
-                **capture.capture_model(self._training.model),
-            }
+            state = checkpoint.capture_best(self._training.model, progress.step, result.metric)
             best.save(state, self._folder / "checkpoints")
 
     def log_test(self, progress: Progress, result: Evaluation) -> None:
@@ -162,17 +156,13 @@ class RunLogger:
         now = time.perf_counter()
         progress.seconds += now - self._since
         self._since = now
-        state = {
-            "format_version": record.FORMAT_VERSION,
-            "origin": self._origin,
-            "progress": progress.state(),
-            **capture.capture(self._training.model, self._training.optimizer),
-            "last": self.last,
-            "table_bytes": {
-                "metrics.csv": self._metrics.sync(),
-                "fingerprints.csv": self._fingerprints.sync(),
-            },
+        lengths = {
+            "metrics.csv": self._metrics.sync(),
+            "fingerprints.csv": self._fingerprints.sync(),
         }
+        state = checkpoint.capture(
+            self._training, progress, origin=self._origin, last=self.last, table_bytes=lengths
+        )
         checkpoint.save(state, self._folder / "checkpoints" / checkpoint.LAST)
         best.settle(self._folder / "checkpoints")
 

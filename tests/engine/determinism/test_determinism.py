@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -108,26 +107,6 @@ def test_what_is_in_force_but_not_asked_is_found() -> None:
     assert lines[0].startswith("determinism.cpu_capability: expected Z80")
 
 
-def test_memory_is_unfilled_for_a_while_only() -> None:
-    """Inside, new memory keeps what lay there; after it, and after an error in it, it is NaN."""
-
-    def is_filled() -> bool:
-        torch.full((1000,), 3.0)  # what lies there
-        return bool(torch.empty(1000).isnan().all())
-
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert is_filled()
-        with suppress(InputError), determinism.unfilled(torch.device("cpu")):
-            assert not is_filled()
-            raise InputError
-        assert is_filled()
-        with determinism.unfilled(torch.device("cuda")):  # nothing was measured there
-            assert is_filled()
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_compiler_is_imported_as_the_preset_says(asked: bool) -> None:
     """A flag for a module that is not imported yet holds when it is."""
@@ -144,3 +123,25 @@ def test_the_compiler_is_imported_as_the_preset_says(asked: bool) -> None:
     otherwise = {determinism.INDUCTOR_VARIABLE: str(int(not asked))}
     done = command("-c", program, environment=otherwise)
     assert done.stdout == f"{asked}\n", done.stderr
+
+
+def test_recurrent_layers_alone_leave_memory_unfilled() -> None:
+    """The flag is as before behind the layer, also where it raised; the bits are the same."""
+    seen = []
+
+    class Seen(torch.nn.LSTM):
+        def forward(self, *inputs: Any) -> Any:
+            seen.append(torch.utils.deterministic.fill_uninitialized_memory)
+            return super().forward(*inputs)
+
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(Seen(3, 4)), torch.ones(2, 5, 3)
+    plain = model(x)[0]
+    determinism.leave_recurrent_unfilled(model)
+    for flag in (False, True):
+        torch.utils.deterministic.fill_uninitialized_memory = flag
+        assert torch.equal(model(x)[0], plain)
+        with pytest.raises(RuntimeError):
+            model(torch.ones(2, 5, 7))
+        assert torch.utils.deterministic.fill_uninitialized_memory is flag
+    assert seen == [True, False, False, False, False]

@@ -7,7 +7,7 @@ import math
 import operator
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -620,7 +620,7 @@ class Notes(NullLogger):
 
     def save_checkpoint(self, progress: Progress) -> None:
         model, optimizer = self._watched.model, self._watched.optimizer
-        self.saved.append(progress.state())
+        self.saved.append(asdict(progress))
         self.states.append(copy.deepcopy((model.state_dict(), optimizer.state_dict())))
 
 
