@@ -16,7 +16,7 @@ from seedbed import launch
 from seedbed.errors import InputError
 
 if TYPE_CHECKING:
-    from seedbed.training.loop import TrainingState
+    from seedbed.training.state import TrainingState
 
 
 def in_a_process(script: str, name: str, config: DictConfig, steps: int, **variables: str) -> Any:
@@ -55,8 +55,8 @@ def steps(
     # Not above: they import torch, which a process that waits can do without.
     from seedbed import fingerprint
     from seedbed.data import loader
-    from seedbed.training import loop
     from seedbed.training.shards import Shards
+    from seedbed.training.step import train_step
     from seedbed.worker import assemble
 
     source = assemble.build_sources(settings).train
@@ -69,6 +69,6 @@ def steps(
 
         def take(with_stages: bool, step: int = number) -> None:
             hashed = hasher if with_stages else None
-            loop.train_step(training, [next(batches)], step, shards, False, hashed)
+            train_step(training, [next(batches)], step, shards, False, hashed)
 
         yield take

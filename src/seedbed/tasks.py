@@ -16,7 +16,8 @@ from seedbed.errors import InputError
 class Task(Protocol):
     """What training asks of a task; `data.task._target_` names one of your own.
 
-    Outputs are float32 (B, ...), targets a tensor (B, ...).
+    Outputs are what the model returns: one tensor as float32, anything else (a tuple, a mapping,
+    an object) as it is. Targets are what the data set gives.
     """
 
     @property
@@ -25,18 +26,18 @@ class Task(Protocol):
 
     @property
     def higher_is_better(self) -> bool:
-        """Say which of two metrics is the better one, for best.pt and early stopping."""
+        """Return whether a larger metric is better, for best.pt and early stopping."""
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
         """Return what is minimised, a scalar."""
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, outputs: Any, targets: Any) -> Tensor:
         """Return each sample's loss, (B,), for evaluation: the mean is over all samples."""
 
-    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def metric(self, outputs: Any, targets: Any) -> Tensor:
         """Return each sample's metric, float32 (B,)."""
 
-    def predictions(self, outputs: Tensor) -> Tensor:
+    def predictions(self, outputs: Any) -> Tensor:
         """Return one number for each sample, (B,), for test_predictions.csv."""
 
 
@@ -74,6 +75,7 @@ class Classification:
         return outputs.argmax(dim=1)
 
     def _cross_entropy(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        _check_tensor(self, outputs)
         try:
             return F.cross_entropy(
                 outputs, targets, label_smoothing=self.label_smoothing, reduction=reduction
@@ -94,6 +96,7 @@ class Regression:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean squared error of (B, ...) against (B, ...), as a scalar."""
+        _check_tensor(self, outputs)
         _check_same_shape(outputs, targets)
         return F.mse_loss(outputs, targets)
 
@@ -103,6 +106,7 @@ class Regression:
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's mean squared error, float32 (B,)."""
+        _check_tensor(self, outputs)
         _check_same_shape(outputs, targets)
         return ((outputs - targets) ** 2).flatten(1).mean(dim=1)
 
@@ -132,6 +136,16 @@ def make(spec: Mapping[str, Any], trusted: Sequence[str]) -> Task:
     return task
 
 
+def _check_tensor(task: object, outputs: object) -> None:
+    """Refuse a tuple or mapping of outputs: which of them is meant is the user's to say."""
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            f"model: expected one tensor for {type(task).__name__}, got a "
+            f"{type(outputs).__name__}; return the part that it takes, or name a task of your own "
+            "by data.task._target_"
+        )
+
+
 def _check_same_shape(outputs: Tensor, targets: Tensor) -> None:
     """Refuse what would be broadcast to another meaning, such as (B, 1) against (B,)."""
     if outputs.shape != targets.shape:
@@ -159,32 +173,22 @@ def check_loss(task: Task, loss: object) -> None:
         )
 
 
-def check_each_sample(task: Task, losses: object, metrics: object) -> None:
-    """Raise InputError for losses or metrics of an evaluation that are no rows of numbers."""
-    for name, found in (("losses", losses), ("metric", metrics)):
-        if not isinstance(found, Tensor) or found.dim() != 1:
-            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found)
+def for_each_sample(task: Task, outputs: Any, targets: Any) -> list[Tensor]:
+    """Return the losses, the metric and the predictions of a batch, each (B,).
+
+    Raises:
+        InputError: the task returns something else.
+    """
+    found = [
+        ("losses", task.losses(outputs, targets)),
+        ("metric", task.metric(outputs, targets)),
+        ("predictions", task.predictions(outputs)),
+    ]
+    for name, values in found:
+        if not isinstance(values, Tensor) or values.dim() != 1:
+            got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values)
             raise InputError(
                 f"data.task: expected a number for each sample, (B,), from "
                 f"{type(task).__name__}.{name}, got {got}; the mean over all is taken later"
             )
-
-
-def join(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Join losses, metrics, outputs and targets of batches along the samples.
-
-    Raises:
-        InputError: batches have other shapes than (B, ...), the same for all.
-    """
-    joined = []
-    names = ("losses", "metrics", "outputs", "targets")
-    for name, column in zip(names, zip(*parts, strict=True), strict=True):
-        shapes = {tuple(part.shape[1:]): tuple(part.shape) for part in column}
-        if len(shapes) > 1 or not all(part.dim() for part in column):
-            found = " and ".join(map(str, list(shapes.values())[:2]))
-            raise InputError(
-                f"data.collate: expected {name} of one shape for every sample of an evaluation, "
-                f"got batches of {found}; pad all to one length"
-            )
-        joined.append(torch.cat(column))
-    return joined
+    return [values for _, values in found]

@@ -22,8 +22,7 @@ class Case:
     """What is trained, on what.
 
     Attributes:
-        refused: an operation that PyTorch has no deterministic implementation of; the run must
-            end with its name. Empty: it must train.
+        refused: how the one line begins by which the run must end. Empty: it must train.
     """
 
     name: str
@@ -112,7 +111,8 @@ def _layers() -> Iterator[Case]:
         # It would be refused in the constructor already.
         model = around(layer, given["shape"]) | {"features": math.prod(given["shape"])}
         operation = f"max_unpooling{3 if name.endswith('3d') else 2}d_forward_out"
-        yield Case(f"torch.nn/{name}", model, {"shape": given["shape"]}, refused=operation)
+        refused = f"{operation}: expected an operation with a deterministic implementation"
+        yield Case(f"torch.nn/{name}", model, {"shape": given["shape"]}, refused=refused)
     for name, given in listed["with_targets"].items():
         model = {"_target_": f"{_PARTS}.LossInside", "layer": _layer(name, given), "shape": [12]}
         task = {"name": "loss", "_target_": f"{_PARTS}.TheOutput"}
@@ -161,8 +161,8 @@ def _habits() -> Iterator[Case]:
     listed = read("habits")
     samples = {"shape": list(IMAGE), "kind": "noisy"}
     for name, model in listed["models"].items():
-        operation = "max_unpooling2d_forward_out" if "refused" in name else ""
-        yield Case(f"habits/{name}", model, samples, refused=operation)
+        refused = listed["refused"].get(name, "")
+        yield Case(f"habits/{name}", model, samples, refused=refused)
     task = {"name": "all", "_target_": "tests.zoo.habits.OfAllOutputs"}
     for name, model in listed["several_outputs"].items():
         size = {"shape": [3, 64, 64], "kind": "noisy"} if "googlenet" in name else samples

@@ -18,6 +18,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from seedbed import signals
 from seedbed.errors import InputError, Interrupted
+from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
 # How long a process that lost another one has to say so, before it counts as lost itself.
@@ -70,7 +71,7 @@ class Processes:
                 raise Interrupted
             if time.monotonic() > deadline:
                 raise InputError(
-                    f"{name(missing)}: expected {self.count} processes within "
+                    f"{name_ranks(missing)}: expected {self.count} processes within "
                     f"{self._timeout_seconds:g} s, got {self.count - len(missing)}; see what "
                     "became of it, or raise trainer.distributed_timeout_seconds"
                 )
@@ -185,11 +186,11 @@ class Processes:
     def _loss(self, ranks: Sequence[int], silent: bool) -> str:
         if silent:
             return (
-                f"{name(ranks)}: expected an answer within {self._timeout_seconds:g} s, got none; "
-                "see what it waits for, or raise trainer.distributed_timeout_seconds"
+                f"{name_ranks(ranks)}: expected an answer within {self._timeout_seconds:g} s, got "
+                "none; see what it waits for, or raise trainer.distributed_timeout_seconds"
             )
         return (
-            f"{name(ranks)}: expected to work on with the others, got a closed connection; "
+            f"{name_ranks(ranks)}: expected to work on with the others, got a closed connection; "
             "see why it ended, then resume with scripts/resume.py"
         )
 
@@ -223,8 +224,3 @@ def find(timeout_seconds: float) -> Processes:
     # A torchrun that starts its processes again (--max-restarts) keeps the store.
     run, attempt = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))
     return Processes(PrefixStore(f"seedbed/{run}/{attempt}", store), rank, count, timeout_seconds)
-
-
-def name(ranks: Sequence[int]) -> str:
-    """Return `rank 2` or `ranks 1, 2`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

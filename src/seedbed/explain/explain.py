@@ -18,7 +18,7 @@ from seedbed.explain import replay
 from seedbed.explain.replay import Trace
 from seedbed.explain.trace_compare import describe, first_difference
 from seedbed.explain.trace_data import DATA_PHASES
-from seedbed.operations.tracing import Event
+from seedbed.operations.trace import Event
 from seedbed.record import Row
 
 # A step is traced anew if the replays part before it; one that does not repeat may go on parting

@@ -20,11 +20,13 @@ from seedbed import config, fingerprint, offline, record
 from seedbed.data import loader
 from seedbed.errors import InputError, exit_status
 from seedbed.explain.trace_data import noted
-from seedbed.operations.refusals import Place
-from seedbed.operations.tracing import Event, hashes, state, traced
+from seedbed.operations.place import Place
+from seedbed.operations.trace import Event, hashes, state, traced
 from seedbed.record import Row
-from seedbed.training import capture, checkpoint, loop
+from seedbed.training import capture, checkpoint, schedules
 from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
+from seedbed.training.step import train_step
 from seedbed.worker import assemble
 
 BEFORE, AFTER = "before the step", "after the step"
@@ -63,11 +65,11 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     positions = loader.training_positions(len(source), size, seed, start, step)
     for number, position in enumerate(positions, start + 1):
         factor = plan.learning_rate_factor(number - 1)
-        loop.set_learning_rate(training.optimizer, factor)
+        schedules.set_learning_rate(training.optimizer, factor)
         places = list(shards.divide(iter([position])))
         if number < step:
             batches = [source[place] for place in places]
-            stages = loop.train_step(training, batches, number, shards, False, hasher)[2]
+            stages = train_step(training, batches, number, shards, False, hasher)[2]
         else:
             stages = take_noted(training, source, places, number, shards, hasher, events)
         assert stages is not None  # they were asked for
@@ -76,7 +78,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     return Trace(start, rows, events)
 
 
-def restore(training: loop.TrainingState, folder: Path | None, step: int) -> int:
+def restore(training: TrainingState, folder: Path | None, step: int) -> int:
     """Load the newest checkpoint before a step; return its step, 0 if there is none.
 
     Raises:
@@ -99,7 +101,7 @@ def restore(training: loop.TrainingState, folder: Path | None, step: int) -> int
 
 
 def take_noted(
-    training: loop.TrainingState,
+    training: TrainingState,
     source: loader.Source,
     places: Sequence[loader.Position],
     step: int,
@@ -112,13 +114,13 @@ def take_noted(
     with noted(source, events):
         batches = [source[place] for place in places]
     with traced(training.model, training.optimizer) as operations:
-        stages = loop.train_step(training, batches, step, shards, False, hasher)[2]
+        stages = train_step(training, batches, step, shards, False, hasher)[2]
     events += operations
     events += state_events(training, AFTER)
     return stages
 
 
-def state_events(training: loop.TrainingState, phase: str) -> Iterator[Event]:
+def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
     """Yield an event for each tensor that is kept from step to step."""
     for name, tensor in state(training.model, training.optimizer):
         module = name.rpartition(" of ")[2].rpartition(".")[0]

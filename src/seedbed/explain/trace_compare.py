@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 
 from seedbed.explain.replay import AFTER, BEFORE
 from seedbed.explain.trace_data import AUGMENTATION, COLLATE, LOADING, ORDER
-from seedbed.operations.tracing import Event
+from seedbed.operations.trace import Event
 
 _PHASES = {
     ORDER: "data order",

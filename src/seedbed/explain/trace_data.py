@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from seedbed import rng
 from seedbed.data.loader import Source
-from seedbed.operations.refusals import Place
-from seedbed.operations.tracing import Event, hashes
+from seedbed.operations.place import Place
+from seedbed.operations.trace import Event, hashes
 
 ORDER, LOADING, AUGMENTATION, COLLATE = "order", "loading", "augmentation", "collate"
 DATA_PHASES = (ORDER, LOADING, AUGMENTATION, COLLATE)

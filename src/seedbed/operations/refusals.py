@@ -1,62 +1,56 @@
 """Operations that deterministic algorithms refuse: which one, where in the model, what instead."""
 
-import os
-import re
-import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import FrameType
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from seedbed.errors import InputError
+from seedbed.operations.place import REFUSED, Place, is_refusal, locate, names_of
 from seedbed.operations.substitutes import substitute_for
+from seedbed.operations.trace import traced
 
-_REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
 _WRONG_STRIDES = "view size is not compatible with input tensor's size and stride"
-_TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parents[1])
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where in a model an operation was called.
+@contextmanager
+def explained(
+    model: nn.Module | None = None,
+    channels_last: bool = False,
+    repeat: Callable[[], object] | None = None,
+) -> Iterator[None]:
+    """Say what to use instead where PyTorch refuses an operation, or a `view` of images.
 
-    Attributes:
-        module: path of the innermost module, such as `features.3`; empty for the model itself.
-        line: `file:line` of the user's code; empty if the operation belongs to none.
-        phase: forward or backward.
+    Args:
+        model: to name the module; None while it is being built.
+        channels_last: whether images come in that memory order.
+        repeat: does the same once more. A backward pass has no stack of its own to look at, so
+            its place is found by tracing every operation of another forward pass.
+
+    Raises:
+        InputError: it names operation, place and substitute.
     """
-
-    module: str
-    line: str
-    phase: str
-
-    def __str__(self) -> str:
-        module = f" in module {self.module}" if self.module else ""
-        return f"{self.phase} pass{module}" + (f", {self.line}" if self.line else "")
-
-
-def is_refusal(error: BaseException) -> bool:
-    """Return whether an error is a refusal of deterministic algorithms."""
-    return isinstance(error, RuntimeError) and bool(_REFUSED.search(str(error)))
+    try:
+        yield
+    except RuntimeError as error:
+        if is_refusal(error):
+            raise _refusal(error, model, repeat) from None
+        if channels_last and _WRONG_STRIDES in str(error):
+            raise _refused_view(error, model) from None
+        raise
 
 
-def explain(error: RuntimeError, model: nn.Module, repeat: Callable[[], object]) -> InputError:
-    """Return what to tell the user about a refusal: operation, place, substitute.
-
-    A backward pass has no stack of its own to look at, so the step is repeated by `repeat` with
-    every operation of the forward pass traced.
-    """
+def _refusal(
+    error: RuntimeError, model: nn.Module | None, repeat: Callable[[], object] | None
+) -> InputError:
     place = locate(traceback.walk_tb(error.__traceback__), model)
-    if place.phase == "backward":
+    if place.phase == "backward" and model is not None and repeat is not None:
         place = _backward_place(model, repeat)
     operation, instead = _describe(str(error))
     return InputError(
@@ -65,13 +59,7 @@ def explain(error: RuntimeError, model: nn.Module, repeat: Callable[[], object])
     )
 
 
-def is_view(error: BaseException) -> bool:
-    """Return whether an error is that of `view` on a tensor in another memory order."""
-    return isinstance(error, RuntimeError) and _WRONG_STRIDES in str(error)
-
-
-def explain_view(error: RuntimeError, model: nn.Module) -> InputError:
-    """Return what to tell the user about `view` where images are in channels_last."""
+def _refused_view(error: RuntimeError, model: nn.Module | None) -> InputError:
     place = locate(traceback.walk_tb(error.__traceback__), model)
     return InputError(
         f"model: expected an operation for any memory order, got view, in the {place}; use "
@@ -122,7 +110,7 @@ def reported(model: nn.Module, log: Callable[[str], None]) -> Iterator[None]:
     show = warnings.showwarning
 
     def hook(message: Any, category: Any, *rest: Any, **named: Any) -> None:
-        if not _REFUSED.search(str(message)):
+        if not REFUSED.search(str(message)):
             show(message, category, *rest, **named)
             return
         operation, instead = _describe(str(message))
@@ -145,8 +133,6 @@ def reported(model: nn.Module, log: Callable[[str], None]) -> Iterator[None]:
 
 def _backward_place(model: nn.Module, repeat: Callable[[], object]) -> Place:
     """Repeat a refused step; return the place in the forward pass whose backward pass it was in."""
-    from seedbed.operations.tracing import traced  # which imports this module
-
     entered = [""]
     with _watched(model, entered), traced(model, stops=True) as events, suppress(RuntimeError):
         repeat()
@@ -157,7 +143,7 @@ def _backward_place(model: nn.Module, repeat: Callable[[], object]) -> Place:
 @contextmanager
 def _watched(model: nn.Module, entered: list[str]) -> Iterator[None]:
     """Keep in a list of one the path of the module whose backward pass began last."""
-    names = _names(model)
+    names = names_of(model)
 
     def log_end(module: nn.Module, _inputs: object, output: object) -> None:
         node = getattr(output, "grad_fn", None)
@@ -174,33 +160,8 @@ def _watched(model: nn.Module, entered: list[str]) -> Iterator[None]:
             handle.remove()
 
 
-def locate(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> Place:
-    """Return the place in a model that stack frames, outermost first, lead to."""
-    names = _names(model)
-    module, line, phase = "", "", "forward"
-    for frame, number in frames:
-        file = frame.f_code.co_filename
-        module = names.get(id(frame.f_locals.get("self")), module)
-        if frame.f_code.co_name == "backward" and file.startswith(_TORCH):
-            phase = "backward"
-        if _is_users(file):
-            line = f"{file}:{number}"
-    return Place(module, line, phase)
-
-
-def _is_users(file: str) -> bool:
-    """Return whether a file is neither torch's nor Seedbed's own, but for the models it ships."""
-    if file.startswith((_TORCH, "<")) or file in (runpy.__file__, warnings.__file__):
-        return False
-    return not file.startswith(_HERE) or file.startswith(os.path.join(_HERE, "models"))
-
-
-def _names(model: nn.Module) -> dict[int, str]:
-    return {id(module): name for name, module in model.named_modules()}
-
-
 def _describe(text: str) -> tuple[str, str]:
-    found = _REFUSED.search(text)
+    found = REFUSED.search(text)
     operation = found[1].strip().split("\n")[-1] if found else text.splitlines()[0]
     instead = substitute_for(text)
     return operation, f"use {instead}" if instead else "no substitute is known"

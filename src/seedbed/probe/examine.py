@@ -24,12 +24,13 @@ from torch.nn.parameter import is_lazy
 from seedbed import config, determinism, record
 from seedbed.data import loader, tensors
 from seedbed.errors import InputError, exit_status
-from seedbed.operations import refusals
+from seedbed.operations.place import is_refusal, locate
 from seedbed.operations.substitutes import substitute_for
-from seedbed.operations.tracing import Event, differing, hashes, run_even_if_refused, traced
+from seedbed.operations.trace import Event, differing, hashes, run_even_if_refused, traced
 from seedbed.probe.randomness import Lookout, entropy_noted
-from seedbed.training import loop
 from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
+from seedbed.training.step import train_step
 from seedbed.worker import assemble
 
 STEPS = 2
@@ -152,7 +153,7 @@ def load(source: loader.Source, position: loader.Position, remarks: list[Remark]
 
 
 def take_step(
-    training: loop.TrainingState, batch: loader.Batch, step: int, remarks: list[Remark]
+    training: TrainingState, batch: loader.Batch, step: int, remarks: list[Remark]
 ) -> list[Event]:
     """Take a step with a copy of a batch; return its operations.
 
@@ -161,11 +162,11 @@ def take_step(
     batch = tensors.map_tensors(torch.clone, batch)
     with traced(training.model) as events:
         try:
-            loop.train_step(training, [batch], step, Shards(), True, None)
+            train_step(training, [batch], step, Shards(), True, None)
         except RuntimeError as error:
-            if not refusals.is_refusal(error):
+            if not is_refusal(error):
                 raise
-            place = refusals.locate(traceback.walk_tb(error.__traceback__), training.model)
+            place = locate(traceback.walk_tb(error.__traceback__), training.model)
             remarks.append(
                 Remark(place.module, place.phase, "?", refusal_text(str(error)), place.line)
             )

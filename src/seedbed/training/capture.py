@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seedbed import deferred
 from seedbed.errors import InputError
 
 
@@ -99,8 +98,7 @@ def capture_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
                 "optimizer.state: expected keys that are parameters of its groups, or texts, got "
                 f"{what}; use a text"
             )
-    with deferred.without_compiler():
-        state = optimizer.state_dict()
+    state = optimizer.state_dict()
     return {**state, "parameters": [(p.device.type, p.stride()) for p in parameters]}
 
 
@@ -118,7 +116,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
     places = captured["parameters"]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moved = {device for device, _ in places}.isdisjoint(p.device.type for p in parameters)
-    with deferred.without_compiler(), _AsSaved(saved, moved):
+    with _AsSaved(saved, moved):
         optimizer.load_state_dict(saved)
     for number, parameter in zip(_numbers(saved), parameters, strict=False):
         if parameter in optimizer.state and number in saved["state"]:

@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 
 def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: float) -> float:
     """Return what the peak learning rate is multiplied by in one step.
@@ -18,3 +20,9 @@ def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: 
         return 1 / 25 + (1 - 1 / 25) * step / warmup_steps
     progress = (step - warmup_steps) / max(total_steps - 1 - warmup_steps, 1)
     return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * min(progress, 1))) / 2
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Set each group's learning rate to its peak times a factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

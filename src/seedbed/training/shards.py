@@ -1,22 +1,59 @@
-"""The slices of a batch and who works on them, as training sees it."""
+"""The slices of a batch: who works on which, and how they are put together.
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+A batch is cut into `trainer.shards` slices, a power of two. What is computed for a slice depends
+on the slice alone. Sums over slices follow one binary tree, whoever computes them:
 
+    4 processes   (0 + 1) + (2 + 3)     each + is an exchange between two processes
+    2 processes   (0 + 1) + (2 + 3)     the + in the middle is one
+    1 process     (0 + 1) + (2 + 3)
+
+Each process works on neighbouring slices, as many as all the others, so its own sum is a node of
+the tree; processes at distance 1, 2, 4, ... exchange their nodes, and both add them up. It is not
+DistributedDataParallel, whose buckets, and with them the order of sums, follow the order in which
+gradients become ready; here an exchange begins when all of them are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import torch
 from torch import Tensor
 
+from seedbed import fingerprint
 from seedbed.data.loader import Position
-
-if TYPE_CHECKING:
-    from seedbed.training.loop import TrainingState
+from seedbed.errors import InputError, Interrupted
+from seedbed.training import capture
+from seedbed.training.buffers import bits_of_buffers, refuse_changes, refuse_running_statistics
+from seedbed.training.state import TrainingState
 
 T = TypeVar("T")
+
+
+class Others(Protocol):
+    """What shards ask of the processes of a run (`distributed.Processes`)."""
+
+    rank: int
+    count: int
+
+    def partners(self) -> Iterator[int]:
+        """Yield the ranks to exchange with, at distances 1, 2, 4, ..."""
+
+    def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
+        """Send tensors to a rank, and receive its own into others of the same kind."""
+
+    def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
+        """Sum tensors over all processes, in place."""
+
+    def gather(self, value: T) -> list[T]:
+        """Return everybody's value, in the order of ranks."""
 
 
 class Shards:
     """One shard, one process: a batch is worked on whole.
 
-    `distributed.SharedShards` does the same for more.
+    `SharedShards` does the same for more.
     """
 
     count = 1
@@ -33,10 +70,10 @@ class Shards:
         """Return whether to stop before the next step; every process gets the same answer."""
         return self.asked_to_stop()
 
-    def begin(self, training: "TrainingState", step: int) -> None:
+    def begin(self, training: TrainingState, step: int) -> None:
         """Refuse what cannot be trained in shards, and processes that begin unlike."""
 
-    def compare(self, training: "TrainingState", step: int) -> None:
+    def compare(self, training: TrainingState, step: int) -> None:
         """Refuse to go on if the processes' weights or optimizers have drifted apart."""
 
     def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
@@ -47,14 +84,175 @@ class Shards:
         """Return those batches of an evaluation that are ours."""
         return positions
 
-    def reduce(self, parts: Iterator[list[Tensor]]) -> list[Tensor]:
-        """Put the tensors of all shards together: means of floats, sums of integers.
+    def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Put the tensors of all shards together, then those of all processes.
 
         Args:
             parts: yields for each of our shards its tensors, alike in number and shape.
+            ours: integers of this process, to be summed over all processes.
+
+        Returns:
+            The means of floats and the sums of integers.
         """
-        return next(parts)
+        return [*next(parts), *ours]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Do something in every process; return all results, in the order of the processes."""
         return [work()]
+
+
+class SharedShards(Shards):
+    """The slices of a batch, shared by one or several processes."""
+
+    def __init__(
+        self,
+        count: int,
+        asked_to_stop: Callable[[], bool],
+        processes: Others | None = None,
+        in_tree: bool = True,
+    ) -> None:
+        """Find out which slices are ours.
+
+        Args:
+            count: slices of a batch, a power of two and a multiple of the number of processes.
+            asked_to_stop: says whether this process was asked to stop.
+            processes: None if there is only this one.
+            in_tree: whether processes sum in the tree, or as fast as the backend can.
+        """
+        super().__init__(asked_to_stop)
+        self.count = count
+        rank, self.processes = (processes.rank, processes.count) if processes else (0, 1)
+        self._others = processes
+        self.order_is_fixed = in_tree or processes is None
+        size = count // self.processes
+        self.mine = range(rank * size, (rank + 1) * size)
+        self.writes_record = rank == 0
+        self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
+        self._buffers: dict[str, Any] | None = None
+        self._is_first_step = False
+
+    def stop_requested(self) -> bool:
+        """Return whether any process was asked to stop, as of the step before the last.
+
+        The answer came with that step's gradients, so all processes have the same. It is read a
+        step late, when a GPU has the next step to work on.
+        """
+        if self._others is None:
+            return self.asked_to_stop()
+        return self._flags[0] is not None and bool(self._flags[0])
+
+    def begin(self, training: TrainingState, step: int) -> None:
+        """Refuse running statistics, and processes that begin unlike."""
+        refuse_running_statistics(training.model)
+        self._model, self._buffers = training.model, bits_of_buffers(training.model)
+        self._is_first_step = True
+        self.compare(training, step)
+
+    def compare(self, training: TrainingState, step: int) -> None:
+        """Stop the run if processes differ in weights, buffers, optimizer or step.
+
+        Raises:
+            InputError: they do, or a buffer is not what it was at the beginning.
+        """
+        if self._buffers is not None:
+            refuse_changes(training.model, self._buffers)
+        if self._others is None:
+            return
+        model = training.model
+        tensors = [*model.parameters(), *model.buffers()]
+        tensors += capture.optimizer_tensors(training.optimizer)
+        states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
+        usual, _ = Counter(states).most_common(1)[0]
+        if drifted := [rank for rank, state in enumerate(states) if state != usual]:
+            right = name_ranks([states.index(usual)])
+            raise InputError(
+                f"{name_ranks(drifted)}: expected the weights of {right} after step {usual[0]}, "
+                f"got others (step {states[drifted[0]][0]}); look for what differs there, then "
+                "resume from the last checkpoint with scripts/resume.py"
+            )
+
+    def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
+        """Yield the positions of our slices, batch after batch."""
+        for epoch, ids in positions:
+            size = len(ids) // self.count
+            for index in self.mine:
+                yield Position(epoch, ids[index * size : (index + 1) * size])
+
+    def share(self, positions: list[Position]) -> list[Position]:
+        """Return those batches of an evaluation that are ours: neighbours, so order is kept."""
+        n = len(positions)
+        return positions[n * self.mine.start // self.count : n * self.mine.stop // self.count]
+
+    def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Return the means of floats and the sums of integers over all slices."""
+        sums = [*tree_sum(parts, len(self.mine)), *ours]
+        if self._is_first_step and self._buffers is not None:  # later ones: `compare`
+            refuse_changes(self._model, self._buffers)
+            self._is_first_step = False
+        if self._others is not None:
+            flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)
+            self._sum_across([*sums, flag], self._others)
+            self._flags = (self._flags[1], flag)
+        # A power of two: nothing is rounded.
+        return [t / self.count if t.is_floating_point() or t.is_complex() else t for t in sums]
+
+    def gather(self, work: Callable[[], T]) -> list[T]:
+        """Do something in every process; return all results, or be interrupted together."""
+        if self._others is None:
+            return [work()]
+        result: list[T] = []
+        with suppress(Interrupted):  # the others learn of it by the result that is missing
+            result = [work()]
+        results = self._others.gather(result)
+        if not all(results):
+            raise Interrupted
+        return [found for (found,) in results]
+
+    def _sum_across(self, tensors: Sequence[Tensor], processes: Others) -> None:
+        """Sum tensors over all processes, in place; they travel as one buffer a type."""
+        ours = _flatten(tensors)
+        if not self.order_is_fixed:
+            processes.sum_in_any_order(ours)
+        for partner in processes.partners() if self.order_is_fixed else ():
+            theirs = [torch.empty_like(buffer) for buffer in ours]
+            processes.exchange(ours, theirs, partner)
+            # Lower rank first: a + b is b + a, except for the payload of NaN.
+            pairs = (ours, theirs) if processes.rank < partner else (theirs, ours)
+            ours = [low + high for low, high in zip(*pairs, strict=True)]
+        _unflatten(ours, tensors)
+
+
+def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
+    """Sum `count` (a power of two) lists of tensors in a binary tree, as they come.
+
+    At most log2(count) + 1 lists are held at a time.
+    """
+    if count == 1:
+        return next(parts)
+    left = tree_sum(parts, count // 2)
+    right = tree_sum(parts, count // 2)
+    return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share their memory
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return `rank 2` or `ranks 1, 2`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _flatten(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return one buffer for each type among the tensors, in the order of first appearance."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
+    return [torch.cat(group) for group in groups.values()]
+
+
+def _unflatten(buffers: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Write buffers back into the tensors, whose memory order and alignment stay as they are."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    for buffer, group in zip(buffers, groups.values(), strict=True):
+        pieces = torch.split(buffer, [tensor.numel() for tensor in group])
+        for piece, tensor in zip(pieces, group, strict=True):
+            tensor.copy_(piece.view(tensor.shape))

@@ -8,11 +8,15 @@ resumed, and each process has its own.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from seedbed import fingerprint
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError
-from seedbed.training import loop
 from seedbed.training.held import Held
+from seedbed.training.state import TrainingState
+from seedbed.training.step import forward_and_backward, to_device
 
 Values = Mapping[str, tuple[str, Any]]
 
@@ -26,11 +30,11 @@ class Watch:
     that depends on its inputs alone passes all three. Nothing of it is left behind.
     """
 
-    def __init__(self, training: loop.TrainingState, log: Callable[[str], None]) -> None:
+    def __init__(self, training: TrainingState, log: Callable[[str], None]) -> None:
         """Take what trains, and what prints a line.
 
         Args:
-            say: for a warning, where the preset does not promise bits.
+            log: for a warning, where the preset does not promise bits.
         """
         self._training, self._say = training, log
         self._first: Held | None = None
@@ -59,9 +63,13 @@ class Watch:
 
     def _problem(self, first: Held, batch: Batch, step: int, shard: int) -> str | None:
         training, live = self._training, _held(self._training)
+        parameters = list(training.model.parameters())
+        weights = [parameter.detach().clone() for parameter in parameters]
 
         def take() -> tuple[int, Values]:
-            return _pass(training, batch, step, shard)
+            found = _pass(training, batch, step, shard)
+            _put_back(parameters, weights)  # some forward passes change them: a teacher's
+            return found
 
         try:
             outcome, values = take()
@@ -72,7 +80,8 @@ class Watch:
             outcome_resumed, values_resumed = take()
         finally:
             live.put_back()
-            for parameter in training.model.parameters():
+            _put_back(parameters, weights)
+            for parameter in parameters:
                 parameter.grad = None
         lasting = _differing(values, values_again)
         if training.strict and outcome != outcome_resumed:
@@ -87,16 +96,21 @@ class Watch:
         return _describe(*lasting[0]) if lasting else None
 
 
-def _held(training: loop.TrainingState) -> Held:
+def _held(training: TrainingState) -> Held:
     return Held(model=training.model, task=training.task)
 
 
-def _pass(training: loop.TrainingState, batch: Batch, step: int, shard: int) -> tuple[int, Values]:
+@torch.no_grad()
+def _put_back(parameters: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    for parameter, weight in zip(parameters, weights, strict=True):
+        parameter.copy_(weight)
+
+
+def _pass(training: TrainingState, batch: Batch, step: int, shard: int) -> tuple[int, Values]:
     """Run forward and backward; return a hash of loss and gradients, and what is held then."""
     parameters = [p for p in training.model.parameters() if p.requires_grad]
-    loop.seed_draws(training, step, shard)
-    moved = loop.to_device(batch, training)
-    found = loop.forward_and_backward(training, parameters, moved, False)
+    moved = to_device(batch, training)
+    found = forward_and_backward(training, parameters, moved, step, shard, False)
     return int(fingerprint.of_tensors(found)), _held(training).unsaved()
 
 

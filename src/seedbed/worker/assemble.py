@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import deferred, determinism, rng, tasks
+from seedbed import determinism, rng, tasks
 from seedbed.config import build
 from seedbed.data import loader
 from seedbed.errors import InputError
 from seedbed.operations import refusals
-from seedbed.training import held, loop, schedules
-from seedbed.training.shards import Shards
+from seedbed.training import held, schedules
+from seedbed.training.shards import Others, Shards, SharedShards
+from seedbed.training.state import Plan, TrainingState
 
 Settings = Mapping[str, Any]
 
@@ -60,7 +61,7 @@ def choose_device(name: str) -> torch.device:
 def cut_batches(
     trainer: Settings,
     stop_requested: Callable[[], bool] = lambda: False,
-    others: Any = None,
+    others: Others | None = None,
 ) -> Shards:
     """Return how batches are cut into shards, and which of them this process works on.
 
@@ -69,8 +70,6 @@ def cut_batches(
     """
     if trainer["shards"] == 1:
         return Shards(stop_requested)
-    from seedbed.training.shared_shards import SharedShards
-
     in_tree = trainer["reduce"] == "tree"
     return SharedShards(trainer["shards"], stop_requested, others, in_tree)
 
@@ -137,7 +136,7 @@ def collate_for(
 
 def build_training_state(
     settings: Settings, device: torch.device, source: loader.Source | None = None
-) -> loop.TrainingState:
+) -> TrainingState:
     """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
 
     (CUDA's generator depends on the GPU's number of multiprocessors.) A model that comes in
@@ -153,10 +152,12 @@ def build_training_state(
     )
     if preset["seeding"]:
         rng.seed_globals(rng.key(settings["seeds"]["init"], "init"))
-    model: nn.Module = build.build(settings["model"], "model", trusted)
+    with refusals.explained():  # some constructors run the model
+        model: nn.Module = build.build(settings["model"], "model", trusted)
     if not model.training:
         model.train()
-    materialize(model, settings, source)
+    with refusals.explained(model):
+        materialize(model, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
     if preset["channels_last"] and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
@@ -171,14 +172,13 @@ def build_training_state(
     if not parameters:
         raise InputError("model: expected a model with parameters to train, got none")
     make_optimizer = build.prepare(settings["optimizer"], "optimizer", trusted, parameters)
-    with deferred.without_compiler():
-        optimizer = make_optimizer()
+    optimizer = make_optimizer()
     require_usable(optimizer, model)
     if trainer["compile"]:
         # Kernels of their own for each shape: which shapes came before must not matter, and after a
         # resume others came before.
         model.compile(dynamic=False)
-    return loop.TrainingState(
+    return TrainingState(
         model=model,
         optimizer=optimizer,
         task=tasks.make(settings["data"]["task"], trusted),
@@ -230,14 +230,14 @@ def materialize(model: nn.Module, settings: Settings, source: loader.Source | No
             )
 
 
-def make_plan(settings: Settings, training_samples: int) -> loop.Plan:
+def make_plan(settings: Settings, training_samples: int) -> Plan:
     """Work out when things happen."""
     trainer, schedule = settings["trainer"], settings["schedule"]
     steps_per_epoch = training_samples // settings["data"]["batch_size"]
     total_steps = trainer["max_epochs"] * steps_per_epoch
     if trainer["max_steps"] is not None:
         total_steps = min(total_steps, trainer["max_steps"])
-    return loop.Plan(
+    return Plan(
         total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
         log_every_steps=trainer["log_every_steps"],

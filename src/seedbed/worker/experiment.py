@@ -14,10 +14,13 @@ from seedbed.operations import refusals
 from seedbed.record import source
 from seedbed.record.origin import Origin
 from seedbed.training import loop, unsaved
+from seedbed.training.evaluate import evaluate
+from seedbed.training.logger import Logger, NullLogger
+from seedbed.training.state import Progress
 from seedbed.worker import assemble, environment, inputs, restore
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts
-from seedbed.worker.run_logger import NullLogger, RunLogger
+from seedbed.worker.run_logger import RunLogger
 from seedbed.worker.summary import Summary
 
 
@@ -44,15 +47,15 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     found = environment.complete(found, settings, parts.sources.train.dataset, patch)
     origin = Origin(settings, found, source.patched_files(patch))
     checkpoint = resume(job, parts, origin, patch, summary)
-    progress = loop.Progress(**checkpoint.get("progress", {}))
-    run_logger: RunLogger = NullLogger()
+    progress = Progress(**checkpoint.get("progress", {}))
+    run_logger: Logger = NullLogger()
     if job.group.leads:
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), checkpoint)
     print_header(run_logger, parts, progress)
     if lacking := source.warning(found["git"]):
         run_logger.log(f"warning: {lacking}")
     try:
-        if job.group.leads and settings.get("logger"):
+        if isinstance(run_logger, RunLogger) and settings.get("logger"):
             open_loggers(job.folder, settings, run_logger)
         with warnings_listed(parts, run_logger):
             summary.predictions = train(parts, progress, run_logger)
@@ -78,7 +81,7 @@ def resume(
     return checkpoint
 
 
-def train(parts: Parts, progress: loop.Progress, run_logger: RunLogger) -> str | None:
+def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:
     """Train to the end of the plan, then test; return the fingerprint of the predictions."""
     loop.fit(
         parts.training,
@@ -91,9 +94,9 @@ def train(parts: Parts, progress: loop.Progress, run_logger: RunLogger) -> str |
         unsaved.Watch(parts.training, run_logger.log),
     )
     batches = parts.evaluation_batches(parts.sources.test)
-    result = loop.evaluate(parts.training, batches, parts.shards)
+    result = evaluate(parts.training, batches, parts.shards)
     run_logger.log_test(progress, result)
-    return hash_of([result.outputs])
+    return hash_of([result.output_hashes])
 
 
 def open_loggers(folder: Path, settings: assemble.Settings, run_logger: RunLogger) -> None:
@@ -108,7 +111,7 @@ def open_loggers(folder: Path, settings: assemble.Settings, run_logger: RunLogge
     run_logger.observers.append(loggers.open_all(run, run_logger.log))
 
 
-def warnings_listed(parts: Parts, run_logger: RunLogger) -> AbstractContextManager[None]:
+def warnings_listed(parts: Parts, run_logger: Logger) -> AbstractContextManager[None]:
     """List operations without a deterministic implementation, where a warning was asked for."""
     if parts.settings["determinism"]["on_nondeterministic"] != "warn":
         return nullcontext()
@@ -123,7 +126,7 @@ def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
         return None
 
 
-def print_header(run_logger: RunLogger, parts: Parts, progress: loop.Progress) -> None:
+def print_header(run_logger: Logger, parts: Parts, progress: Progress) -> None:
     """Print what is trained, on what, by which preset and seed, and for how long."""
     settings, training, shards = parts.settings, parts.training, parts.shards
     size = sum(parameter.numel() for parameter in training.model.parameters())
@@ -143,7 +146,7 @@ def print_header(run_logger: RunLogger, parts: Parts, progress: loop.Progress) -
 
 
 def summarize(
-    folder: Path, parts: Parts, progress: loop.Progress, last: dict[str, float], summary: Summary
+    folder: Path, parts: Parts, progress: Progress, last: dict[str, float], summary: Summary
 ) -> None:
     """Bring a summary up to date with where the run stands."""
     settings, model, task = parts.settings, parts.training.model, parts.training.task

@@ -8,8 +8,8 @@ import torch
 from seedbed import config
 from seedbed.data import loader
 from seedbed.errors import InputError
-from seedbed.training import loop
 from seedbed.training.shards import Shards
+from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
 
 
@@ -19,8 +19,8 @@ class Parts:
 
     settings: assemble.Settings
     sources: assemble.Sources
-    training: loop.TrainingState
-    plan: loop.Plan
+    training: TrainingState
+    plan: Plan
     shards: Shards
 
     def training_batches(self, first_step: int) -> Iterator[loader.Batch]:

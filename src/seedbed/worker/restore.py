@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record.origin import Change, Origin, changes
-from seedbed.training import capture, checkpoint, loop
+from seedbed.training import capture, checkpoint
+from seedbed.training.state import TrainingState
 from seedbed.worker import best
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
@@ -92,7 +93,7 @@ def restore_best(folder: Path, restored: Restored | None, origin: Origin) -> Non
 
 def load(
     folder: Path,
-    training: loop.TrainingState,
+    training: TrainingState,
     origin: Origin,
     allow_changed: bool,
     total_steps: int | None = None,
@@ -135,7 +136,7 @@ def require_equal(found: Sequence[Change], step: int) -> None:
 
 
 def restore(
-    folder: Path, training: loop.TrainingState, state: dict[str, Any], found: list[Change]
+    folder: Path, training: TrainingState, state: dict[str, Any], found: list[Change]
 ) -> None:
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
     options = [dict(group) for group in training.optimizer.param_groups]

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
 from seedbed.training import capture, checkpoint
-from seedbed.training.loop import Evaluation, Plan, Progress, TrainingState
+from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
 
 
@@ -143,11 +143,10 @@ class RunLogger:
         name = self._training.task.metric_name
         self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
         self._append([self._row("test", progress.step, result)])
-        predictions = self._training.task.predictions(result.outputs).tolist()
-        targets = result.targets.reshape(len(predictions), -1)[:, 0].tolist()  # the first of each
+        pairs = zip(result.targets.tolist(), result.predictions.tolist(), strict=True)
         lines = [
             f"{sample},{target!r},{prediction!r}\n"
-            for sample, (target, prediction) in enumerate(zip(targets, predictions, strict=True))
+            for sample, (target, prediction) in enumerate(pairs)
         ]
         content = "sample_id,target,prediction\n" + "".join(lines)
         record.write_atomically(self._folder / "test_predictions.csv", content)
@@ -240,36 +239,6 @@ class RunLogger:
             f"{what}: expected a finite number, got {value} in step {step} (epoch {epoch}); lower "
             f"optimizer.lr{advice}{kept}"
         )
-
-
-class NullLogger(RunLogger):
-    """The run logger of a process that leaves the record to another one."""
-
-    def __init__(self) -> None:
-        self.last = {}
-
-    def log_step(
-        self, step: int, loss: Tensor, metric: Tensor | None, stages: Tensor | None
-    ) -> None:
-        """Note nothing."""
-
-    def write(self, progress: Progress) -> None:
-        """Write nothing."""
-
-    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
-        """Note nothing."""
-
-    def log_test(self, progress: Progress, result: Evaluation) -> None:
-        """Note nothing."""
-
-    def save_checkpoint(self, progress: Progress) -> None:
-        """Save nothing."""
-
-    def log(self, text: str) -> None:
-        """Say nothing."""
-
-    def close(self) -> None:
-        """Close nothing."""
 
 
 def _bar(total_steps: int, first_step: int) -> "tqdm[Any] | None":

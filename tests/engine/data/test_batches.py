@@ -19,8 +19,9 @@ from seedbed.data.loader import Batch, Loading, Source
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
 from seedbed.explain import trace_data
-from seedbed.training import loop
 from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
+from seedbed.training.step import train_step
 from seedbed.worker import assemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -207,13 +208,11 @@ def test_a_step_is_the_same_from_any_number_of_workers(
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         device = torch.device("cpu")
-        training = loop.TrainingState(
-            net, optimizer, tasks.Regression(), device, channels_last=True
-        )
+        training = TrainingState(net, optimizer, tasks.Regression(), device, channels_last=True)
         hasher = fingerprint.Hasher(device)
         found = []
         for step, batch in enumerate(batches(MAKES[make][0], workers), start=1):
-            taken = loop.train_step(training, [batch], step, Shards(), True, hasher)[2]
+            taken = train_step(training, [batch], step, Shards(), True, hasher)[2]
             assert taken is not None
             found += taken.tolist()
         return found

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from seedbed import determinism
 from seedbed.errors import InputError
-from tests.running import ROOT
+from tests.running import ROOT, command
 
 PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
 APPLY = """
@@ -126,3 +126,21 @@ def test_memory_is_unfilled_for_a_while_only() -> None:
             assert is_filled()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_compiler_is_imported_as_the_preset_says(asked: bool) -> None:
+    """A flag for a module that is not imported yet holds when it is."""
+    program = (
+        "import sys; from seedbed import determinism\n"
+        f"determinism.apply({{'inductor_deterministic': {asked}}})\n"
+        f"assert determinism.in_force()['inductor_deterministic'] is {asked}\n"
+        "assert 'torch._inductor.config' not in sys.modules\n"
+        "import torch._inductor.config\n"
+        "print(torch._inductor.config.deterministic)\n"
+        f"determinism.apply({{'inductor_deterministic': {not asked}}})\n"
+        f"assert torch._inductor.config.deterministic is {not asked}\n"
+    )
+    otherwise = {determinism.INDUCTOR_VARIABLE: str(int(not asked))}
+    done = command("-c", program, environment=otherwise)
+    assert done.stdout == f"{asked}\n", done.stderr

@@ -21,9 +21,10 @@ from seedbed.data.loader import Batch, Position
 from seedbed.distributed import torchrun
 from seedbed.distributed.processes import Processes, find
 from seedbed.errors import InputError, Interrupted
-from seedbed.training import loop
-from seedbed.training.shards import Shards
-from seedbed.training.shared_shards import SharedShards, tree_sum
+from seedbed.training.evaluate import evaluate
+from seedbed.training.shards import Shards, SharedShards, tree_sum
+from seedbed.training.state import TrainingState
+from seedbed.training.step import train_step
 
 SHARDS, BATCH_SIZE, FEATURES, CLASSES = 4, 16, 12, 5
 TIMEOUT_SECONDS = 2
@@ -201,10 +202,10 @@ class Net(nn.Module):
         return self.last(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
-def training_of(model: nn.Module) -> loop.TrainingState:
+def training_of(model: nn.Module) -> TrainingState:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     task = tasks.Classification(0.1)
-    return loop.TrainingState(model, optimizer, task, torch.device("cpu"), gradient_clip_norm=1.0)
+    return TrainingState(model, optimizer, task, torch.device("cpu"), gradient_clip_norm=1.0)
 
 
 def batch_of(step: int, shards: Shards) -> list[Batch]:
@@ -227,7 +228,7 @@ def fingerprint_rows(
     found = []
     for step in range(1, 9):
         batches = batch_of(step, shards)
-        loss, metric, stages = loop.train_step(training, batches, step, shards, True, hasher)
+        loss, metric, stages = train_step(training, batches, step, shards, True, hasher)
         assert metric is not None
         assert stages is not None
         found.append((loss.item(), metric.item(), stages.tolist()))
@@ -294,8 +295,9 @@ def evaluated(processes: Processes | None) -> list[Any]:
         Batch(torch.from_numpy(ids), everything.inputs[ids], everything.targets[ids])
         for _, ids in shards.share(positions)
     ]
-    result = loop.evaluate(training, batches, shards)
-    return [result.loss, result.metric, result.outputs.tolist(), result.targets.tolist()]
+    result = evaluate(training, batches, shards)
+    columns = (result.predictions, result.targets, result.output_hashes)
+    return [result.loss, result.metric, *(column.tolist() for column in columns)]
 
 
 def test_evaluation_does_not_depend_on_the_number_of_processes() -> None:
@@ -530,7 +532,7 @@ def test_a_buffer_that_forward_passes_change_is_refused() -> None:
     for counts in (False, True):
         training, shards = training_of(Counting(counts)), SharedShards(SHARDS, lambda: False)
         shards.begin(training, 0)
-        step = partial(loop.train_step, training, batch_of(1, shards), 1, shards, False, None)
+        step = partial(train_step, training, batch_of(1, shards), 1, shards, False, None)
         if counts:
             with pytest.raises(
                 InputError, match=r"model\.passes: expected a buffer that no forward"
@@ -564,7 +566,7 @@ def trained_in_shards(processes: Processes | None, how: str) -> None:
     training = training_of(ChangesLater(how))
     shards.begin(training, 0)
     for step in range(1, 2 * SHARDS + 3):
-        loop.train_step(training, batch_of(step, shards), step, shards, False, None)
+        train_step(training, batch_of(step, shards), step, shards, False, None)
     shards.compare(training, step)
 
 
@@ -601,7 +603,7 @@ def drawn_weights(processes: Processes | None) -> list[bytes]:
     optimizer = Langevin(training.model.parameters(), lr=0.1)
     training = replace(training, optimizer=optimizer)
     for step in range(1, 4):
-        loop.train_step(training, batch_of(step, shards), step, shards, False, None)
+        train_step(training, batch_of(step, shards), step, shards, False, None)
     shards.compare(training, step)
     return [bits(parameter.detach()) for parameter in training.model.parameters()]
 

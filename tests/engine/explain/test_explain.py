@@ -21,9 +21,10 @@ from seedbed.explain import replay
 from seedbed.explain.replay import AFTER
 from seedbed.explain.trace_compare import describe, first_difference
 from seedbed.explain.trace_data import AUGMENTATION, noted
-from seedbed.operations.refusals import Place
-from seedbed.operations.tracing import Event, traced
-from seedbed.training import capture, checkpoint, loop
+from seedbed.operations.place import Place
+from seedbed.operations.trace import Event, traced
+from seedbed.training import capture, checkpoint
+from seedbed.training.state import TrainingState
 from tests import fault_score
 from tests.faults import FAULTS
 from tests.running import ROOT
@@ -110,13 +111,13 @@ class Counts(nn.Linear):
         self.register_buffer("calls", torch.zeros(()), persistent=False)
 
 
-def counting_training(outputs: int = 2) -> loop.TrainingState:
+def counting_training(outputs: int = 2) -> TrainingState:
     model = Counts(outputs)
     optimizer = torch.optim.Adam(model.parameters())
-    return loop.TrainingState(model, optimizer, tasks.Classification(0.0), torch.device("cpu"))
+    return TrainingState(model, optimizer, tasks.Classification(0.0), torch.device("cpu"))
 
 
-def save_counting(training: loop.TrainingState, path: Path) -> None:
+def save_counting(training: TrainingState, path: Path) -> None:
     state = {
         "format_version": record.FORMAT_VERSION,
         "progress": {"step": 1},

@@ -13,8 +13,12 @@ from seedbed import tasks
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError
 from seedbed.operations import refusals
+from seedbed.operations.place import is_refusal
+from seedbed.operations.refusals import explained
 from seedbed.training import loop
+from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
 from tests.refused import BackwardRefused, ForwardRefused, RefusedBesideModules
 
 
@@ -48,11 +52,10 @@ def test_a_refusal_names_operation_pass_module_line_and_substitute(
 ) -> None:
     """Whether it happens forward or backward, the user's line is found."""
     model = kind()
-    with deterministic(), pytest.raises(RuntimeError) as caught:
+    repeated = explained(model, repeat=lambda: step(model))
+    with deterministic(), pytest.raises(InputError) as caught, repeated:
         step(model)
-    assert refusals.is_refusal(caught.value)
-    with deterministic():
-        message = str(refusals.explain(caught.value, model, lambda: step(model)))
+    message = str(caught.value)
     assert message.startswith(f"{operation}: expected an operation with a deterministic")
     assert f"in the {phase} pass in module features.1, " in message
     assert line_of(code) in message
@@ -67,11 +70,10 @@ def test_a_refusal_outside_all_modules_blames_none_of_them() -> None:
         step(model)
         ends.append("a step that ended")
 
-    with deterministic():
-        with pytest.raises(RuntimeError) as caught:
-            whole_step()
-        message = str(refusals.explain(caught.value, model, whole_step))
-
+    repeated = explained(model, repeat=whole_step)
+    with deterministic(), pytest.raises(InputError) as caught, repeated:
+        whole_step()
+    message = str(caught.value)
     assert "in the backward pass, " in message
     assert line_of("return x.clone()") in message
     assert ends == []
@@ -125,8 +127,8 @@ def test_other_warnings_are_left_alone() -> None:
 
 def test_other_errors_are_no_refusals() -> None:
     """A defect keeps its traceback."""
-    assert not refusals.is_refusal(RuntimeError("shapes cannot be multiplied"))
-    assert not refusals.is_refusal(ValueError("x does not have a deterministic implementation"))
+    assert not is_refusal(RuntimeError("shapes cannot be multiplied"))
+    assert not is_refusal(ValueError("x does not have a deterministic implementation"))
 
 
 def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
@@ -143,16 +145,25 @@ def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
 def test_an_operation_that_is_refused_beside_the_steps_is_named_too() -> None:
     """In an evaluation, or in a transform; other errors stay what they are."""
     model = ForwardRefused()
-    training = loop.TrainingState(
+    training = TrainingState(
         model, torch.optim.SGD(model.parameters()), tasks.Classification(0.0), torch.device("cpu")
     )
     batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
     with deterministic(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
-        loop.explained(training, lambda: loop.evaluate(training, [batch], Shards()))
-    with deterministic(), pytest.raises(InputError, match="put_"):
-        loop.explained(training, lambda: torch.zeros(3).put_(torch.arange(3), torch.ones(3)))
-    with pytest.raises(RuntimeError, match=r"size mismatch|shapes cannot"):
-        loop.explained(training, lambda: torch.ones(2, 3) @ torch.ones(2, 3))
+        evaluate(training, [batch], Shards())
+    with deterministic(), pytest.raises(InputError, match="put_"), explained(model):
+        torch.zeros(3).put_(torch.arange(3), torch.ones(3))
+    with pytest.raises(RuntimeError, match=r"size mismatch|shapes cannot"), explained(model):
+        torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def test_an_operation_that_is_refused_while_a_model_is_built_is_named_too() -> None:
+    """Some constructors run the model; the user's line is found, where there is no model yet."""
+    with deterministic(), pytest.raises(InputError) as caught, explained():
+        ForwardRefused()(torch.ones(2, 1, 28, 28))
+    assert str(caught.value).startswith("max_unpooling2d_forward_out: expected an operation")
+    assert line_of("max_unpool2d(pooled") in str(caught.value)
+    assert " in module " not in str(caught.value)
 
 
 class Viewing(nn.Module):
@@ -178,15 +189,11 @@ def test_a_view_of_images_in_channels_last_is_explained() -> None:
     def take_step(channels_last: bool) -> None:
         device, model = torch.device("cpu"), Viewing()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        training = loop.TrainingState(
+        training = TrainingState(
             model, optimizer, tasks.Regression(), device, channels_last=channels_last
         )
         batch = Batch(torch.arange(2), torch.rand(2, 1, 28, 28), torch.rand(2, 1))
-
-        def work() -> None:
-            loop.train_step(training, [batch], 1, Shards(), False, None)
-
-        loop.explained(training, work)
+        loop.take_step(training, [batch], 1, Shards(), False, None)
 
     line = 1 + next(
         i for i, text in enumerate(open(__file__)) if text.strip().endswith("-1)  # flattens")
@@ -199,4 +206,6 @@ def test_a_view_of_images_in_channels_last_is_explained() -> None:
 
 def test_another_error_of_a_model_keeps_its_traceback() -> None:
     """Negative control: what is no `view` is not explained as one."""
-    assert not refusals.is_view(RuntimeError("shape '[4, 3]' is invalid for input of size 10"))
+    in_channels_last = explained(nn.ReLU(), channels_last=True)
+    with pytest.raises(RuntimeError, match="is invalid for input"), in_channels_last:
+        torch.zeros(10).view(4, 3)

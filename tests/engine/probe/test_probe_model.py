@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from project.models.recurrent import Recurrent
 from seedbed import determinism, rng
 from seedbed.errors import InputError
-from seedbed.operations.refusals import Place
-from seedbed.operations.tracing import Event, differing, hashes, traced
+from seedbed.operations.place import Place
+from seedbed.operations.trace import Event, differing, hashes, traced
 from seedbed.probe.examine import Remark, examine
 from seedbed.probe.randomness import Lookout, entropy_noted, held_generators
 

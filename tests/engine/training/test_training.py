@@ -7,7 +7,7 @@ import math
 import operator
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,12 @@ from seedbed.errors import InputError, Interrupted
 from seedbed.record import STAGES
 from seedbed.tasks import Classification, Regression
 from seedbed.training import loop, schedules
-from seedbed.training.loop import Evaluation, Plan, Progress, TrainingState
+from seedbed.training.evaluate import evaluate, measure
+from seedbed.training.logger import NullLogger
 from seedbed.training.shards import Shards
-from seedbed.worker.run_logger import NullLogger, RunLogger
+from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
+from seedbed.training.step import to_device, train_step
+from seedbed.worker.run_logger import RunLogger
 
 STEPS, SAMPLES, BATCH_SIZE = 9, 24, 8  # three epochs
 
@@ -66,7 +69,7 @@ def take_step(
     trained: TrainingState, step: int = 1, with_metric: bool = True, with_stages: bool = True
 ) -> tuple[Any, ...]:
     hasher = fingerprint.Hasher(trained.device) if with_stages else None
-    return loop.train_step(trained, [batch(0)], step, Shards(), with_metric, hasher)
+    return train_step(trained, [batch(0)], step, Shards(), with_metric, hasher)
 
 
 class TestTrainStep:
@@ -126,7 +129,7 @@ class TestTrainStep:
 
         def stages(changed: Batch, trained: TrainingState) -> dict[str, int]:
             hasher = fingerprint.Hasher(trained.device)
-            step = loop.train_step(trained, [changed], 1, Shards(), False, hasher)[2]
+            step = train_step(trained, [changed], 1, Shards(), False, hasher)[2]
             assert step is not None
             return dict(zip(STAGES, step.tolist(), strict=True))
 
@@ -139,7 +142,7 @@ class TestTrainStep:
         assert other_batch["sample_ids"] == same["sample_ids"]
         assert other_batch["batch"] != same["batch"]
         slower = training()
-        loop.set_learning_rate(slower.optimizer, 0.5)
+        schedules.set_learning_rate(slower.optimizer, 0.5)
         differs = {name for name, value in stages(batch(0), slower).items() if value != same[name]}
         assert differs == {"weights"}
 
@@ -190,7 +193,7 @@ class TestTrainStep:
             trained = replace(trained, model=Erasing(trained.model))
             hasher = fingerprint.Hasher(trained.device)
             taken = Batch(changed.ids, inputs, changed.targets)
-            stages = loop.train_step(trained, [taken], 1, Shards(), False, hasher)[2]
+            stages = train_step(trained, [taken], 1, Shards(), False, hasher)[2]
             assert stages is not None
             assert inputs.eq(0).all()
             return int(stages[STAGES.index("batch")])
@@ -217,23 +220,23 @@ class TestTrainStep:
         ids, inputs, targets = batch(0)
         pairs = Batch(ids, {"pair": (inputs, inputs)}, targets)
         hasher = fingerprint.Hasher(nested.device)
-        loss = loop.train_step(nested, [pairs], 1, Shards(), True, hasher)[0]
+        loss = train_step(nested, [pairs], 1, Shards(), True, hasher)[0]
         assert math.isfinite(float(loss))
 
     def test_images_get_the_memory_order_that_was_asked_for(self) -> None:
         """channels_last is for inputs of four dimensions, and for no others."""
         images = Batch(torch.arange(2), torch.rand(2, 3, 4, 4), torch.arange(2))
         for wanted in (False, True):
-            moved = loop.to_device(images, training(channels_last=wanted)).inputs
+            moved = to_device(images, training(channels_last=wanted)).inputs
             assert moved.is_contiguous(memory_format=torch.channels_last) is wanted
-        assert loop.to_device(batch(0), training(channels_last=True)).inputs.is_contiguous()
+        assert to_device(batch(0), training(channels_last=True)).inputs.is_contiguous()
 
     def test_convolutions_keep_to_the_order_of_images_of_one_channel(self) -> None:
         """One channel is in both orders; the strides say which, and change no value."""
         images = Batch(torch.arange(2), torch.rand(2, 1, 6, 6), torch.arange(2))
         convolution = nn.Conv2d(1, 3, 3)
         for wanted in (False, True):
-            moved = loop.to_device(images, training(channels_last=wanted)).inputs
+            moved = to_device(images, training(channels_last=wanted)).inputs
             assert torch.equal(moved, images.inputs)
             found = convolution(moved)
             assert found.is_contiguous(memory_format=torch.channels_last) is wanted
@@ -244,13 +247,13 @@ class TestTrainStep:
         elsewhere = 0
         for offset in range(0, 16, 4):  # in numbers of 4 bytes
             odd = torch.from_numpy(np.arange(100, dtype=np.float32)[offset:][:64])
-            moved = loop.to_device(Batch(odd, odd, odd), training()).inputs
+            moved = to_device(Batch(odd, odd, odd), training()).inputs
             assert moved.data_ptr() % 64 == 0
             assert torch.equal(moved, odd)
             elsewhere += odd.data_ptr() % 64 != 0
         assert elsewhere > 0
         ours = torch.zeros(64)
-        kept = loop.to_device(Batch(ours, ours, ours), training()).inputs
+        kept = to_device(Batch(ours, ours, ours), training()).inputs
         assert kept.data_ptr() == ours.data_ptr()
 
 
@@ -270,7 +273,7 @@ class TestEvaluate:
         """Weights, running statistics and the training mode stay as they are."""
         evaluated = training()
         before = bits(evaluated.model)
-        loop.evaluate(evaluated, samples(), Shards())
+        evaluate(evaluated, samples(), Shards())
         assert bits(evaluated.model) == before
         assert evaluated.model.training
         assert all(parameter.grad is None for parameter in evaluated.model.parameters())
@@ -283,35 +286,48 @@ class TestEvaluate:
         model = training().model.eval()
         outputs = torch.cat([model(part.inputs).detach() for part in uneven])
         targets = torch.cat([part.targets for part in uneven])
-        result = loop.evaluate(training(), uneven, Shards())
+        result = evaluate(training(), uneven, Shards())
         losses = F.cross_entropy(outputs, targets, reduction="none")
         assert result.loss == math.fsum(losses.tolist()) / 11
         assert result.metric == float((outputs.argmax(1) == targets).sum()) / 11
-        assert torch.equal(result.outputs, outputs)
+        assert torch.equal(result.predictions, outputs.argmax(1))
         assert torch.equal(result.targets, targets)
+        hashes = [fingerprint.of_tensors([part]) for part in outputs.split((BATCH_SIZE, 3))]
+        assert result.output_hashes.tolist() == [int(found) for found in hashes]
         by_batch = [float(part.mean()) for part in losses.split((BATCH_SIZE, 3))]
         assert result.loss != pytest.approx(sum(by_batch) / 2, rel=1e-6), "negative control"
 
     def test_what_a_model_draws_in_evaluation_belongs_to_the_samples(self) -> None:
         """History changes nothing; unseeded, it does; other seeds draw otherwise."""
 
-        def outputs(seed: int | None) -> list[float]:
+        def outputs(seed: int | None) -> list[int]:
             torch.rand(3), random.random(), np.random.rand()
             torch.manual_seed(0)
             model = NoisyInEvaluation()
             noisy = replace(training(dropout_seed=seed), model=model)
             torch.rand(random.randrange(1, 99))
-            return loop.evaluate(noisy, samples(), Shards()).outputs.flatten().tolist()
+            return evaluate(noisy, samples(), Shards()).output_hashes.tolist()
 
         assert outputs(0) == outputs(0)
         assert outputs(0) != outputs(1)
         assert outputs(None) != outputs(None)
 
+    def test_what_is_kept_does_not_grow_with_the_outputs(self) -> None:
+        """Nor with what a target holds; negative control: it does with the samples."""
+
+        def kept(classes: int, first: int = 0, repeats: int = 1) -> int:
+            wide = replace(training(), model=nn.Linear(4, classes))
+            found = measure(wide, samples()[first:] * repeats, lambda: False)
+            return sum(column.numel() for column in found)
+
+        assert kept(3) == kept(3000)
+        assert kept(3) < kept(3, repeats=2)
+
     def test_a_stop_during_an_evaluation_leaves_the_model_ready_to_train(self) -> None:
         """The mode is put back on the way out."""
         stopped = training()
         with pytest.raises(Interrupted):
-            loop.evaluate(stopped, samples(), Shards(lambda: True))
+            evaluate(stopped, samples(), Shards(lambda: True))
         assert stopped.model.training
 
 
@@ -354,9 +370,10 @@ class TestAModelComesBackFromEvaluation:
         trained = training(strict=True)
         trained = replace(trained, model=Meddling())
         before = held(trained.model)
-        first = loop.evaluate(trained, samples(), Shards())
+        first = evaluate(trained, samples(), Shards())
         assert held(trained.model) == before
-        assert torch.equal(loop.evaluate(trained, samples(), Shards()).outputs, first.outputs)
+        again = evaluate(trained, samples(), Shards())
+        assert torch.equal(again.output_hashes, first.output_hashes)
         trained.model(batch(0).inputs)
         assert [a == b for a, b in zip(held(trained.model), before, strict=True)] == [False] * 7
 
@@ -365,7 +382,7 @@ class TestAModelComesBackFromEvaluation:
         stopped = replace(training(), model=Meddling())
         before = held(stopped.model)
         with pytest.raises(Interrupted):
-            loop.evaluate(stopped, samples(), Shards(lambda: True))
+            evaluate(stopped, samples(), Shards(lambda: True))
         assert held(stopped.model) == before
 
     @pytest.mark.parametrize("part", [1, 3])
@@ -399,32 +416,81 @@ class TestAModelComesBackFromEvaluation:
         adapted = replace(training(strict=True), model=Adapted())
         if merges:
             with pytest.raises(InputError, match=r"^model: expected an evaluation that leaves"):
-                loop.evaluate(adapted, samples(), Shards())
-            loop.evaluate(replace(adapted, strict=False), samples(), Shards())
+                evaluate(adapted, samples(), Shards())
+            evaluate(replace(adapted, strict=False), samples(), Shards())
         else:
-            loop.evaluate(adapted, samples(), Shards())
+            evaluate(adapted, samples(), Shards())
+
+
+@dataclass
+class Pair:
+    """Two outputs as an object."""
+
+    both: tuple[Tensor, Tensor]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.both)
+
+
+class TwoHeads(nn.Module):
+    """A model that returns the logits of two heads in a container."""
+
+    def __init__(self, container: Any) -> None:
+        super().__init__()
+        self.first, self.second, self.container = nn.Linear(4, 3), nn.Linear(4, 3), container
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.container((self.first(inputs), self.second(inputs)))
+
+
+class OfBoth:
+    """A task of the user's for several outputs."""
+
+    metric_name, higher_is_better = "loss", False
+
+    def __init__(self, losses: Any = None) -> None:
+        self.losses = self.metric = losses or self.of_both
+
+    def of_both(self, outputs: Any, targets: Tensor) -> Tensor:
+        heads = outputs.values() if isinstance(outputs, dict) else outputs
+        return sum(F.cross_entropy(head, targets, reduction="none") for head in heads)
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return self.losses(outputs, targets).mean()
+
+    def predictions(self, outputs: Any) -> Tensor:
+        return outputs[:, 0] if isinstance(outputs, Tensor) else torch.zeros(BATCH_SIZE)
 
 
 class TestWhatModelAndTaskReturn:
     """One line names what was expected of whom; the untouched model and task are trained."""
 
-    def test_a_tuple_of_outputs(self) -> None:
-        class Pair(nn.Linear):
-            def forward(self, inputs: Tensor) -> Any:
-                return super().forward(inputs), inputs
-
-        trained = replace(training(), model=Pair(4, 3))
-        with pytest.raises(InputError, match=r"^model: expected one tensor from Pair, got a tuple"):
+    @pytest.mark.parametrize("task", [Classification(), Regression()])
+    @pytest.mark.parametrize("container", [tuple, list, lambda pair: dict(enumerate(pair)), Pair])
+    def test_several_outputs(self, container: Any, task: Any) -> None:
+        """The tasks that are here take one tensor; one of the user's takes all."""
+        trained = replace(training(), model=TwoHeads(container), task=task)
+        one_line = rf"^model: expected one tensor for {type(task).__name__}, got a \w+; return the"
+        with pytest.raises(InputError, match=one_line):
             take_step(trained)
-        with pytest.raises(InputError, match=r"^model: expected one tensor from Pair, got a tuple"):
-            loop.evaluate(trained, samples(), Shards())
+        with pytest.raises(InputError, match=one_line):
+            evaluate(trained, samples(), Shards())
+        both = replace(trained, task=OfBoth())
+        loss, metric, _ = take_step(both)
+        result = evaluate(both, samples(), Shards())
+        assert all(math.isfinite(x) for x in (loss, metric, result.loss, result.metric))
+        changed = replace(both, model=copy.deepcopy(both.model))
+        with torch.no_grad():
+            changed.model.second.bias += 1
+        hashes = evaluate(changed, samples(), Shards()).output_hashes
+        assert not (hashes == result.output_hashes).any(), "all outputs are hashed"
 
-    @pytest.mark.parametrize("name", ["losses", "metric"])
+    @pytest.mark.parametrize("name", ["losses", "metric", "predictions"])
     def test_a_scalar_for_a_whole_batch(self, name: str) -> None:
         task = type("Scalar", (Classification,), {name: lambda *_: torch.tensor(1.0)})()
         expected = rf"number for each sample, \(B,\), from Scalar\.{name}, got shape \(\)"
         with pytest.raises(InputError, match=expected):
-            loop.evaluate(replace(training(), task=task), samples(), Shards())
+            evaluate(replace(training(), task=task), samples(), Shards())
 
     @pytest.mark.parametrize(
         ("loss", "got"), [
@@ -450,14 +516,32 @@ class TestWhatModelAndTaskReturn:
             def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
                 return super().losses(outputs[:, :, 0], targets)
 
-            def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-                return super().metric(outputs[:, :, 0], targets)
+            def predictions(self, outputs: Tensor) -> Tensor:
+                return super().predictions(outputs[:, :, 0])
 
-        tokens = replace(training(), model=Tokens(4, 3), task=Task())
-        with pytest.raises(InputError, match="outputs of one shape for every sample") as refused:
-            loop.evaluate(tokens, samples(), Shards())
-        assert "(8, 3, 2)" in str(refused.value)
-        assert "(8, 3, 3)" in str(refused.value)
+        model = Tokens(4, 3)
+        tokens = replace(training(), model=model, task=Task())
+        plain = replace(training(), model=copy.deepcopy(model))
+        plain.model.__class__ = nn.Linear
+        found, expected = (evaluate(each, samples(), Shards()) for each in (tokens, plain))
+        assert (found.loss, found.metric) == (expected.loss, expected.metric)
+        assert torch.equal(found.predictions, expected.predictions)
+
+    @pytest.mark.parametrize(
+        ("targets", "first"), [
+            (torch.tensor([[3.0, 1.0], [4.0, 1.0]]), [3.0, 4.0]),
+            ({"text": ["a", "b"], "class": torch.tensor([1, 2])}, [1, 2]),
+            (torch.arange(5), [None, None]),
+            (["a", "b"], [None, None]),
+        ],
+    )  # fmt: skip
+    def test_targets_of_any_kind(self, targets: Any, first: list[Any]) -> None:
+        """Listed is the first number of each sample's; of one that has none, that there is none."""
+        task = OfBoth(lambda outputs, targets: outputs.mean(1))
+        trained = replace(training(), task=task)
+        batch_of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
+        found = evaluate(trained, [batch_of_two], Shards()).targets.tolist()
+        assert [None if math.isnan(x) else x for x in found] == first
 
 
 class Langevin(torch.optim.SGD):
@@ -663,17 +747,14 @@ class TestPlan:
         assert due == sorted(multiples | ({total} if every else set()))
 
 
-class TestNoteResult:
-    def result(self, metric: float) -> Evaluation:
-        return Evaluation(0.0, metric, torch.zeros(1), torch.zeros(1))
-
+class TestNoteValidation:
     @pytest.mark.parametrize(("higher", "best"), [(True, [0, 2]), (False, [0, 3])])
     def test_better_is_what_the_task_says(self, higher: bool, best: list[int]) -> None:
         """An equal metric is no gain, and a gain starts the counting again."""
         progress, found, waited = Progress(), [], []
         for step, metric in enumerate([0.5, 0.5, 0.7, 0.3]):
             progress.step = step
-            if loop.update_best(progress, self.result(metric), higher):
+            if progress.note_validation(metric, higher):
                 found.append(step)
             waited.append(progress.validations_without_gain)
         assert found == best
@@ -683,9 +764,9 @@ class TestNoteResult:
     def test_a_number_is_better_than_none(self) -> None:
         """A first metric that is not a number does not stay the best for ever."""
         progress = Progress()
-        assert loop.update_best(progress, self.result(float("nan")), True)
-        assert loop.update_best(progress, self.result(0.1), True)
-        assert not loop.update_best(progress, self.result(float("nan")), True)
+        assert progress.note_validation(float("nan"), True)
+        assert progress.note_validation(0.1, True)
+        assert not progress.note_validation(float("nan"), True)
 
 
 def test_the_factor_is_taken_of_the_peak_not_of_the_last_rate() -> None:
@@ -693,7 +774,7 @@ def test_the_factor_is_taken_of_the_peak_not_of_the_last_rate() -> None:
     weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": weights[:1], "lr": 0.5}, {"params": weights[1:]}], 2.0)
     for _ in range(2):
-        loop.set_learning_rate(optimizer, 0.25)
+        schedules.set_learning_rate(optimizer, 0.25)
         assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.5]
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from seedbed import rng, tasks
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError
-from seedbed.training import loop
-from seedbed.training.loop import TrainingState
 from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
+from seedbed.training.step import train_step
 from seedbed.training.unsaved import Watch
 
 BATCH_SIZE, CLASSES = 8, 3
@@ -161,7 +161,7 @@ def train(trained: TrainingState, shape: tuple[int, ...] = (4,), watched: bool =
         batches = [Batch(torch.arange(size), inputs, torch.arange(size) % CLASSES)]
         if watched:
             watch(batches, step, 0)
-        loop.train_step(trained, batches, step, Shards(), False, None)
+        train_step(trained, batches, step, Shards(), False, None)
     return said
 
 
@@ -245,6 +245,21 @@ class Attention(nn.Module):
         return self.head(self.encoder(x).mean(1))
 
 
+class Teacher(nn.Module):
+    """A copy that follows the weights in each forward pass of training (BYOL, mean teacher)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(4, CLASSES), nn.Linear(4, CLASSES)
+        self.teacher.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for old, new in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                old.lerp_(new, 0.5)
+        return self.student(x) + self.teacher(x)
+
+
 def normalised() -> nn.Module:
     """Return layers with weights that are computed before each forward pass."""
     new = nn.utils.parametrizations
@@ -260,6 +275,7 @@ def normalised() -> nn.Module:
         (Recurrent, (6, 4)),
         (Attention, (6, 4)),
         (normalised, (4,)),
+        (Teacher, (4,)),
         (lambda: torchvision.models.resnet18(num_classes=CLASSES), (3, 16, 16)),
     ],
 )

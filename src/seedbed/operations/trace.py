@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from seedbed import determinism, fingerprint
-from seedbed.operations import refusals
-from seedbed.operations.refusals import Place
+from seedbed.operations.place import Place, is_refusal, locate
 
 # What these return is memory that nobody has written yet.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
@@ -128,7 +127,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         files = [frame.f_code.co_filename for frame, _ in frames]
         if fingerprint.__file__ in files:
             return None
-        place = refusals.locate(reversed(frames), self._model)
+        place = locate(reversed(frames), self._model)
         if any("torch/optim" in f or "clip_grad" in f for f in files):
             return replace(place, module="", phase="update")
         # An operation that will be differentiated has just been given the number before this one;
@@ -194,7 +193,7 @@ def run_even_if_refused(run: Callable[[], Any]) -> tuple[Any, str]:
     try:
         return run(), ""
     except RuntimeError as error:
-        if not refusals.is_refusal(error):
+        if not is_refusal(error):
             raise
         refusal = str(error)
     determinism.apply({"on_nondeterministic": "allow"})

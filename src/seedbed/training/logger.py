@@ -1,0 +1,70 @@
+"""What training asks of a run logger, and the one that writes nothing."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from seedbed.training.state import Evaluation, Progress
+
+
+class Logger(Protocol):
+    """Writes the record of a run; `loop.fit` says when it is called.
+
+    Attributes:
+        last: the newest value of each metric.
+    """
+
+    last: dict[str, float]
+
+    def log_step(
+        self, step: int, loss: Tensor, metric: Tensor | None, stages: Tensor | None
+    ) -> None:
+        """Note a step; nothing is read from the device yet."""
+
+    def write(self, progress: Progress) -> None:
+        """Write down the steps noted since the last call."""
+
+    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+        """Write down a validation, and keep the weights if they are the best so far."""
+
+    def log_test(self, progress: Progress, result: Evaluation) -> None:
+        """Write down the evaluation at the end, with each sample's prediction."""
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        """Save all that the run needs to go on from here as if it had never stopped."""
+
+    def log(self, text: str) -> None:
+        """Print a line."""
+
+    def close(self) -> None:
+        """Note that the process ends."""
+
+
+class NullLogger:
+    """The run logger of a process that leaves the record to another one."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, float] = {}
+
+    def log_step(
+        self, step: int, loss: Tensor, metric: Tensor | None, stages: Tensor | None
+    ) -> None:
+        """Note nothing."""
+
+    def write(self, progress: Progress) -> None:
+        """Write nothing."""
+
+    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
+        """Note nothing."""
+
+    def log_test(self, progress: Progress, result: Evaluation) -> None:
+        """Note nothing."""
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        """Save nothing."""
+
+    def log(self, text: str) -> None:
+        """Print nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
