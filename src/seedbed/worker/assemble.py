@@ -20,7 +20,7 @@ from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.operations import refusals
 from seedbed.training import held, schedules
-from seedbed.training.shards import Shards, SharedShards
+from seedbed.training.shards import Others, Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
 
 Settings = Mapping[str, Any]
@@ -64,7 +64,7 @@ def choose_device(name: str) -> torch.device:
 def cut_batches(
     trainer: Settings,
     stop_requested: Callable[[], bool] = lambda: False,
-    others: Any = None,
+    others: Others | None = None,
 ) -> Shards:
     """Return how batches are cut into shards, and which of them this process works on.
 
