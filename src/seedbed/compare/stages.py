@@ -40,9 +40,11 @@ _FORWARD = (
     *("seeds.init", "seeds.dropout", "seed", "determinism.seeding", *_MODEL, *_TASK, *_PARTS),
     *(*_CODE, *_MACHINE),
 )
+_UPDATE = (*_STEP, *_CODE, *_MACHINE)
 _EVALUATION = (
     *("data.validation*", "data.test*", "seeds.split", "data_sha256*", "data.eval_batch_size"),
     *("code:*/tasks.py", "code:*/training/*.py"),
+    *(*_CODE, *_MACHINE),
 )
 
 STAGES = {
@@ -95,7 +97,7 @@ STAGES = {
         "weights",
         "optimizer",
         "the update from the same gradients: learning rate, clipping, the optimizer",
-        (*_STEP, *_CODE, *_MACHINE),
+        _UPDATE,
     ),
     "buffers": Stage(
         "buffers",
@@ -107,7 +109,7 @@ STAGES = {
         "optimizer state",
         "optimizer",
         "the optimizer's moments and counters; weights that are equal now will diverge",
-        (*_STEP, *_CODE, *_MACHINE),
+        _UPDATE,
     ),
     "train_loss": Stage(
         "training loss",
@@ -131,36 +133,36 @@ STAGES = {
         "validation loss",
         "evaluation",
         "training is the same so far: the held-out samples, their batches, evaluation mode",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
     "validation_metric": Stage(
         "validation metric",
         "evaluation",
         "the same loss on held-out samples, another metric: the task's metric",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
     "test_loss": Stage(
         "test loss",
         "evaluation",
         "training is the same: the test samples, their batches, evaluation mode",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
     "test_metric": Stage(
         "test metric",
         "evaluation",
         "the same loss on test samples, another metric: the task's metric",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
     "final_weights": Stage(
         "final weights",
         "optimizer",
         "the weights at the end; with fingerprints, the step at which they diverged is named",
-        (*_STEP, *_CODE, *_MACHINE),
+        _UPDATE,
     ),
     "final_predictions": Stage(
         "final predictions",
         "evaluation",
         "the same weights at the end, other predictions: the samples, evaluation mode",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
 }

@@ -135,7 +135,9 @@ def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path)
     launch.create_run_folder(other, settings)
     with checkout.environment(tmp_path, compare.read(run).code, wanted=True) as variables:
         tree = Path(variables["PYTHONPATH"].split(os.pathsep)[0])
-        edit_text(tree / "seedbed" / "schedules.py", "    return ", "    return 0.5 * ")
+        edit_text(
+            tree / "seedbed" / "training" / "schedules.py", "    return ", "    return 0.5 * "
+        )
         environment = launch.training_environment(settings) | variables
         assert launch.run_worker(settings, other, environment) == 0
 

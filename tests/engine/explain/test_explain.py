@@ -13,12 +13,12 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import compare, explain, record, rng, tasks
+from seedbed import compare, record, rng, tasks
 from seedbed.compare import Difference
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.errors import InputError
-from seedbed.explain import replay
+from seedbed.explain import explain, replay
 from seedbed.explain.replay import AFTER
 from seedbed.explain.trace_compare import describe, first_difference
 from seedbed.explain.trace_data import AUGMENTATION, hashes_of, noted
@@ -187,16 +187,16 @@ def test_a_replay_accuses_nobody_of_what_it_leaves_out(
     assert explain.left_out(sides) == omitted
     assert [each for each in omitted if f"the replay leaves out {each}" not in text] == []
     assert ("the configurations do not explain it" in text) == (not omitted)
-    assert ("a bit flipped in memory" in beside(sides[1], loss="c")) == (not omitted)
+    assert ("a bit that flipped in memory" in beside(sides[1], loss="c")) == (not omitted)
     other_code = beside(sides[1], loss="c", same_code=False)
-    assert "the code of the records differs" in other_code
-    assert "a bit flipped in memory" not in other_code
+    assert "the two records name different code" in other_code
+    assert "a bit that flipped in memory" not in other_code
 
 
 def test_what_was_measured_in_a_step_is_no_evaluation() -> None:
     """A training loss that differs is not looked for after the step; negative control: a
     validation loss."""
-    evaluation = "but of an evaluation after it"
+    evaluation = "but in an evaluation after it"
 
     assert not any(evaluation in beside(side(), stage=r) for r in ("train_loss", "train_metric"))
     assert all(evaluation in beside(side(), stage=r) for r in ("validation_loss", "test_metric"))
