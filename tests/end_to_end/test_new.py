@@ -62,6 +62,41 @@ def test_the_project_is_renamed_everywhere_and_the_examples_are_out(checkout: Pa
     assert succeed(checkout, "git", "status", "--porcelain") == ""
 
 
+def test_a_later_change_of_the_engine_merges(checkout: Path) -> None:
+    """Into a project with a model of its own; negative control: both changed one line."""
+    succeed(checkout, "git", "branch", "engine")
+    succeed(checkout, sys.executable, "scripts/new.py", "waves")
+    (checkout / "src/waves/models/mine.py").write_text('"""Mine."""\n')
+    replace(checkout / "configs/config.yaml", "seed: 0 ", "seed: 7 ")
+    succeed(checkout, "git", "add", "-A")
+    succeed(checkout, "git", "commit", "-qm", "my project")
+    succeed(checkout, "git", "checkout", "-q", "engine")
+    replace(checkout / "src/seedbed/data/source.py", '"""Load a batch."""', '"""Load it."""')
+    replace(checkout / "configs/trainer/default.yaml", "max_epochs: 16", "max_epochs: 17")
+    replace(checkout / "configs/config.yaml", "schedule: onecycle", "schedule: cosine")
+    succeed(checkout, "git", "commit", "-qam", "change the engine")
+    succeed(checkout, "git", "checkout", "-q", "-")
+    succeed(checkout, "git", "merge", "-q", "--no-edit", "engine")
+    merged = (checkout / "configs/config.yaml").read_text()
+    assert "seed: 7 " in merged
+    assert "schedule: cosine" in merged
+    assert not (checkout / "src/project").exists()
+    replace(checkout / "configs/config.yaml", "seed: 7 ", "seed: 8 ")
+    succeed(checkout, "git", "commit", "-qam", "mine")
+    succeed(checkout, "git", "checkout", "-q", "engine")
+    replace(checkout / "configs/config.yaml", "seed: 0 ", "seed: 1 ")
+    succeed(checkout, "git", "commit", "-qam", "theirs")
+    succeed(checkout, "git", "checkout", "-q", "-")
+    assert "CONFLICT" in run(checkout, "git", "merge", "-q", "engine").stdout
+
+
+def replace(path: Path, before: str, after: str) -> None:
+    """Change a file where it says something once."""
+    text = path.read_text()
+    assert text.count(before) == 1, before
+    path.write_text(text.replace(before, after))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("keep", [[], ["--keep"]])
 def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[str]) -> None:
