@@ -1,6 +1,6 @@
-"""Say what differs between two runs: first step and stage, configuration, environment, code.
+"""Compare two runs: the first step and stage that differ, and what explains it.
 
-usage: python scripts/compare.py RUN_A RUN_B [--explain] [--out comparison.png] [--trust PACKAGE]
+usage: python scripts/compare.py RUN_A RUN_B [--explain] [--out FILE.png] [--trust PACKAGE]
                                  [--online]
 
 example:
@@ -18,10 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seedbed import compare
-from seedbed.compare import Comparison, Record, causes
+from seedbed.compare import Comparison, Record, causes, plot
 from seedbed.compare.stages import STAGES
 from seedbed.errors import InputError, exit_status, printable
-from seedbed.record import plots
 
 SHOWN_STEPS = 6
 
@@ -30,9 +29,10 @@ def main() -> int:
     """Compare two run folders and print what was found."""
     arguments = parse()
     a, b = compare.read(arguments.run_a), compare.read(arguments.run_b)
-    out = outside(arguments.out, arguments.run_a, arguments.run_b)
+    out = arguments.out or Path(plot.file_name(a, b))
+    out = outside(out, arguments.run_a, arguments.run_b)
     result = compare.compare(a, b)
-    plots.comparison(a, b, result, out)
+    plot.draw(a, b, result, out)
     for line in report(a, b, result):
         print(printable(line))
     if arguments.explain and result.difference is not None:
@@ -58,8 +58,7 @@ def parse() -> argparse.Namespace:
         "--out",
         metavar="FILE",
         type=Path,
-        default=Path("comparison.png"),
-        help="where to draw the picture (default: comparison.png here)",
+        help="where to draw the picture (default: comparison_A_B.png here, of the runs' names)",
     )
     parser.add_argument(
         "--explain",
@@ -77,7 +76,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--online",
         action="store_true",
-        help="for --explain: open addresses that the records names: mirrors and downloads of data",
+        help="for --explain: open addresses that the records name: mirrors and downloads of data",
     )
     return parser.parse_args()
 
@@ -102,17 +101,17 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
     yield ""
     if result.difference is None:
         stages = ", ".join(STAGES[stage].name for stage in result.stages)
-        yield f"SAME at every step compared ({result.steps:,}): {stages}"
+        yield f"The same bits at every step compared ({result.steps:,}): {stages}"
         if found:
             yield "\nDifferences that changed no bit"
+        found = causes.others(found)
     else:
         first, *more = causes.explain(result.difference, found)
-        yield f"DIFFERS at {first}"
+        yield f"The runs diverge at {first}"
         yield from more
-        likely = causes.rank(result.difference, found)
-        found = [change for change in found if change not in likely]
+        found = causes.others(found, causes.rank(result.difference, found))
         if found:
-            yield "\nDiffers too"
+            yield "\nDifferences that are not known to act there"
     if found:
         yield from causes.table(found)
     yield from loss_table(

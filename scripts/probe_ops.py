@@ -29,11 +29,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from seedbed import config, launch
-from seedbed.config.hydra_errors import COMPOSITION_ERRORS, explain
+from seedbed import launch
+from seedbed.config.compose import configuration
 from seedbed.errors import InputError, exit_status
 
 if TYPE_CHECKING:
@@ -104,13 +103,7 @@ def examine(overrides: list[str]) -> int:
 
     A process of its own does it, under the environment variables of the preset, as in training.
     """
-    try:
-        with initialize_config_dir(str(PRESETS.parent), version_base="1.3"):
-            composed = compose("config", overrides)
-    except COMPOSITION_ERRORS as error:
-        raise explain(error) from error
-    settings = config.resolve(composed)
-    config.check(settings)
+    settings = configuration(*overrides)
     with tempfile.TemporaryDirectory() as folder:
         OmegaConf.save(settings, Path(folder) / "config.yaml")
         command = [sys.executable, "-m", "seedbed.probe.examine", folder]

@@ -1,9 +1,9 @@
-"""Report on a sweep, or compare two: what the runs say together, and what may be claimed.
+"""Report on a sweep, or compare two: statistics over the runs, and what may be claimed.
 
 usage: python scripts/sweep_report.py SWEEP [OTHER_SWEEP]
 
 One sweep: writes sweep.csv (a row for each run), groups.csv (a row for each configuration),
-report.md and sweep.png into its folder. Two: says whether the second is better than the first.
+report.md and sweep.png into its folder. Two: reports whether the second is better than the first.
 
 example:
     python train.py -m seed=0,1,2,3,4 hydra.sweep.dir=sweeps/adamw

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from seedbed import config
 from seedbed.compare import causes, verify
 from seedbed.compare.stages import STAGES
 from seedbed.compare.verify import Outcome
@@ -80,7 +81,7 @@ def parse() -> argparse.Namespace:
 
 
 def judge(arguments: argparse.Namespace, folder: Path) -> int:
-    """Replay into a folder, print the verdict, and return the exit status."""
+    """Replay into a folder, print the outcome, and return the exit status."""
     how = (arguments.trust, arguments.restore_code, arguments.online)
     outcome = verify.replay(arguments.run, folder, arguments.steps, *how)
     for line in report(outcome):
@@ -98,29 +99,29 @@ def judge(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def report(outcome: Outcome) -> Iterator[str]:
-    """Yield the lines to print: the verdict first."""
+    """Yield the lines to print: the outcome first."""
     found = causes.changes(outcome.record, outcome.replay)
     difference, comparison = outcome.comparison.difference, outcome.comparison
     if difference is not None:
         first, *more = causes.explain(difference, found)
-        yield f"DIFFERS at {first}"
+        yield f"NOT REPRODUCED: the runs diverge at {first}"
         yield from more
-        likely = causes.rank(difference, found)
-        found = [change for change in found if change not in likely]
+        found = causes.others(found, causes.rank(difference, found))
     elif outcome.reproduced:
         stages = ", ".join(STAGES[stage].name for stage in comparison.stages)
         yield f"REPRODUCED {outcome.record.name}"
         yield f"  the same bits through step {outcome.last_step:,}: {stages}"
     else:
-        yield f"DIFFERS in length: the record goes on to step {outcome.last_step:,}"
+        yield f"NOT REPRODUCED: the record has {outcome.last_step:,} steps"
         yield f"  the replay of its configuration ends after step {outcome.reached_step:,}"
     yield from (f"note: {note}" for note in comparison.notes)
     preset = outcome.record.config
-    if difference is not None and preset.get("determinism.on_nondeterministic") != "error":
-        yield f"note: determinism={preset.get('determinism.name')} does not promise equal bits"
+    promises = config.promises_bits(preset.get("determinism.on_nondeterministic"))
+    if difference is not None and not promises:
+        yield f"note: determinism={preset.get('determinism.name')} does not promise the same bits"
     if found:
         yield (
-            "\nDiffers too, but explains nothing"
+            "\nDifferences that are not known to act there"
             if difference
             else "\nDifferences that changed no bit"
         )

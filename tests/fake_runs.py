@@ -31,12 +31,14 @@ def write_run(
     folder.mkdir(parents=True)
     streams = dict.fromkeys(rng.STREAMS, seed) | {"split": 0} | dict(seeds or {})
     model_lines = "".join(f"  channels_{i}: 32\n" for i in range(90))
+    refusing = "error" if preset in ("strict", "portable") else "allow"
     streams_lines = "".join(f"  {stream}: {value}\n" for stream, value in streams.items())
     (folder / "config.yaml").write_text(
         f"seed: {seed}\nseeds:\n{streams_lines}objective: validation_loss\n"
         f"data:\n  name: mnist5k\n  train:\n    seed: {streams['split']}\n"
         f"model:\n  name: {model}\n{model_lines}"
-        f"determinism:\n  name: {preset}\n  env:\n    PYTHONHASHSEED: '0'\n"
+        f"determinism:\n  name: {preset}\n  on_nondeterministic: {refusing}\n"
+        "  env:\n    PYTHONHASHSEED: '0'\n"
     )
     weights = weights or f"{hash(tuple(streams.values())) & (2**64 - 1):016x}"
     content = {

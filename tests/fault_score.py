@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import compare, determinism, record
+from seedbed import compare, determinism, names
 from seedbed.data import loader
 from seedbed.explain import replay as trace
 from seedbed.explain.replay import Trace, replay
@@ -50,7 +50,7 @@ def settings(**changes: dict[str, Any]) -> dict[str, Any]:
     images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
     return {
         "seed": 0,
-        "seeds": dict.fromkeys(record.STREAMS, 0) | changes.get("seeds", {}),
+        "seeds": dict.fromkeys(names.STREAMS, 0) | changes.get("seeds", {}),
         "determinism": preset,
         "trainer": {
             "device": "cpu", "compile": False, "precision": "float32", "gradient_clip_norm": 1.0,
@@ -109,7 +109,7 @@ def inject(name: str, seed: int) -> Result:
     said = f"step {difference.step}, {difference.stage}"
     if found is not None:
         module = f" in {found.event.place.module}" if found.event.place.module else ""
-        said += f"; {found.phase}: {found.event.operation}{module}, {found.says}"
+        said += f"; {found.phase}: {found.event.operation}{module}, {found.reason}"
     fits = found is not None and matches(fault, found, block, NAMES[index])
     return Result(name, step, where, said, right, fits)
 
@@ -124,7 +124,7 @@ def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
         found.phase == fault.phase
         and found.event.operation.startswith(operation or "")
         and (module is None or found.event.place.module == module)
-        and (says or "") in found.says
+        and (says or "") in found.reason
     )
 
 
@@ -162,7 +162,7 @@ def false_alarms(pairs: int, seed: int) -> int:
     """Return in how many pairs of honest replays something was found."""
     alarms = 0
     for pair in range(pairs):
-        side = settings(seeds=dict.fromkeys(record.STREAMS, seed + pair))
+        side = settings(seeds=dict.fromkeys(names.STREAMS, seed + pair))
         step = random.Random(f"{seed} {pair}").randint(1, LAST_STEP)
         a, b = replay(side, step), replay(side, step)
         stages = compare.first_difference(a.rows, b.rows)

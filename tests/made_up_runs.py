@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS, STAGES
+from seedbed.names import STAGES
+from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS
 
 CONFIG: dict[str, Any] = {
     "seed": 0,

@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from timing import STEPS, Program
 
 from project.data import mnist5k
-from seedbed import config, launch
+from seedbed import launch
+from seedbed.config import compose
 from seedbed.record import source
 
 NO_STAGE = 10**9  # fingerprint.every_steps: only the last step has one
@@ -81,10 +81,7 @@ GPU_KNOBS = ("cudnn.deterministic", "cudnn.benchmark", "TF32", "CUBLAS_WORKSPACE
 @cache
 def configuration(*overrides: str) -> DictConfig:
     """Return the resolved configuration of overrides; later ones win."""
-    with initialize_config_dir(str(source.project_root() / "configs"), version_base="1.3"):
-        resolved = config.resolve(compose("config", overrides=list(overrides)))
-    config.check(resolved)
-    return resolved
+    return compose.configuration(*overrides)
 
 
 def seedbed(name: str, workload: Workload, *overrides: str) -> Program:

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from seedbed import config, launch, record
+from seedbed import launch, record
+from seedbed.config import compose
 from seedbed.errors import InputError
 from seedbed.record import source
 
@@ -35,11 +35,7 @@ FingerprintRows = list[dict[str, str]]
 
 def configuration(model: str, *overrides: str) -> DictConfig:
     """Return the resolved configuration of a short run; later overrides win."""
-    words = [*EXPERIMENTS[model], *SHORT, *overrides]
-    with initialize_config_dir(str(source.project_root() / "configs"), version_base="1.3"):
-        resolved = config.resolve(compose("config", overrides=words))
-    config.check(resolved)
-    return resolved
+    return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides)
 
 
 def train(model: str, folder: Path, *overrides: str) -> FingerprintRows:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seedbed import rng
-from seedbed.record import STAGES
+from seedbed.names import STAGES
 
 _ROW_WORDS = 1024
 _ROOM_WORDS = 1 << 20

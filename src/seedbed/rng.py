@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed.record import STREAMS
+from seedbed.names import STREAMS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,7 @@ def key(seed: int, stream: str, *position: int) -> int:
 
     Args:
         seed: 0 to 2**63 - 1; 0 is a seed like any other.
-        stream: one of `record.STREAMS`.
+        stream: one of `names.STREAMS`.
         position: what the randomness is for, such as (epoch,) or (step, shard).
     """
     if stream not in STREAMS:

@@ -62,7 +62,7 @@ def test_compare_names_the_operation_from_the_checkpoint_before_it(
     run = trained(configs, tmp_path / "run", *fault)
     text = explained("scripts/compare.py", str(clean), str(run), "--out", str(tmp_path / "c.png"))
 
-    assert f"DIFFERS at step {STEPS - 1}, loss" in text
+    assert f"diverge at step {STEPS - 1}: loss" in text
     assert f"Step {STEPS - 1} replayed twice from step {STEPS - 2}," in text
     assert "forward: aten.bernoulli_.float in module blocks.1.dropout" in text
     assert "gives other bits for the same inputs" in text
@@ -89,8 +89,8 @@ def test_verify_names_what_does_not_repeat(configs: Path, tmp_path: Path) -> Non
     run = trained(configs, tmp_path / "run", *fault)
     text = explained("scripts/verify.py", str(run))
 
-    assert "DIFFERS at step 3, loss" in text
-    assert "They differ from each other: this does not repeat" in text
+    assert "diverge at step 3: loss" in text
+    assert "The two replays differ from each other: the step is nondeterministic" in text
     assert "forward: aten.rand.generator in module blocks.0" in text
 
 
@@ -100,7 +100,7 @@ def test_verify_says_so_when_nothing_is_left_to_find(clean: Path, tmp_path: Path
     edit_stage(copy, 4, "gradients")
     text = explained("scripts/verify.py", str(copy))
 
-    assert "DIFFERS at step 4, gradients" in text
-    assert "They agree with each other, bit for bit" in text
-    assert "not as it was recorded, at step 4, stage gradients" in text
+    assert "diverge at step 4: gradients" in text
+    assert "The two replays have the same bits" in text
+    assert "the replay differs from the record, at step 4, stage gradients" in text
     assert "aten." not in text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from seedbed import fingerprint
-from seedbed.record import STAGES
+from seedbed.names import STAGES
 from seedbed.training import capture
 from tests.engine.test_rng import splitmix64
 

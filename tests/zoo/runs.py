@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, record
+from seedbed.config.compose import compose
 from tests.running import ROOT
 from tests.zoo.catalogue import Case
 
@@ -58,8 +58,7 @@ def folder_name(case: Case) -> str:
 
 def base() -> DictConfig:
     """Return the configuration that all cases share, with the seed left open."""
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", overrides=list(SHORT))
+    return compose(*SHORT)
 
 
 def configuration(shared: DictConfig, case: Case, variant: Variant) -> DictConfig:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from project.models.arguments import check_common, is_shape
 from seedbed.errors import InputError
 
 
@@ -28,6 +29,7 @@ class CNN(nn.Module):
             dropout: probability that a feature is dropped before the linear layer.
         """
         super().__init__()
+        check_common(input_shape, outputs, dropout)
         inputs, height, width = _checked(input_shape, channels)
         layers: list[nn.Module] = [
             nn.Conv2d(inputs, channels[0], 5, stride=2, padding=2),
@@ -58,8 +60,7 @@ def _halved(size: int, times: int) -> int:
 
 
 def _checked(input_shape: Sequence[int], channels: Sequence[int]) -> tuple[int, int, int]:
-    is_list = isinstance(channels, Sequence)
-    if not is_list or not channels or any(not isinstance(n, int) or n < 1 for n in channels):
+    if not is_shape(channels) or not channels:
         raise InputError(
             f"model.channels: expected a list of integers >= 1, got {channels}; "
             "try model.channels=[32,64,128]"

@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from project.models.arguments import check_common, check_count
 from seedbed import determinism
 from seedbed.errors import InputError
 
@@ -39,6 +40,9 @@ class Recurrent(nn.Module):
             dropout: probability that a value is dropped.
         """
         super().__init__()
+        check_common(input_shape, outputs, dropout)
+        check_count("hidden_size", hidden_size, "try model.hidden_size=128")
+        check_count("layers", layers, "try model.layers=1")
         if cell not in CELLS:
             raise InputError(f"model.cell: expected {' or '.join(CELLS)}, got {cell}; try lstm")
         steps, features = _as_sequence(input_shape)

@@ -1,5 +1,4 @@
-"""The first difference between two records: at which step, on which stage, and what else
-differs."""
+"""Two records compared: the first step and stage that differ, and what can explain it."""
 
 from seedbed.compare.difference import (
     COLUMNS,
@@ -11,7 +10,6 @@ from seedbed.compare.difference import (
     first_difference,
     losses,
     paired,
-    patched_files,
     read,
     rows,
 )
@@ -26,7 +24,6 @@ __all__ = [
     "first_difference",
     "losses",
     "paired",
-    "patched_files",
     "read",
     "rows",
 ]

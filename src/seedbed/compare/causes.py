@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
 
-from seedbed.compare import Difference, Record
-from seedbed.compare.stages import CAUSAL_ORDER, STAGES
+from seedbed import names
+from seedbed.compare.difference import Difference, Record
+from seedbed.compare.stages import STAGES
 from seedbed.errors import printable
 from seedbed.record import neutral
 
@@ -72,7 +73,7 @@ def changes(a: Record, b: Record) -> list[Change]:
         Change(kind, key, before.get(key), after.get(key), same_data, apart)
         for kind, before, after in sides
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not _matches(key, neutral.TORCHRUN)
+        if before.get(key) != after.get(key) and not neutral.matches(key, neutral.TORCHRUN)
         for apart in [kind == "code" and not key.startswith("git.") and not packages & _parts(key)]
     ]
 
@@ -81,11 +82,11 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     """Return the changes that can explain a difference, likeliest first.
 
     Settings and the environment come before code, and code that the runs' classes do not come from
-    comes after all other. A setting that follows another one is not named beside it. Where the
-    fingerprints does not say on which stage the difference arose, the stages above and below
-    follow the one
-    that was seen. Where data lies comes last: other folders can hold other data. If nothing is
-    known to act on the stage, whatever is an argument of a class can.
+    comes after all other; code that a training process never imports is left out. A setting that
+    follows another one is not named beside it. Where fingerprints do not tell in which stage the
+    difference arose, the causes of the other stages follow those of the one that was seen. Where
+    data lies comes last: other folders can hold other data. If nothing is known to act on the
+    stage, any argument of a class can.
     """
     found = list(found)
     return _known_causes(difference, found) or [
@@ -101,7 +102,7 @@ def _known_causes(difference: Difference, found: Sequence[Change]) -> list[Chang
     """Return the changes that are known to act where a difference was seen."""
     keys = STAGES[difference.stage].keys
     if not difference.located:
-        keys += tuple(key for stage in CAUSAL_ORDER for key in STAGES[stage].keys)
+        keys += tuple(key for stage in names.STAGES for key in STAGES[stage].keys)
     if difference.equal_through is not None:  # weights that were equal once began equal
         keys = tuple(key for key in keys if key != "seeds.init")
     ranked: dict[str, tuple[tuple[bool, int, int], Change]] = {}
@@ -117,7 +118,7 @@ def _known_causes(difference: Difference, found: Sequence[Change]) -> list[Chang
 
 
 def _leader(change: Change, found: Sequence[Change]) -> Change:
-    """Return the setting that a change only follows, or carries out; or the change itself."""
+    """Return the setting that a change follows from, or the change itself."""
     settings = {each.key: each for each in found if each.kind == "configuration"}
     asked_for = settings.get(_asked_for(change) or "")
     if asked_for is not None:
@@ -129,10 +130,15 @@ def _leader(change: Change, found: Sequence[Change]) -> Change:
     return change
 
 
+def others(found: Sequence[Change], likely: Sequence[Change] = ()) -> list[Change]:
+    """Return the changes beside the likely causes, without those that follow from another one."""
+    return [each for each in found if each not in likely and _leader(each, found) is each]
+
+
 def describe(difference: Difference) -> Iterator[str]:
-    """Say in a few lines where two records part, and what that means."""
+    """Yield a few lines: where two records diverge, and what that means."""
     stage = STAGES[difference.stage]
-    yield f"step {difference.step}, {stage.name} ({stage.phase})"
+    yield f"step {difference.step}: {stage.name} ({stage.phase})"
     yield f"  A {difference.a or '(none)'}"
     yield f"  B {difference.b or '(none)'}"
     equal = [STAGES[name].name for name in difference.equal_stages]
@@ -144,14 +150,13 @@ def describe(difference: Difference) -> Iterator[str]:
     yield f"  look at: {stage.look}"
     if not difference.located:
         yield (
-            "  the fingerprints was not compared at this step and the one before, so it may have "
-            "arisen "
-            "earlier and on another stage; fingerprint.every_steps=1 in both runs tells"
+            "  not every step before it has fingerprints in both, so the difference may be older, "
+            "and of another stage; run both with fingerprint.every_steps=1 to know"
         )
 
 
 def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:
-    """Say where two records part, what that means, and what can explain it, likeliest first."""
+    """Yield lines: where two records diverge, and what explains it, likeliest first."""
     yield from describe(difference)
     found = list(found)
     likely = rank(difference, found)
@@ -159,12 +164,12 @@ def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:
         if _known_causes(difference, found):
             yield "\nLikely causes, likeliest first"
         else:
-            yield "\nNo difference that is known to act there; what classes were given differs"
+            yield "\nNothing that is known to act there differs; these arguments of classes do"
         yield from table(likely)
     else:
         yield (
-            "\nNothing recorded explains it: an operation that does not repeat (determinism=strict "
-            "refuses those), or a draw from outside the streams"
+            "\nNothing recorded explains it: a nondeterministic operation (determinism=strict "
+            "refuses those), or a random number that belongs to no stream"
         )
 
 
@@ -188,7 +193,7 @@ def _fits(change: Change, pattern: str) -> bool:
 
 
 def _asked_for(change: Change) -> str | None:
-    """Return the setting that an entry of the environment only carries out."""
+    """Return the setting that an entry of the environment follows from."""
     kind, _, rest = change.key.partition(".")
     return {"flags": f"determinism.{rest}", "env": f"determinism.env.{rest}"}.get(kind)
 
@@ -210,21 +215,22 @@ def _same(one: Change, other: Change) -> bool:
     return (str(one.a), str(one.b)) == (str(other.a), str(other.b))
 
 
-def _matches(key: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(key, pattern) for pattern in patterns)
-
-
 def _is_no_cause(change: Change) -> bool:
-    if change.kind == "environment" and _matches(change.key, neutral.ENVIRONMENT):
+    if change.kind == "environment" and neutral.matches(change.key, neutral.ENVIRONMENT):
         return True
-    if change.kind == "code":  # what the training process never imports
-        return change.key.startswith(("tests/", "scripts/", "docs/"))
+    if change.kind == "code":
+        return not _may_be_imported(change.key)
     if change.key == "determinism.fingerprint_every_steps":
         return True
     # The digest is that of the training data.
     held_out = change.key.startswith(("data.validation", "data.test"))
     is_data = change.kind == "configuration" and change.key.startswith("data.")
     return _is_place(change) and (not is_data or (change.same_data and not held_out))
+
+
+def _may_be_imported(key: str) -> bool:
+    path = key.removeprefix("git.lacks.")
+    return key == "git.commit" or path == "." or neutral.may_be_imported(path)  # .: all of it
 
 
 def _is_place(change: Change) -> bool:

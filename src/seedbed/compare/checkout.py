@@ -13,12 +13,12 @@ from seedbed.record import git, source
 
 @contextmanager
 def environment(run: Path, code: Mapping[str, str], wanted: bool) -> Iterator[dict[str, str]]:
-    """Give the environment variables with which a training process runs the code of a record.
+    """Yield the environment variables with which a training process runs the code of a record.
 
     Args:
         run: its folder, for source.patch.
-        code: what the record says of it, `git.commit` above all.
-        wanted: whether to restore at all; none are needed for the code that is here.
+        code: `Record.code`, of which `git.commit` is read.
+        wanted: whether to check it out; the code that is here needs no variables.
     """
     if not wanted:
         yield {}
@@ -30,12 +30,12 @@ def environment(run: Path, code: Mapping[str, str], wanted: bool) -> Iterator[di
 
 @contextmanager
 def checkout(run: Path, commit: str) -> Iterator[Path]:
-    """Give a git worktree with a commit and the patch of a run folder; it is removed at the end.
+    """Yield a git worktree with a commit and the patch of a run folder; it is removed at the end.
 
     Where the code was in no repository, the patch alone is the code.
 
     Raises:
-        InputError: the record names no commit, or the commit or the patch cannot be had.
+        InputError: the record names no commit, or git cannot check them out.
     """
     patch = (run / "source.patch").resolve()
     has_patch = patch.is_file() and patch.stat().st_size > 0
@@ -56,7 +56,7 @@ def checkout(run: Path, commit: str) -> Iterator[Path]:
 
 @contextmanager
 def _worktree(root: Path, tree: Path, commit: str) -> Iterator[str]:
-    """Check a commit out for a while, and give where in it the project's root is."""
+    """Check a commit out for a while; yield where in it the project's root is."""
     if commit == "None":
         tree.mkdir()
         _git(tree, str(tree), "init", "--quiet", "--template=")
@@ -79,6 +79,6 @@ def _git(root: Path, what: str, *arguments: str) -> None:
     if error is not None:
         reason = (error.strip().splitlines() or ["git failed"])[-1]
         raise InputError(
-            f"{what}: expected code that git can restore, got {reason!r}; fetch the commit, or "
+            f"{what}: expected code that git can check out, got {reason!r}; fetch the commit, or "
             "replay with the code that is here"
         )

@@ -1,10 +1,9 @@
-"""The first difference between two records: at which step, on which stage, and what else differs.
+"""The first difference between two records: at which step, and in which stage of it.
 
 Everything but `read` is a pure function of values, so that records that still grow, or that were
 made up, compare the same way.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,17 @@ from omegaconf import OmegaConf
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import Row, flatten, git, untrusted
+from seedbed.names import STAGES, flatten
+from seedbed.record import Row, source, untrusted
 
-# What one step can say, in causal order: what the step did, then what was evaluated after it.
+# What is compared of one step, in causal order: of the step, then of evaluations after it.
 COLUMNS = (
     *("sample_ids", "batch", "loss", "train_loss", "train_metric", "gradients"),
     *("train_learning_rate", "weights", "buffers", "optimizer"),
     *("validation_loss", "validation_metric", "test_loss", "test_metric"),
     *("final_weights", "final_predictions"),
 )
+DELETED = "(deleted)"  # instead of the content of a file that a patch deletes
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,10 @@ class Difference:
         step: the first step that differs.
         stage: the first of `COLUMNS` that differs at that step.
         a, b: what the two records hold there.
-        equal_rungs: what was compared at that step before it, and is equal.
+        equal_stages: what was compared at that step before it, and is equal.
         equal_through: the last step compared before it; None if it is the first one.
-        located: the fingerprints was compared at this step and at the step before, so the stage is
-        where
-            the difference arose; otherwise it arose on any stage of a step that was not compared.
+        located: fingerprints were compared at this step and at the step before, so the stage is
+            where the difference arose; otherwise it arose in any stage of a step between.
     """
 
     step: int
@@ -51,7 +51,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run folder says, with nested keys joined by dots."""
+    """What a run folder holds, with nested keys joined by dots.
+
+    Attributes:
+        code: `git.commit`, and the start of the blob id of each file that source.patch changes.
+    """
 
     name: str
     config: dict[str, Any]
@@ -73,7 +77,7 @@ class Comparison:
 
 
 def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference | None:
-    """Return the first difference between two fingerprints, or None.
+    """Return the first difference between the rows of two records, or None.
 
     Args:
         rows_a, rows_b: rows with a `step` and any of `COLUMNS`, steps increasing; such as
@@ -136,7 +140,7 @@ def compare(a: Record, b: Record) -> Comparison:
 
 
 def rows(of: Record, beside: Record) -> list[Row]:
-    """Return what a record says of each step, fingerprints and metrics side by side.
+    """Return what a record holds of each step, fingerprints and metrics side by side.
 
     The final fingerprints are added only where both runs finished at the same step.
     """
@@ -171,7 +175,7 @@ def comparable_stages(*shards: Any) -> tuple[str, ...]:
     the same.
     """
     alike = len(set(shards)) == 1
-    return tuple(stage for stage in record.STAGES if alike or stage not in ("sample_ids", "batch"))
+    return tuple(stage for stage in STAGES if alike or stage not in ("sample_ids", "batch"))
 
 
 def losses(of: Record) -> dict[int, float]:
@@ -193,7 +197,8 @@ def read(folder: Path) -> Record:
     code |= {key: str(environment.pop(key)) for key in lacks}
     patch = folder / "source.patch"
     if patch.is_file():
-        code |= patched_files(untrusted.read_bytes(patch, untrusted.MAX_PATCH_BYTES))
+        found = source.patched_files(untrusted.read_bytes(patch, untrusted.MAX_PATCH_BYTES))
+        code |= {path: blob[:12] or DELETED for path, blob in found.items()}
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
     off = not config.get("fingerprint.every_steps")
     missing = off and not (folder / "fingerprints.csv").exists()
@@ -203,14 +208,6 @@ def read(folder: Path) -> Record:
     _check(folder / "metrics.csv", metrics, ("loss", "metric"))
     summary = record.read_summary(folder)
     return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
-
-
-def patched_files(patch: bytes) -> dict[str, str]:
-    """Return a short hash of what a `git diff` does to each file, by the file's path."""
-    return {
-        path: hashlib.sha256(section.strip()).hexdigest()[:12]
-        for path, section in git.sections(patch)
-    }
 
 
 def _located(
@@ -228,11 +225,14 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
         max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in (a, b)
     ]
     if last[0] != last[1]:
-        yield f"A is recorded to step {last[0]} and B to step {last[1]}: what both have is compared"
+        yield (
+            f"A is recorded to step {last[0]} and B to step {last[1]}: the steps that both have "
+            "are compared"
+        )
     for side, run in (("A", a), ("B", b)):
         for step, keys in record.altered(run.summary):
             yield (
-                f"{side} went on after step {step} with changes that can alter bits: "
+                f"{side} was resumed at step {step} with changes that can alter bits: "
                 + ", ".join(keys)
             )
         lacks = [key.removeprefix("git.lacks.") for key in run.code if key.startswith("git.lacks.")]
@@ -252,7 +252,10 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
         )
     every = [r.config.get("fingerprint.every_steps") for r in (a, b)]
     if every[0] != every[1]:
-        yield f"fingerprints every {every[0]} steps in A, every {every[1]} in B: common steps count"
+        yield (
+            f"fingerprints every {every[0]} steps in A, every {every[1]} in B: the steps that "
+            "both have are compared"
+        )
 
 
 def _span(steps: list[int]) -> str:

@@ -1,12 +1,11 @@
-"""The stages of the fingerprints: what each means, where to look when it differs, what explains
-it."""
+"""The stages of a step: what each means, where to look if it differs, what explains it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage stands for; the keys (shell patterns) that explain it, likeliest first."""
+    """What a stage means; the keys (shell patterns) that explain it, likeliest first."""
 
     name: str
     phase: str
@@ -31,19 +30,21 @@ _DATA = (
 _LOADING = "data.[!evt]*"  # the rest of data.*, without evaluation, validation and test
 _MODEL = ("files_sha256.*", "model.*", "code:*/models/*.py")
 _TASK = ("data.task*", "code:*/tasks.py")
-_PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed.py")
+_PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed/*", "code:*/training/sh*.py")
 _STEP = (
     *("optimizer.*", "schedule.*", "trainer.gradient_clip_norm", "trainer.max_epochs"),
-    *("trainer.max_steps", "code:*/schedules.py", "code:*/training.py"),
+    *("trainer.max_steps", "code:*/training/*.py"),
 )
 _FORWARD = (
     "files_sha256.*",  # weights to start from
     *("seeds.init", "seeds.dropout", "seed", "determinism.seeding", *_MODEL, *_TASK, *_PARTS),
     *(*_CODE, *_MACHINE),
 )
+_UPDATE = (*_STEP, *_CODE, *_MACHINE)
 _EVALUATION = (
     *("data.validation*", "data.test*", "seeds.split", "data_sha256*", "data.eval_batch_size"),
-    *("code:*/tasks.py", "code:*/training.py"),
+    *("code:*/tasks.py", "code:*/training/*.py"),
+    *(*_CODE, *_MACHINE),
 )
 
 STAGES = {
@@ -56,7 +57,7 @@ STAGES = {
     "batch": Stage(
         "batch contents",
         "augmentation or loading",
-        "what became of the same samples: the files, the transforms, draws inside __getitem__",
+        "how the same samples were loaded: the files, the transforms, draws inside __getitem__",
         (
             *(
                 "seeds.augment",
@@ -74,7 +75,7 @@ STAGES = {
                 _LOADING,
                 *_CODE,
             ),
-            *("determinism.worker_threads", "versions.*"),
+            "versions.*",
         ),
     ),
     "loss": Stage(
@@ -96,7 +97,7 @@ STAGES = {
         "weights",
         "optimizer",
         "the update from the same gradients: learning rate, clipping, the optimizer",
-        (*_STEP, *_CODE, *_MACHINE),
+        _UPDATE,
     ),
     "buffers": Stage(
         "buffers",
@@ -107,8 +108,8 @@ STAGES = {
     "optimizer": Stage(
         "optimizer state",
         "optimizer",
-        "the optimizer's moments and counters; weights that are equal now will part",
-        (*_STEP, *_CODE, *_MACHINE),
+        "the optimizer's moments and counters; weights that are equal now will diverge",
+        _UPDATE,
     ),
     "train_loss": Stage(
         "training loss",
@@ -132,38 +133,36 @@ STAGES = {
         "validation loss",
         "evaluation",
         "training is the same so far: the held-out samples, their batches, evaluation mode",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
     "validation_metric": Stage(
         "validation metric",
         "evaluation",
         "the same loss on held-out samples, another metric: the task's metric",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
     "test_loss": Stage(
         "test loss",
         "evaluation",
         "training is the same: the test samples, their batches, evaluation mode",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
     "test_metric": Stage(
         "test metric",
         "evaluation",
         "the same loss on test samples, another metric: the task's metric",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
     "final_weights": Stage(
         "final weights",
         "optimizer",
-        "the weights at the end; the fingerprints says at which step they parted",
-        (*_STEP, *_CODE, *_MACHINE),
+        "the weights at the end; with fingerprints, the step at which they diverged is named",
+        _UPDATE,
     ),
     "final_predictions": Stage(
         "final predictions",
         "evaluation",
         "the same weights at the end, other predictions: the samples, evaluation mode",
-        (*_EVALUATION, *_CODE, *_MACHINE),
+        _EVALUATION,
     ),
 }
-
-CAUSAL_ORDER = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")

@@ -33,7 +33,7 @@ class Outcome:
     """What became of a replay.
 
     Attributes:
-        record, replay: what both say, up to `last_step`.
+        record, replay: both records, up to `last_step`.
         comparison: of the two.
         last_step: the last step that was to be replayed.
         reached_step: the last step that the replay recorded.
@@ -110,7 +110,7 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
     """
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
-    settings.trusted_packages = launch.require_trusted(settings, run, trust)
+    settings.trusted_packages = config.require_trusted(settings, run, trust)
     config.check(settings)
     return settings
 
@@ -130,7 +130,7 @@ def last_step(of: Record, steps: int | None) -> int:
 
 
 def prefix(of: Record, last: int) -> Record:
-    """Return what a record says up to a step, as if it had been interrupted there."""
+    """Return a record up to a step, as if the run had been interrupted there."""
     metrics = [row for row in of.metrics if int(row["step"]) <= last]
     fingerprints = [row for row in of.fingerprints if int(row["step"]) <= last]
     summary = {**of.summary, "status": "interrupted", "steps": last}
@@ -164,7 +164,7 @@ def _run(
     before: Record,
     whole: bool,
 ) -> Difference | None:
-    """Train in a folder until the fingerprints part, or to the last step of the record."""
+    """Train in a folder until the fingerprints diverge, or to the last step of the record."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             launch.worker_command(settings, folder),
@@ -199,8 +199,7 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _live_rows(of: Record) -> list[Row]:
-    """Return the rows to compare as they come: the fingerprints, or the losses where there is
-    none."""
+    """Return the rows to compare as they come: the fingerprints, or the losses without any."""
     return of.fingerprints or list(_losses(of.metrics))
 
 

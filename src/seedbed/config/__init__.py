@@ -1,29 +1,17 @@
-"""The schema of the configuration, and every check of it."""
+"""The configuration of a run: its schema, every check of it, and what it may name."""
 
-from seedbed.config.check import (
-    MAX_SEED,
-    OPEN_SECTIONS,
-    OPTIONAL_KEYS,
-    RULES,
-    TASKS,
-    Rule,
-    check,
-    check_shards,
-    is_trusted,
-    nearest,
-    resolve,
-)
+from seedbed.config.check import check, check_shards, nearest, resolve
+from seedbed.config.rules import OPEN_SECTIONS, RULES, promises_bits
+from seedbed.config.trust import is_trusted, require_trusted
 
 __all__ = [
-    "MAX_SEED",
     "OPEN_SECTIONS",
-    "OPTIONAL_KEYS",
     "RULES",
-    "TASKS",
-    "Rule",
     "check",
     "check_shards",
     "is_trusted",
     "nearest",
+    "promises_bits",
+    "require_trusted",
     "resolve",
 ]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from seedbed import offline
-from seedbed.config import is_trusted
+from seedbed.config.trust import is_trusted
 from seedbed.errors import InputError
 
 # Keys beside `_target_` that describe a choice and are no arguments of it.
@@ -17,7 +17,7 @@ _LIBRARIES = ("torch.", "torchvision.")
 # Whose functions are not for configurations: some download, write or execute.
 _CLASSES_ONLY = ("seedbed.", "torch.", "torchvision.datasets.")
 _UNPICKLES = ("torchvision.datasets.lsun.",)
-_LOGGERS = "seedbed.loggers."  # which send what they are told to addresses
+_LOGGERS = "seedbed.loggers."  # which send what they log to addresses
 
 
 def build(spec: Mapping[str, Any], key: str, trusted: Sequence[str], *args: Any) -> Any:

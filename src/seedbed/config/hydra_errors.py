@@ -1,4 +1,4 @@
-"""Hydra's ways of saying no, as one line each."""
+"""Errors of Hydra as one line each."""
 
 import difflib
 import re
@@ -13,8 +13,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from seedbed.config import OPEN_SECTIONS, RULES, launchers, nearest
+from seedbed.config import launchers
+from seedbed.config.check import nearest
+from seedbed.config.rules import OPEN_SECTIONS, RULES
 from seedbed.errors import InputError
+from seedbed.record import source
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
 # Where keys that no file names may be added: they are arguments of a class that the user chose.
@@ -78,7 +81,7 @@ def _unknown_key(key: str, text: str) -> InputError:
 
 
 def _unknown_group(name: str, _text: str) -> InputError:
-    groups = sorted(path.name for path in _config_folder().iterdir() if path.is_dir())
+    groups = sorted(path.name for path in source.configs().iterdir() if path.is_dir())
     close = difflib.get_close_matches(name, groups, n=1, cutoff=0.5)
     known = f"did you mean {close[0]}" if close else f"groups are {', '.join(groups)}"
     return InputError(f"{name}: expected a known config group, got a new one; {known}")
@@ -86,7 +89,7 @@ def _unknown_group(name: str, _text: str) -> InputError:
 
 def _unknown_option(path: str, text: str) -> InputError:
     group, _, option = path.rpartition("/")
-    options = sorted(file.stem for file in (_config_folder() / group).glob("*.yaml"))
+    options = sorted(file.stem for file in (source.configs() / group).glob("*.yaml"))
     close = difflib.get_close_matches(option, options, n=1, cutoff=0.5)
     advice = f"did you mean {group}={close[0]}" if close else f"see configs/{group}/"
     if not options:  # a group of Hydra's own
@@ -179,7 +182,7 @@ def refuse(overrides: Iterable[Override]) -> None:
                 "before the ="
             )
         chosen = one.is_delete() or one.is_sweep_override() or isinstance(one.value(), str | list)
-        is_group = (_config_folder() / key).is_dir()
+        is_group = (source.configs() / key).is_dir()
         if not chosen and (is_group or key.partition("/")[0] == "hydra"):
             where = f"configs/{key}/" if is_group else "`python train.py --hydra-help`"
             raise InputError(f"{key}: expected an option of the group, got {line}; see {where}")
@@ -190,19 +193,15 @@ def known_keys() -> list[str]:
 
     An experiment's file has keys of the other groups.
     """
-    groups = [path.name for path in _config_folder().iterdir() if path.is_dir()]
+    groups = [path.name for path in source.configs().iterdir() if path.is_dir()]
     keys = {*RULES, *groups}
-    for path in _config_folder().glob("*/*.yaml"):
+    for path in source.configs().glob("*/*.yaml"):
         try:
             names = list(OmegaConf.load(path)) if path.parent.name != "experiment" else []
         except COMPOSITION_ERRORS:
             continue
         keys.update(f"{path.parent.name}.{name}" for name in names)
     return sorted(keys)
-
-
-def _config_folder() -> Path:
-    return Path(__file__).resolve().parents[3] / "configs"
 
 
 def _yaml_place(error: YAMLError) -> str:

@@ -16,13 +16,11 @@ from seedbed.errors import InputError
 PLUGINS = ("submitit_local", "submitit_slurm", "ray", "optuna")
 INSTALL = "pip install -r requirements-cluster.txt"
 _ANSWER_SECONDS = 5.0
-_SETTINGS_FRAME = b"\x04"
-_CLIENT_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_FRAME + b"\0" * 5
 # Where the packages that start jobs elsewhere raise their errors.
 _PACKAGES = ("joblib", "ray", "submitit")
-# What Optuna says when it is asked for the best of none.
+# The message of Optuna when it is asked for the best of no trials.
 _NO_TRIAL = "No trials are completed yet."
-# What it says when the last trial of a grid failed, which Hydra expects of those that finish only.
+# Its message when the last trial of a grid failed, which Hydra expects of those that finish only.
 _GRID_IS_DONE = "`Study.stop` is supposed to be invoked inside an objective function"
 
 _COUNTS: dict[str, tuple[str, Callable[[int], bool]]] = {
@@ -51,7 +49,7 @@ def prepare(hydra: DictConfig) -> None:
 
 
 def explain(error: Exception) -> InputError | None:
-    """Say in one line why jobs did not start, or did not come back; None for other errors."""
+    """Return one line on why jobs did not start or did not come back; None for other errors."""
     reason = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0][:160]}"
     if isinstance(error, ConnectionError) and not isinstance(error, BrokenPipeError):
         return InputError(
@@ -98,22 +96,17 @@ def _prepare_ray(init: DictConfig) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Raise InputError unless a gRPC server, such as Ray's, answers at `host:port`.
+    """Raise InputError unless something takes connections at `host:port`.
 
-    Ray itself would try for a minute. A server says its settings once the client has said its own
-    (RFC 9113, section 3.4); one that wants TLS is only asked for a connection.
+    Ray itself would try for a minute.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
-        return  # auto, or a name: Ray looks for it, and says soon that there is none
+        return  # auto, or a name: Ray looks for it, and soon reports that there is none
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS) as server:
-            if os.environ.get("RAY_USE_TLS", "0") == "0":
-                server.sendall(_CLIENT_SETTINGS)
-                if server.recv(9)[3:4] != _SETTINGS_FRAME:
-                    raise OSError("an answer that is not Ray's")
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:  # a name that cannot be
-        reason = str(getattr(error, "strerror", None) or error)
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"hydra.launcher.ray.init.address: expected a Ray cluster that answers, got {reason} "
             f"from {address}; start one with `ray start --head`, or leave the address out for a "

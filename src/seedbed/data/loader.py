@@ -27,8 +27,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from seedbed import determinism, offline, rng, signals
 from seedbed.data import pipe
 from seedbed.data.tensors import map_tensors
-
-SPLITS = ("train", "validation", "test")
+from seedbed.names import SPLITS
 
 
 class Position(NamedTuple):

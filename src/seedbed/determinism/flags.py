@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.errors import InputError
+from seedbed.names import flatten
 
 # Settings of a preset that are not flags of a backend: their users read them themselves.
 _NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_steps", "env"}
@@ -129,7 +130,7 @@ def unfilled(device: Any) -> Iterator[None]:
 
 def asked_flags(preset: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags that a preset names, flattened to paths such as `cudnn.benchmark`."""
-    return {path: value for path, value in _flatten(preset) if path.split(".")[0] not in _NOT_FLAGS}
+    return flatten({name: value for name, value in preset.items() if name not in _NOT_FLAGS})
 
 
 def in_force() -> dict[str, Any]:
@@ -153,15 +154,6 @@ def differences(preset: Mapping[str, Any]) -> list[str]:
                 f"got {os.environ.get(name, 'unset')}"
             )
     return lines
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, Mapping) and path != "env":
-            yield from _flatten(value, f"{path}.")
-        else:
-            yield path, value
 
 
 def _get_on_nondeterministic() -> str:

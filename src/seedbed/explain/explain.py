@@ -21,8 +21,8 @@ from seedbed.explain.trace_data import DATA_PHASES
 from seedbed.operations.trace import Event
 from seedbed.record import Row
 
-# A step is traced anew if the replays part before it; one that does not repeat may go on parting
-# at another step each time.
+# An earlier step is traced instead if the replays diverge before it; with a nondeterministic
+# operation they may diverge at another step each time.
 _MOST_TRACES = 3
 # What was compared at these was measured after the step.
 _EVALUATIONS = ("validation_", "test_", "final_")
@@ -50,7 +50,7 @@ class Side:
 def of_replay(
     run: Path, outcome: Outcome, trust: Sequence[str], restore_code: bool, online: bool = False
 ) -> Iterator[str]:
-    """Say why a run was not reproduced, from two more replays of the step at which it differs."""
+    """Yield lines on why a run was not reproduced, from two more replays of that step."""
     difference = outcome.comparison.difference
     if difference is None:
         yield "\nNothing to explain: no recorded step differs"
@@ -65,11 +65,11 @@ def of_replay(
     yield f"\n{_opening(traces, step)}, with this one configuration"
     found = first_difference(traces[0].events, traces[1].events)
     if found is not None:
-        yield "They differ from each other: this does not repeat"
+        yield "The two replays differ from each other: the step is nondeterministic"
         yield from describe(found)
         return
-    yield "They agree with each other, bit for bit"
-    yield from _told(left_out([side]))
+    yield "The two replays have the same bits"
+    yield from _omissions(left_out([side]))
     yield from _beside_record(side, traces[0], difference)
 
 
@@ -80,7 +80,7 @@ def of_runs(
     trust: Sequence[str],
     online: bool = False,
 ) -> Iterator[str]:
-    """Say why two runs differ, from a replay of each at the step at which they part."""
+    """Yield lines on why two runs differ, from a replay of each of the step that differs."""
     sides = [
         Side(
             *(name, verify.trusted_config(run, trust), run / "checkpoints", held.fingerprints),
@@ -100,17 +100,17 @@ def of_runs(
         yield from describe(found)
         return
     omitted = left_out(sides)
-    yield "They agree with each other, bit for bit" + (
+    yield "The two replays have the same bits" + (
         "" if omitted else ": the configurations do not explain it"
     )
-    yield from _told(omitted)
+    yield from _omissions(omitted)
     same_code = records[0].code == records[1].code
     for side, replayed in zip(sides, traces, strict=True):
         yield from _beside_record(side, replayed, difference, same_code)
 
 
 def trace_both(sides: Sequence[Side], step: int) -> tuple[list[Trace], int]:
-    """Replay both sides to a step and trace it, or an earlier one if they part there."""
+    """Replay both sides to a step and trace it, or an earlier one at which they diverge."""
     traces = run_traces(sides, step)
     for _ in range(_MOST_TRACES - 1):
         diverged = compare.first_difference(*(_comparable_rows(sides, each) for each in traces))
@@ -151,9 +151,9 @@ def left_out(sides: Sequence[Side]) -> list[str]:
     return list(dict.fromkeys(omitted))
 
 
-def _told(omitted: Sequence[str]) -> Iterator[str]:
+def _omissions(omitted: Sequence[str]) -> Iterator[str]:
     if omitted:
-        yield f"  but the replay leaves out {', '.join(omitted)}, which can make a difference"
+        yield f"  but the replay leaves out {', '.join(omitted)}, which can change bits"
 
 
 def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
@@ -197,19 +197,19 @@ def _opening(traces: Sequence[Trace], step: int) -> str:
 def _beside_record(
     side: Side, replayed: Trace, difference: Difference, same_code: bool = True
 ) -> Iterator[str]:
-    """Return whether a replay gives what a record holds, and what follows if it does not."""
+    """Yield lines on whether a replay has the bits of a record, and what follows if not."""
     diverged = compare.first_difference(side.rows, replayed.rows)
     if not side.rows:
         yield f"  {side.name}: holds no fingerprints to compare a replay with"
     elif diverged is None:
-        yield f"  {side.name}: replayed as it was recorded"
+        yield f"  {side.name}: the replay has the bits that were recorded"
         if difference.stage.startswith(_EVALUATIONS):
-            yield "  what differs is no part of the step, but of an evaluation after it"
+            yield "  the difference is not in the step, but in an evaluation after it"
     else:
         place = f"at step {diverged.step}, stage {diverged.stage}"
-        yield f"  {side.name}: not as it was recorded, {place}"
+        yield f"  {side.name}: the replay differs from the record, {place}"
         if not same_code:
-            yield "  the code of the records differs, and can have made the difference: compare it"
+            yield "  the two records name different code, which can be the cause: compare it"
         elif not left_out([side]):
-            yield "  what made the difference then is not there any more: look at the causes above,"
-            yield "  and for what no record holds: a bit flipped in memory, another process's load"
+            yield "  the cause is not in this configuration and code: look at the causes above, and"
+            yield "  for what no record holds, such as a bit that flipped in memory"

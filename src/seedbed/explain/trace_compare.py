@@ -1,4 +1,4 @@
-"""Where two traces of one step part: the first event whose outcome is not the same, and why."""
+"""Where two traces of one step diverge: the first event with another outcome, and why."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,16 +26,16 @@ class Finding:
     Attributes:
         event: as A has it, or B if only B has it.
         phase: a phase of the data, or forward, backward, update; or before or after the step.
-        says: what is wrong with it.
+        reason: what is different about it.
     """
 
     event: Event
     phase: str
-    says: str
+    reason: str
 
 
 def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
-    """Return where two traces part; None if every event gave the same.
+    """Return where two traces diverge; None if every event has the same outcome.
 
     Events are aligned by what they are and where they ran, so that an operation that only one
     side runs does not set off all those after it. It is blamed if what it made is what the first
@@ -72,7 +72,7 @@ def _key(event: Event) -> tuple[str, str, str, int]:
 
 
 def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Finding:
-    """Say what is wrong with the first aligned event that gave something else."""
+    """Return what is different about the first aligned event with another outcome."""
     changed = [i for i, (x, y) in enumerate(zip(a.inputs, b.inputs, strict=False)) if x != y]
     for side, events, taken in (("A", only_a, a), ("B", only_b, b)):
         first = _source(events, [taken.inputs[i] for i in changed])
@@ -84,8 +84,8 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
                 return Finding(events[0], phase(events[0]), f"runs in {side} only")
         return Finding(a, phase(a), _STATE[a.place.phase])
     if len(a.inputs) != len(b.inputs):
-        says = f"takes {len(a.inputs)} tensors in A, {len(b.inputs)} in B"
-        return Finding(b, phase(b), says)
+        reason = f"takes {len(a.inputs)} tensors in A, {len(b.inputs)} in B"
+        return Finding(b, phase(b), reason)
     if a.inputs == b.inputs:
         return Finding(b, phase(b), _same_inputs(a, b))
     if a.taken != b.taken:
@@ -133,11 +133,11 @@ def _same_inputs(a: Event, b: Event) -> str:
 
 
 def describe(found: Finding) -> Iterator[str]:
-    """Say in a few lines where two traces part."""
+    """Yield a few lines on where two traces diverge."""
     event = found.event
     module = f" in module {event.place.module}" if event.place.module else ""
     yield f"  {found.phase}: {event.operation}{module}"
-    yield f"    {found.says}"
+    yield f"    {found.reason}"
     if event.place.line:
         yield f"    at {event.place.line}"
     if event.taken or event.given:

@@ -34,7 +34,7 @@ def resume_run(
     untrusted.require_no_way_out(folder)
     request = Request(parse(overrides, recorded), allow_changed)
     settings = request.applied_to(recorded)
-    trusted = launch.require_trusted(settings, folder, trust)
+    trusted = config.require_trusted(settings, folder, trust)
     if trusted != settings.get("trusted_packages"):
         request.settings["trusted_packages"] = trusted
         settings = request.applied_to(recorded)

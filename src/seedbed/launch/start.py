@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, record, signals
-from seedbed.config import is_trusted
 from seedbed.errors import InputError
 from seedbed.launch import process
-from seedbed.record import source, untrusted
+from seedbed.record import source
 
 
 def start(config: DictConfig, folder: Path) -> int:
@@ -42,46 +41,6 @@ def training_environment(config: DictConfig) -> dict[str, str]:
         # may take several times as long. It changes no bit.
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return environment
-
-
-def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> list[str]:
-    """Refuse a record that could run code which this checkout does not trust.
-
-    Args:
-        trust: packages that classes may come from, beside those of configs/config.yaml.
-
-    Returns:
-        What may be trusted for it: what the record says, unless that is more than this checkout
-        does.
-
-    Raises:
-        InputError: it names classes of other packages, or sets a variable that no preset here names
-        (LD_PRELOAD runs code).
-    """
-    configs = source.project_root() / "configs"
-    ours = untrusted.read_config(configs / "config.yaml", resolved=False).trusted_packages
-    local = [*ours, *trust]
-    for key, target in record.flatten(OmegaConf.to_container(settings)).items():
-        if key.endswith("_target_") and not is_trusted(str(target), local):
-            raise InputError(
-                f"{run}: expected classes from trusted_packages of this checkout "
-                f"({', '.join(local)}), got {target} ({key}) in the record; if you trust its code: "
-                f"--trust {str(target).rpartition('.')[0]}"
-            )
-    presets = (configs / "determinism").glob("*.yaml")
-    known = {name for path in presets for name in _variables(path)}
-    for name in OmegaConf.select(settings, "determinism.env") or ():
-        if name not in known:
-            raise InputError(
-                f"{run}: expected environment variables that configs/determinism names, got {name} "
-                "in the record; if it is harmless, name it in a preset there"
-            )
-    recorded = [str(package) for package in settings.get("trusted_packages") or ()]
-    return recorded if all(is_trusted(package, local) for package in recorded) else local
-
-
-def _variables(preset: Path) -> Sequence[str]:
-    return list(untrusted.read_config(preset, resolved=False).get("env") or ())
 
 
 def require_name(key: str, folder: str) -> None:

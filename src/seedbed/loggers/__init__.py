@@ -1,12 +1,11 @@
 """Loggers: what metrics.csv holds, for the tools that people watch runs with.
 
 metrics.csv is written always, first, and is the truth: it can be cut back to a checkpoint, and a
-logger is told all of it when a run goes on. A logger that fails is left behind by the run.
+logger gets all of it when a run is resumed. A logger that fails is left behind by the run.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +15,6 @@ from seedbed import record
 from seedbed.config import build
 from seedbed.errors import InputError
 from seedbed.record import source
-
-INSTALL = "pip install -r requirements-loggers.txt"
 
 
 @dataclass(frozen=True)
@@ -38,11 +35,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Run:
-    """What a logger is told when it opens.
+    """What a logger gets when it opens.
 
     Attributes:
         settings: the resolved configuration.
-        history: what metrics.csv holds already, where the run goes on from a checkpoint. An
+        history: what metrics.csv holds already, where the run is resumed from a checkpoint. An
             earlier process may have logged it, all or in part, and more that comes again.
     """
 
@@ -61,11 +58,15 @@ class Logger(Protocol):
         """Make sure that what was logged outlives this process, which may be killed."""
 
     def close(self, finished: bool) -> None:
-        """Log no more; say whether the run came to its end."""
+        """Log no more.
+
+        Args:
+            finished: whether the run came to its end.
+        """
 
 
 class Loggers:
-    """The loggers of a run: told of each row that the run logger writes."""
+    """The loggers of a run, which get each row that the run logger writes."""
 
     def __init__(self, loggers: Mapping[str, Logger], warn: Callable[[str], None]) -> None:
         self._loggers, self._warn = dict(loggers), warn
@@ -89,7 +90,7 @@ class Loggers:
         self._each(lambda logger: logger.close(finished))
 
     def _each(self, act: Callable[[Logger], None]) -> None:
-        """Do something with each logger; one that fails is dropped, and the run goes on."""
+        """Do something with each logger; one that fails is dropped, and the run continues."""
         for name, logger in list(self._loggers.items()):
             try:
                 act(logger)
@@ -97,34 +98,8 @@ class Loggers:
                 del self._loggers[name]
                 self._warn(
                     f"warning: logger.{name}: expected a logger that works, got "
-                    f"{_one_line(error)}; the run goes on without it, metrics.csv has everything"
+                    f"{_one_line(error)}; the run continues without it, metrics.csv has everything"
                 )
-
-
-def check(section: Any) -> None:
-    """Raise InputError for a `logger` section that cannot be, or whose packages are missing.
-
-    Packages are looked for and not imported: this runs before anything slow is.
-    """
-    if not isinstance(section, Mapping | DictConfig):
-        raise InputError(f"logger: expected loggers by name, got {section}; try logger=tensorboard")
-    for name, spec in section.items():
-        if not isinstance(spec, Mapping | DictConfig) or "_target_" not in spec:
-            raise InputError(
-                f"logger.{name}: expected a logger with a _target_, got {spec}; try logger={name}"
-            )
-        for package in spec.get("requires") or ():
-            if not is_installed(package):
-                raise InputError(
-                    f"logger.{name}: expected the package {package}, got none that is installed; "
-                    f"{INSTALL}"
-                )
-
-
-def is_installed(package: str) -> bool:
-    """Return whether a package is there; a folder of that name, such as W&B leaves, is none."""
-    found = find_spec(package)
-    return found is not None and found.origin is not None
 
 
 def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
@@ -164,7 +139,7 @@ def choose(names: Any, settings: DictConfig) -> dict[str, Any]:
         names: one name, or a list: files in configs/logger/.
         settings: the configuration that their `${...}` refer to.
     """
-    folder = source.project_root() / "configs" / "logger"
+    folder = source.configs() / "logger"
     known = {path.stem: path for path in folder.glob("*.yaml")}
     chosen = OmegaConf.create({key: value for key, value in settings.items() if key != "logger"})
     chosen["logger"] = {}

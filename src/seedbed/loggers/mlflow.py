@@ -62,7 +62,7 @@ class MLflow:
         self._sent = time.monotonic()
 
     def close(self, finished: bool) -> None:
-        """End the run in the store; one that was stopped may go on."""
+        """End the run in the store; one that was stopped may be resumed."""
         self.save()
         self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
 

@@ -43,7 +43,7 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self, finished: bool) -> None:
-        """Close the file; a run that is not finished may go on in another one."""
+        """Close the file; a run that is not finished may be resumed in another one."""
         if finished:
             self._writer.file_writer.add_summary(self._end)
         self._writer.close()

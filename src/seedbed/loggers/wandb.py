@@ -17,8 +17,8 @@ class WandB:
 
     Offline, each process writes a file of its own, of which little is left if it is killed, and
     the last one uploaded replaces the others (https://github.com/wandb/wandb/issues/3841): so each
-    holds all rows. Online, W&B goes on with the run and takes steps in increasing order only: it
-    is told no step that it has.
+    holds all rows. Online, W&B resumes the run and takes steps in increasing order only: it
+    gets no step that it has.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class WandB:
             mode=mode,
             resume=None if offline else "allow",
             config=dict(run.settings),
-            # The terminal is the run logger's; online, W&B says there where to look.
+            # The terminal is the run logger's; online, W&B prints there where to look.
             settings=wandb.Settings(console="off", silent=offline),
         )
         self._first = 0 if offline else self._run.step
@@ -54,5 +54,5 @@ class WandB:
         """Do nothing: W&B cannot be asked to, and a resumed run logs everything again."""
 
     def close(self, finished: bool) -> None:
-        """End the run; one that is not finished counts as crashed until it goes on."""
+        """End the run; one that is not finished counts as crashed until it is resumed."""
         self._run.finish(exit_code=0 if finished else 1)

@@ -1,32 +1,28 @@
-"""Reading and writing run folders: the record of a run."""
+"""The record of a run: reading and writing run folders."""
 
+from seedbed.names import flatten
+from seedbed.record.files import sync_folder, write_atomically, write_json
 from seedbed.record.folder import (
     FILES,
-    FINGERPRINT_FIELDS,
-    FORMAT_VERSION,
     LAST_CHECKPOINTS,
-    METRIC_FIELDS,
-    STAGES,
-    STREAMS,
-    Row,
-    Table,
-    altered,
-    flatten,
     is_run,
     lock,
     read_config,
-    read_fingerprints,
-    read_json,
-    read_metrics,
-    read_summary,
-    require_bytes,
     require_in_place,
     require_run,
-    sync_folder,
-    write_atomically,
     write_environment,
-    write_json,
 )
+from seedbed.record.summary import FORMAT_VERSION, altered, read_summary
+from seedbed.record.tables import (
+    FINGERPRINT_FIELDS,
+    METRIC_FIELDS,
+    Row,
+    Table,
+    read_fingerprints,
+    read_metrics,
+    require_bytes,
+)
+from seedbed.record.untrusted import read_json
 
 __all__ = [
     "FILES",
@@ -34,8 +30,6 @@ __all__ = [
     "FORMAT_VERSION",
     "LAST_CHECKPOINTS",
     "METRIC_FIELDS",
-    "STAGES",
-    "STREAMS",
     "Row",
     "Table",
     "altered",

@@ -1,4 +1,4 @@
-"""git, whatever the user's environment and configuration say."""
+"""Run git independently of the user's environment and configuration."""
 
 import os
 import re

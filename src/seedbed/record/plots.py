@@ -1,4 +1,4 @@
-"""Every picture of a run, and of two runs beside each other.
+"""The picture of a run, and how every picture of Seedbed looks.
 
 Figures are drawn without pyplot: no global state, no window, the same picture on every machine.
 """
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed import record
-from seedbed.compare import Comparison, Record
-from seedbed.compare.stages import STAGES
 from seedbed.errors import InputError
-from seedbed.record import Row
+from seedbed.record.files import write_atomically
+from seedbed.record.folder import read_config
+from seedbed.record.summary import read_summary
+from seedbed.record.tables import Row, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ _STYLE: dict[str, Any] = {
     "lines.markersize": 4,
     "agg.path.chunksize": 10_000,  # a curve of a million steps is drawn in pieces
 }
-_MOST_ROWS_DRAWN_ALONE = 60
+_MOST_ROWS_DRAWN_ALONE = 20
 _LOG_FROM_RATIO = 20.0
 
 
@@ -55,13 +55,13 @@ def loss_curve(folder: Path) -> Path:
         InputError: the folder is no run, or its metrics are damaged.
         OSError: the file cannot be written.
     """
-    summary, config = record.read_summary(folder), record.read_config(folder)
+    summary, config = read_summary(folder), read_config(folder)
     title = f"{config.model.name} on {config.data.name}, seed {config.seed}"
     if summary.get("status") in ("failed", "interrupted"):
         title += f", {summary['status']} at step {summary.get('steps', 0)}"
     metric_name = str(summary.get("metric_name", "metric"))
     with style():
-        figure = loss_figure(record.read_metrics(folder), metric_name, title)
+        figure = loss_figure(read_metrics(folder), metric_name, title)
         return save(figure, folder / "loss_curve.png")
 
 
@@ -89,52 +89,9 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
         if is_share:
             _fit_percent(axes, curves)
         else:
-            axes.set_yscale(_scale(curves.values()))
-        _finish(axes, legend=name == "loss")
+            axes.set_yscale(scale(curves.values()))
+        finish(axes, legend=name == "loss")
     figure.axes[0].set_title(title)
-    return figure
-
-
-def comparison(a: Record, b: Record, result: Comparison, out: Path) -> Path:
-    """Draw two runs' losses, and below them their difference, into `out`; return it.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    with style():
-        figure = comparison_figure(a, b, result)
-        try:
-            return save(figure, out)
-        except OSError as error:
-            raise InputError(
-                f"{out}: expected a file that can be written, got {error.strerror}; name another"
-            ) from None
-
-
-def comparison_figure(a: Record, b: Record, result: Comparison) -> "Figure":
-    """Return a figure of both losses and, on a logarithmic axis, of how far they are apart."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    train = [points(run.metrics, "train", "loss") for run in (a, b)]
-    validation = [points(run.metrics, "validation", "loss") for run in (a, b)]
-    for name, curve, line in zip("AB", train, ("-", (0, (3, 3))), strict=True):
-        _line(above, curve, f"{name}, training", color=BLUE if name == "A" else ORANGE, ls=line)
-    for name, curve, mark in zip("AB", validation, "ox", strict=True):
-        color = BLUE if name == "A" else ORANGE
-        _line(above, curve, f"{name}, validation", color=color, ls="", marker=mark, mfc="none")
-    above.set(ylabel="loss", yscale=_scale([*train, *validation]))
-    _finish(above)
-    _difference(below, *train)
-    below.set(xlabel="step", ylabel="|A \N{MINUS SIGN} B|")
-    if result.difference is None:
-        above.set_title(f"steps compared: {result.steps:,}, all the same")
-    else:
-        step, stage = result.difference.step, STAGES[result.difference.stage]
-        above.set_title(f"first difference: step {step:,}, {stage.name} ({stage.phase})")
-        for axes in (above, below):
-            axes.axvline(step, color=GREY, linewidth=0.8, linestyle=":")
     return figure
 
 
@@ -152,10 +109,12 @@ def points(rows: Iterable[Row], phase: str, name: str, scale: float = 1.0) -> tu
     return table[:, 0], table[:, 1] * scale
 
 
-def running_mean(steps: Array, values: Array, rows: int) -> tuple[Array, Array]:
-    """Return the mean of each `rows` consecutive values, at the step in their middle."""
-    means = np.convolve(values, np.ones(rows) / rows, mode="valid")
-    return steps[(rows - 1) // 2 :][: len(means)], means
+def running_mean(values: Array, rows: int) -> Array:
+    """Return for each of n values the mean of the `rows` around it, of fewer at both ends: (n,)."""
+    window = np.ones(rows)
+    sums = np.convolve(values, window, mode="same")
+    means: Array = sums / np.convolve(np.ones(len(values)), window, mode="same")
+    return means
 
 
 def style() -> Any:
@@ -170,27 +129,28 @@ def save(figure: "Figure", path: Path) -> Path:
     """Write a figure as a PNG file, atomically; return its path."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=200, metadata={"Software": None})
-    record.write_atomically(path, picture.getvalue())
+    write_atomically(path, picture.getvalue())
     return path
 
 
 def _curves(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
-    train, rows = curves["train"], len(curves["train"][0])
-    if rows > _MOST_ROWS_DRAWN_ALONE:
-        window = rows // 30
-        _line(axes, train, "", color=BLUE, alpha=0.25, linewidth=0.6)
+    (steps, values), look = curves["train"], {"color": BLUE}
+    if len(steps) > _MOST_ROWS_DRAWN_ALONE:
+        window = max(5, len(steps) // 30)
+        line(axes, (steps, values), "", alpha=0.25, linewidth=0.6, **look)
         label = f"training (mean of {window})"
-        _line(axes, running_mean(*train, window), label, color=BLUE)
+        line(axes, (steps, running_mean(values, window)), label, **look)
     else:
-        _line(axes, train, "training", color=BLUE)
-    _line(axes, curves["validation"], "validation", color=ORANGE, marker="o", markersize=4)
-    _line(axes, curves["test"], "test", color=GREEN, ls="", marker="D")
+        line(axes, (steps, values), "training", **look)
+    line(axes, curves["validation"], "validation", color=ORANGE, marker="o", markersize=4)
+    line(axes, curves["test"], "test", color=GREEN, ls="", marker="D")
     broken = [step for steps, values in curves.values() for step in steps[~np.isfinite(values)]]
     if broken:
         axes.axvline(min(broken), color=GREY, linewidth=0.8, linestyle=":", label="not finite")
 
 
-def _line(axes: "Axes", curve: tuple[Array, Array], label: str, **look: Any) -> None:
+def line(axes: "Axes", curve: tuple[Array, Array], label: str, **look: Any) -> None:
+    """Draw a curve, of one point as a dot; without points nothing is drawn."""
     if not len(curve[0]):
         return
     if len(curve[0]) == 1:
@@ -198,22 +158,23 @@ def _line(axes: "Axes", curve: tuple[Array, Array], label: str, **look: Any) -> 
     axes.plot(*curve, label=label or "_", **look)
 
 
-def _finish(axes: "Axes", legend: bool = True) -> None:
+def finish(axes: "Axes", legend: bool = True) -> None:
     """Add the legend, and ticks at whole steps; say so if there is nothing to see."""
     if axes.lines:
         axes.locator_params(axis="x", nbins=7, integer=True)
         if legend:
-            axes.legend(loc="upper right")
+            axes.legend(loc="best")
     else:
         axes.set(xticks=[], yticks=[])
-        _write(axes, "nothing logged")
+        write(axes, "nothing logged")
 
 
-def _write(axes: "Axes", text: str) -> None:
+def write(axes: "Axes", text: str) -> None:
+    """Write a remark into the middle of a panel."""
     axes.text(0.5, 0.5, text, color=GREY, ha="center", va="center", transform=axes.transAxes)
 
 
-def _scale(curves: Iterable[tuple[Array, Array]]) -> str:
+def scale(curves: Iterable[tuple[Array, Array]]) -> str:
     """Choose a logarithmic axis for positive values of more than one order of magnitude."""
     values = np.concatenate([values[np.isfinite(values)] for _, values in curves])
     wide = values.size > 0 and 0.0 < values.min() < values.max() / _LOG_FROM_RATIO
@@ -221,39 +182,10 @@ def _scale(curves: Iterable[tuple[Array, Array]]) -> str:
 
 
 def _fit_percent(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
-    """Show where most of the curve is: the first steps' accuracy would flatten the rest."""
+    """Show every value, and 100 % as the most that there can be."""
     values = np.concatenate([values for _, values in curves.values()])
     values = values[np.isfinite(values)]
     if values.size:
-        low = 5.0 * np.floor(np.quantile(values, 0.05) / 5.0)
-        axes.set_ylim(min(low, 95.0), 100.0 + 0.02 * (100.0 - min(low, 95.0)))
-
-
-def _difference(axes: "Axes", a: tuple[Array, Array], b: tuple[Array, Array]) -> None:
-    steps, at_a, at_b = np.intersect1d(a[0], b[0], return_indices=True)
-    values_a, values_b = a[1][at_a], b[1][at_b]
-    with np.errstate(invalid="ignore"):  # infinity minus infinity
-        apart = np.abs(values_a - values_b)
-    zero = (values_a == values_b) | (np.isnan(values_a) & np.isnan(values_b))
-    seen = ~zero & np.isfinite(apart)
-    if not len(steps):
-        axes.set_yticks([])
-        _write(axes, "no training loss that both logged")
-        return
-    low, high = _decades(apart[seen])
-    axes.set(yscale="log", ylim=(10.0 ** (low - 1.5), 10.0 ** (high + 0.2)))
-    # Below the dotted line the axis is no longer logarithmic: it is exactly zero there.
-    axes.axhline(10.0 ** (low - 0.5), color=GREY, linewidth=0.8, linestyle="--")
-    axes.plot(steps[seen], apart[seen], ".", color=BLUE, markersize=4)
-    axes.plot(steps[zero], np.full(zero.sum(), 10.0 ** (low - 1)), ".", color=GREEN, markersize=4)
-    shown = range(low, high + 1, max(1, (high - low) // 4)) if seen.any() else []
-    axes.set_yticks([10.0 ** (low - 1), *(10.0**power for power in shown)])
-    axes.set_yticklabels(["exactly 0", *(f"$10^{{{power}}}$" for power in shown)])
-    axes.minorticks_off()
-
-
-def _decades(values: Array) -> tuple[int, int]:
-    """Return the powers of ten below and above positive values; (-9, 0) without any."""
-    if not values.size:
-        return -9, 0
-    return int(np.floor(np.log10(values.min()))), int(np.ceil(np.log10(values.max())))
+        low = min(5.0 * np.floor(values.min() / 5.0), 95.0)
+        room = 0.02 * (100.0 - low)
+        axes.set_ylim(low - room, 100.0 + room)

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seedbed.record import git
+from seedbed.record.folder import is_in_run
 
 # A larger file that is not tracked, and what is beyond so much in all, is named, not copied.
 MAX_UNTRACKED_BYTES = 1 << 20
@@ -30,6 +31,11 @@ def project_root() -> Path:
     return Path(__file__).resolve().parents[3]
 
 
+def configs() -> Path:
+    """Return the folder of the checkout's configurations."""
+    return project_root() / "configs"
+
+
 def snapshot(root: Path) -> tuple[dict[str, Any], bytes]:
     """Return what git knows of a checkout, and a patch of everything that is not committed.
 
@@ -39,7 +45,7 @@ def snapshot(root: Path) -> tuple[dict[str, Any], bytes]:
     Returns:
         {"commit", "dirty", "lacks"} and the patch: commit + patch = the code that ran, but for
         the files that `lacks` names, by path, with the reason. Without git, commit and dirty are
-        None and `lacks` says so.
+        None, and `lacks` has the reason.
     """
     with tempfile.TemporaryDirectory(prefix="seedbed-git-") as folder:
         copy = _copy(root, Path(folder))
@@ -103,7 +109,7 @@ def warning(state: dict[str, Any]) -> str | None:
 
 
 def without_runs(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names of files that are not in a run folder, as far as the names tell."""
+    """Yield the names of files that are not in a run folder, as far as the names show."""
     names = list(names)
     marks = {name for name in names if PurePosixPath(name).name in ("config.yaml", "summary.json")}
     runs = {
@@ -139,7 +145,7 @@ class _Copy:
         return git.run(self.root, *words, variables=self.variables, stdin=stdin)
 
     def changed(self) -> list[str]:
-        """Return the tracked files that are not as in the index, whatever its flags say."""
+        """Return the tracked files that are not as in the index, whatever its flags are."""
         entries = git.names(self.git("ls-files", "-v", "-z"))
         unchanged = [entry[2:] for entry in entries if entry[0].islower()]
         # What a sparse checkout left out is not there by request.
@@ -237,7 +243,7 @@ def _choose(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the files for the patch, and those that it lacks because they are too large."""
     runs: dict[Path, bool] = {}
-    kept = [name for name in (*tracked, *untracked) if not _in_run(root, Path(name).parent, runs)]
+    kept = [name for name in (*tracked, *untracked) if not is_in_run(root, Path(name).parent, runs)]
     first = set(tracked)
     sizes = {name: _size(root / name) for name in kept}
     chosen, lacks, total = [], {}, 0
@@ -253,7 +259,7 @@ def _choose(
 
 
 def _too_large(root: Path, name: str, size: int) -> str:
-    """Say how large a file is, and what it holds if the code may read it."""
+    """Return the size of a file, and a digest of its content if code may read it."""
     try:
         return described(root / name) if name.startswith("src/") else f"{size} bytes"
     except OSError:
@@ -270,20 +276,6 @@ def _grouped(lacks: dict[str, str]) -> dict[str, str]:
         key = git.printable(f"{folder or '.'}/" if many else name)
         found[key] = f"{count[folder]} files" if many else reason
     return found
-
-
-def _in_run(root: Path, folder: Path, known: dict[Path, bool]) -> bool:
-    """Return whether a folder below the root is that of a run or a sweep, or in one."""
-    if folder == Path("."):
-        return False
-    if folder not in known:
-        known[folder] = _holds_run(root / folder) or _in_run(root, folder.parent, known)
-    return known[folder]
-
-
-def _holds_run(folder: Path) -> bool:
-    has = [(folder / name).is_file() for name in ("config.yaml", "sweep.json")]
-    return any(has) and any((folder / name).exists() for name in (".lock", "summary.json"))
 
 
 def _joined(names: Sequence[str]) -> bytes:

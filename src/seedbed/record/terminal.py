@@ -11,7 +11,7 @@ from seedbed.errors import discard_output
 
 
 class Terminal:
-    """A stream that goes on without its terminal once that was closed."""
+    """A stream that keeps working once its terminal was closed: nobody reads it then."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

@@ -141,7 +141,7 @@ def _yaml_text(path: Path, resolved: bool = False) -> str:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
             raise ValueError(f"an alias or a tag in line {line}")
         if depth > MAX_DEPTH or number > MAX_YAML_NODES:
-            raise ValueError(f"more than {MAX_DEPTH} presets or {MAX_YAML_NODES:,} values")
+            raise ValueError(f"more than {MAX_DEPTH} levels or {MAX_YAML_NODES:,} values")
         value = getattr(event, "value", "")
         if resolved and ("${" in value or value == "???"):
             raise ValueError(f"{value[:80]} in line {line}, where a record has a value")
@@ -162,10 +162,10 @@ def _parsed(path: Path, what: str, parse: Any) -> Any:
 
 def _check_tree(tree: Any) -> None:
     """Raise ValueError for nesting that recursion does not bear, or integers that text does not."""
-    preset = [tree]
+    level = [tree]
     for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []
-        for node in preset:
+        for node in level:
             if isinstance(node, Mapping):
                 below += node.values()
             elif isinstance(node, list):
@@ -174,8 +174,8 @@ def _check_tree(tree: Any) -> None:
                 raise ValueError("an integer of more than 64 bits")
         if not below:
             return
-        preset = below
-    raise ValueError(f"more than {MAX_DEPTH} presets")
+        level = below
+    raise ValueError(f"more than {MAX_DEPTH} levels")
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,1 +1,1 @@
-"""sweeps."""
+"""Many runs: the report of a sweep, two sweeps compared, a sweep resumed."""

@@ -30,7 +30,7 @@ class Difference:
 
 
 def compare(a: Sweep, b: Sweep) -> str:
-    """Say in Markdown what two sweeps say about each other.
+    """Return the comparison of two sweeps as Markdown.
 
     Sweeps of several configurations are compared configuration by configuration.
 
@@ -49,7 +49,7 @@ def compare(a: Sweep, b: Sweep) -> str:
 
 
 def compare_groups(a: Group, b: Group) -> list[str]:
-    """Say in Markdown paragraphs what two groups of runs say about each other."""
+    """Return the comparison of two groups of runs as paragraphs of Markdown."""
     if a.metric != b.metric:
         raise InputError(
             f"metric: expected the same in both sweeps, got {a.metric} in A and {b.metric} in B; "
@@ -99,7 +99,7 @@ def _unpaired(a: Floats, b: Floats) -> Difference:
 
 
 def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
-    """Say in a plain sentence whether a difference can be claimed."""
+    """Return a sentence on whether a difference can be claimed."""
     scale = Scale(a.metric)
     if not found and min(len(a.values), len(b.values)) > 1:
         return "No difference can be claimed: streams vary one at a time, so runs share seeds."
@@ -126,7 +126,7 @@ def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
 
 
 def _seeds_needed(a: Group, best: Difference) -> str:
-    """Say how many seeds it takes; nothing if the mean is 0, of which a per cent is none."""
+    """Return a sentence on how many seeds it takes; none if the mean is 0."""
     scale = Scale(a.metric)
     differences = scale.differences(float(np.mean(_values(a, a.values))))
     needed = [statistics.seeds_to_detect(each, best.sd, best.paired) for each in differences]
@@ -140,7 +140,7 @@ def _seeds_needed(a: Group, best: Difference) -> str:
 
 
 def configuration_difference(a: Group, b: Group) -> str:
-    """Say in what the configurations of two groups, and what they were made with, differ."""
+    """Return in what the configurations of two groups, and their code and machines, differ."""
     keys = differing_keys([a.settings, b.settings])
     matching = [(runs[0], b.replicates[s][0]) for s, runs in a.replicates.items() if s in b.values]
     origins = origin.between(matching or [(a.runs[0], b.runs[0])])

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.errors import InputError, printable
-from seedbed.record import STREAMS, neutral, untrusted
+from seedbed.names import STREAMS, flatten
+from seedbed.record import neutral, untrusted
 from seedbed.sweeps import plan
 
-# The presets that promise the same bits for the same record.
-BITWISE_PRESETS = ("strict", "portable", "exact")
 ABSENT = "absent"
 _MAX_DEPTH = 16  # of the folders of a sweep
 Seeds = tuple[int, ...]  # one for each of STREAMS, in that order
 # How the work is done, which makes no other configuration.
 _NEUTRAL = re.compile("|".join(map(fnmatch.translate, neutral.KEYS)))
+_IS_SEED = re.compile(r"(^|\.)seeds?$")  # also one that is given to a class
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Group:
     @property
     def promises_bits(self) -> bool:
         """Return whether runs with the same seeds must have the same bits."""
-        return self.settings.get("determinism.name") in BITWISE_PRESETS
+        return config.promises_bits(self.settings.get("determinism.on_nondeterministic"))
 
     @property
     def higher_is_better(self) -> bool:
-        """Say which direction of the metric is the good one, by its name in an old record."""
+        """Return whether more of the metric is better; of an old record, by the metric's name."""
         recorded = self.runs[0].summary.get("higher_is_better")
         return recorded if isinstance(recorded, bool) else self.metric.endswith("accuracy")
 
@@ -208,23 +208,15 @@ def _read_settings(path: Path) -> tuple[dict[str, Any], int, Seeds]:
     Not by OmegaConf, which is ten times slower; that counts over a thousand runs.
     """
     try:
-        config = untrusted.read_yaml(path)
-        seeds = tuple(int(config["seeds"][stream]) for stream in STREAMS)
-        seed = int(config["seed"])
+        tree = untrusted.read_yaml(path)
+        seeds = tuple(int(tree["seeds"][stream]) for stream in STREAMS)
+        seed = int(tree["seed"])
     except (KeyError, TypeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: expected a run's configuration, got {reason}") from None
-    settings = _flatten({**config, "seeds": None, "logger": None})
-    return {key: value for key, value in settings if not _NEUTRAL.match(key)}, seed, seeds
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a configuration by path, but for seeds, also those given to a class."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        elif key not in ("seed", "seeds"):
-            yield f"{prefix}{key}", value
+    settings = flatten({**tree, "seeds": None, "logger": None})
+    kept = (key for key in settings if not (_IS_SEED.search(key) or _NEUTRAL.match(key)))
+    return {key: settings[key] for key in kept}, seed, seeds
 
 
 def _metric_names(runs: Sequence[Run]) -> dict[str, str]:

@@ -91,7 +91,7 @@ def _parsed(overrides: Sequence[str]) -> "list[Override] | None":
 
 
 def _count(parsed: "list[Override] | None") -> float:
-    """Return how many jobs overrides make, without making them; infinite if nobody can tell."""
+    """Return how many jobs overrides make, without making them; infinite if it is not known."""
     from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
 
     count = 1.0 if parsed is not None else math.inf

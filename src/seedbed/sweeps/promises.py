@@ -10,7 +10,7 @@ _MOST_CHANGES = 6
 
 
 def broken_promises(groups: Iterable[Group]) -> list[str]:
-    """Say for each configuration that promises bits where runs with the same seeds differ.
+    """Return a line for each configuration that promises bits and has runs of one seed that differ.
 
     The promise is for the same code on the same kind of machine.
     """
@@ -18,7 +18,7 @@ def broken_promises(groups: Iterable[Group]) -> list[str]:
 
 
 def other_origins(groups: Iterable[Group]) -> list[str]:
-    """Say where runs with the same seeds differ that were not made by the same code or machine."""
+    """Return lines on runs of one seed that differ and come from other code or machines."""
     lines = []
     for same in _promising(groups):
         pairs = [(runs[0], runs[1]) for runs in _representatives(same)]
@@ -73,7 +73,7 @@ def _broken_promise(groups: Sequence[Group]) -> list[str]:
         f"NOISE FLOOR: {seeds} of {len(repeated)} seeds that ran more than once under "
         f"determinism={groups[0].settings['determinism.name']} have different bits, and differ by "
         f"up to {scale.show(floor)} in {scale.title}; no smaller difference means anything. "
-        f"To see where they part: python scripts/compare.py {first.folder} {second.folder}"
+        f"To see where they diverge: python scripts/compare.py {first.folder} {second.folder}"
     ]
 
 

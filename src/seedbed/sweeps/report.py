@@ -1,16 +1,15 @@
-"""The report of a sweep: what its runs say together, as text, CSV files and a picture."""
+"""The report of a sweep: statistics of its runs, as text, CSV files and a picture."""
 
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.record import STREAMS
-from seedbed.sweeps.groups import Group, Run, Sweep, differing_keys, read
+from seedbed.names import STREAMS
+from seedbed.sweeps.groups import Group, Run, Sweep, differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.summary import NONE, Scale, Summary, sources, summarise
 
@@ -27,11 +26,6 @@ which all vary together."""
 SOURCES_LEGEND = """\
 Each row: runs in which that seed alone differs, all others held. Rows whose intervals overlap are
 in no order."""
-
-
-def report(folder: Path) -> str:
-    """Read a sweep, write sweep.csv, groups.csv, report.md and sweep.png, return the text."""
-    return write(read(folder))
 
 
 def write(sweep: Sweep) -> str:
@@ -59,11 +53,6 @@ def write(sweep: Sweep) -> str:
     return text
 
 
-def jobs_failed(folder: Path) -> list[str]:
-    """Return a line for each run of a sweep that does not count, with the reason."""
-    return [f"{run.name}: {run.problem}" for run in read(folder).lost]
-
-
 def describe(sweep: Sweep, summaries: Sequence[Summary]) -> str:
     """Return the report as Markdown that reads well on a terminal."""
     parts = broken_promises(sweep.groups)
@@ -87,7 +76,7 @@ def lost_runs(sweep: Sweep) -> list[str]:
 
 
 def _mixture(sweep: Sweep) -> list[str]:
-    """Say that a sweep holds several configurations, and in what they differ."""
+    """Return a line on the configurations of a sweep, if it has several, and their differences."""
     if len(sweep.groups) < 2:
         return []
     keys = differing_keys([group.settings for group in sweep.groups])
@@ -106,7 +95,7 @@ def _one_seed(summary: Summary) -> str:
 
 
 def _without_effect(group: Group) -> list[str]:
-    """Say that seeds differ and the weights do not: a seed that is not used."""
+    """Return a line on seeds that differ and weights that do not: a seed that is not used."""
     weights = {run.summary.get("fingerprints", {}).get("weights") for run in group.runs}
     if len(group.values) < 2 or len(weights) > 1 or weights == {None}:
         return []
@@ -150,7 +139,7 @@ def spread_table(summaries: Sequence[Summary]) -> str:
 
 
 def sources_table(group: Group) -> list[str]:
-    """Return the table of where the spread comes from, if the sweep can tell."""
+    """Return the table of where the spread comes from, if the sweep shows it."""
     scale = Scale(group.metric)
     rows = [
         (each.name, str(each.runs), scale.show(each.sd), scale.show_interval(each.interval))

@@ -1,4 +1,4 @@
-"""Going on with a sweep: what is finished is kept, what was interrupted resumed, the rest started.
+"""Resuming a sweep: what is finished is kept, what was interrupted resumed, the rest started.
 
 It is the sweep's own command once more, in its folder, with jobs that know that they may have been
 there before. So launcher and sweeper are what they were, and a search proposes the same trials.
@@ -24,12 +24,12 @@ from seedbed.sweeps import plan as sweep_plan
 from seedbed.worker import loaded
 
 PLAN = "sweep.json"
-# The variable of Hydra's `env_set` that tells jobs, on whatever machine, to go on; and its values.
+# The variable of `hydra.job.env_set` that makes jobs resume, on any machine; and its values.
 RESUME = "SEEDBED_RESUME"
 UNCHANGED, CHANGED = "unchanged", "changed"
 
 # What of a sweep's folder is handed to Hydra: it may choose among what is installed, and set its
-# numbers and names. What could name code to run has to be said again by whoever goes on.
+# numbers and names. What could name code to run has to be given again on the command line.
 _GROUPS = ("hydra/launcher", "hydra/sweeper")
 _SEARCHED = "hydra.sweeper.params."  # and a key of the runs, with what is tried for it
 _SETTINGS = re.compile(r"hydra\.(launcher|sweeper)(\.\w+)+")
@@ -40,7 +40,7 @@ _SUBFOLDER = re.compile(r"(?!.*\.\.)([\w=,.-]|\$\{hydra\.job\.(num|override_dirn
 # Of runs: names, numbers and lists of them, and no path that leads elsewhere.
 _KEY = re.compile(r"[\w-]+([./][\w-]+)*")
 _CHOICE = re.compile(r"(?!.*\.\.)([\w ,.+*()\[\]'\"=-]|(?<=\w)/(?=\w))*")
-# What `train.py` and going on say themselves.
+# What `train.py` and this module set themselves.
 _OURS = ("hydra.sweep.dir", "hydra.run.dir", "hydra.mode", "hydra.job.env_set.SEEDBED_",
          "hydra.job.config.override_dirname.exclude_keys")  # fmt: skip
 
@@ -51,7 +51,7 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     """Take a sweep for this process, and note how it was started unless it was before.
 
     Raises:
-        InputError: another process leads it, or it cannot be gone on with.
+        InputError: another process leads it, or it cannot be resumed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -82,11 +82,11 @@ def resume_run(
     Args:
         overrides: words for launcher and sweeper, instead of those it was started with; and those
             of its words that can name code, once more.
-        allow_changed: go on although something changed that can alter bits.
+        allow_changed: resume although something changed that can alter bits.
         online: let its runs open addresses that the folder names.
 
     Raises:
-        InputError: it cannot go on, or not like this.
+        InputError: it cannot be resumed, or not with these overrides.
     """
     plan = record.read_json(folder / PLAN)
     try:
@@ -180,7 +180,7 @@ def _configuration(hydra: DictConfig) -> dict[str, Any]:
 
     Those of --config-dir and --config-path; Hydra's own are packages.
     """
-    ours = str(source.project_root() / "configs")
+    ours = str(source.configs())
     named = ("main", "command-line")
     found = [one.path for one in hydra.runtime.config_sources if one.provider in named]
     return {
@@ -224,7 +224,7 @@ def _require_unchanged(changes: Iterable[origin.Change], allow_changed: bool) ->
     """Raise InputError if runs to come would not be like those that there are.
 
     This holds for every preset: runs of one sweep are there to be compared. Files of configs/ that
-    are new cannot have been part of it.
+    are new cannot have taken part in it.
     """
     for change in changes:
         in_configs = change.key.startswith("configs/") and change.before is not None

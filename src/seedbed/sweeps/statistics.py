@@ -1,4 +1,4 @@
-"""What a set of runs says: pure functions over numbers.
+"""Statistics of a set of runs: pure functions over numbers.
 
 Intervals are percentile bootstrap intervals (Efron & Tibshirani 1993) that also hold for a handful
 of runs. The plain interval is too narrow: of 3 normal values it contains the true mean 75 times in

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.errors import InputError
-from seedbed.record import STREAMS, untrusted
+from seedbed.names import STREAMS
+from seedbed.record import untrusted
 from seedbed.sweeps import statistics
 from seedbed.sweeps.groups import Group, Seeds
 from seedbed.sweeps.statistics import Floats, Interval

@@ -15,6 +15,7 @@ from seedbed import determinism, rng, tasks
 from seedbed.config import build
 from seedbed.data import loader
 from seedbed.errors import InputError
+from seedbed.names import SPLITS
 from seedbed.operations import refusals
 from seedbed.training import held, schedules
 from seedbed.training.shards import Others, Shards, SharedShards
@@ -82,7 +83,7 @@ def build_sources(settings: Settings) -> Sources:
         spec = data.get(split) or data["validation"]
         seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
         if seeded:  # a data set may draw when it is built
-            position = loader.SPLITS.index(split)
+            position = SPLITS.index(split)
             rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
         dataset = build.build(spec, f"data.{split}", trusted)
         if not hasattr(dataset, "__len__"):

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seedbed import compare, record
+from seedbed import compare, names, record
 from seedbed.compare import Difference, causes, first_difference
-from seedbed.compare.stages import CAUSAL_ORDER, STAGES
+from seedbed.compare.stages import STAGES
 from seedbed.errors import InputError
 from tests.made_up_runs import fingerprint_rows, metrics, write_csv, write_run
 
@@ -53,7 +53,7 @@ def place(difference: Difference | None) -> tuple[int, str] | None:
 @FILES
 @given(
     row=st.integers(0, STEPS - 1),
-    stage=st.sampled_from([stage for stage in record.STAGES if stage != "buffers"]),
+    stage=st.sampled_from([stage for stage in names.STAGES if stage != "buffers"]),
     digit=st.integers(0, 15),
     flip=st.integers(1, 15),
 )
@@ -82,7 +82,7 @@ def test_a_copied_record_without_a_flipped_digit_is_the_same(
 
     assert result.difference is None
     assert result.steps == STEPS
-    assert set(record.STAGES) - {"buffers"} <= set(result.stages)
+    assert set(names.STAGES) - {"buffers"} <= set(result.stages)
     assert result.notes == ()
 
 
@@ -109,13 +109,13 @@ def test_a_flipped_bit_of_a_loss_is_found_without_fingerprints(
     assert result.notes == ("no fingerprints in either: compared by losses and metrics alone",)
 
 
-@pytest.mark.parametrize("stage", record.STAGES)
+@pytest.mark.parametrize("stage", names.STAGES)
 def test_the_first_stage_in_causal_order_is_named(stage: str) -> None:
     """When a stage and all after it differ, as they do in a real run, the cause comes first."""
-    start = record.STAGES.index(stage)
+    start = names.STAGES.index(stage)
     other = fingerprint_rows(9)
     for row in other[4:]:
-        row.update(dict.fromkeys(record.STAGES[start:], "0" * 16))
+        row.update(dict.fromkeys(names.STAGES[start:], "0" * 16))
 
     assert (5, stage) == place(first_difference(fingerprint_rows(9), other))
 
@@ -194,7 +194,9 @@ def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
     result = compared(a, b)
 
     assert (result.difference, result.steps) == (None, 7)
-    assert result.notes == ("A is recorded to step 20 and B to step 7: what both have is compared",)
+    assert result.notes == (
+        "A is recorded to step 20 and B to step 7: the steps that both have are compared",
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path,
 def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) -> None:
     """Their hashes are of shards, so they are left out and the rest is compared.
 
-    Twin: with one number of shards they count.
+    Negative control: with one number of shards they count.
     """
     other = fingerprint_rows(9)
     for row in other:
@@ -277,14 +279,14 @@ def test_a_resume_that_can_have_altered_bits_is_told(copy: Path, original: Path)
         path.write_text(json.dumps(json.loads(path.read_text()) | {"resumes": [entry]}))
         told = [note for note in compared(original, copy).notes if "can alter bits" in note]
         assert told == [
-            f"B went on after step 7 with changes that can alter bits: {key}" for key in keys
+            f"B was resumed at step 7 with changes that can alter bits: {key}" for key in keys
         ]
 
 
 def test_each_stage_is_explained() -> None:
     """What can be compared has a meaning, a place to look at, and causes."""
     assert set(compare.COLUMNS) == set(STAGES)
-    assert record.STAGES == CAUSAL_ORDER
+    assert [column for column in compare.COLUMNS if column in names.STAGES] == [*names.STAGES]
     assert all(
         stage.name and stage.phase and stage.look and stage.keys for stage in STAGES.values()
     )
@@ -305,7 +307,7 @@ def test_the_likeliest_cause_comes_first(tmp_path: Path, stage: str, first: str)
     """With everything different at once, each stage blames what acts on it."""
     config = {
         "seed": 1,
-        "seeds": dict.fromkeys(record.STREAMS, 1),
+        "seeds": dict.fromkeys(names.STREAMS, 1),
         "optimizer": {"lr": 0.1},
         "determinism": {"cudnn": {"benchmark": True}},
     }
@@ -338,12 +340,22 @@ def test_the_seed_that_was_changed_is_named_and_not_what_follows_it() -> None:
     assert "determinism.env.OMP_NUM_THREADS" in ranked("gradients", **threads)
 
 
+def test_what_follows_from_a_setting_is_not_listed_beside_it() -> None:
+    """Seeds of streams follow the seed; negative control: a stream with a seed of its own."""
+    keys = ("seed", "seeds.init", "trainer.log_every_steps")
+    found = [causes.Change("configuration", key, 0, 1) for key in keys]
+    own = causes.Change("configuration", "seeds.order", 0, 7)
+
+    assert [change.key for change in causes.others(found)] == ["seed", "trainer.log_every_steps"]
+    assert causes.others([*found, own], found[:1]) == [found[2], own]
+
+
 def test_code_comes_after_settings_and_code_apart_last(tmp_path: Path) -> None:
     """The number of threads is the cause; no class of the runs comes from the last file."""
-    names = ("apart/model.py", "my_project/model.py", "seedbed/models/cnn.py")
+    files = ("apart/model.py", "my_project/model.py", "project/models/cnn.py")
     patch = "".join(
-        f"diff --git a/src/{name} b/src/{name}\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
-        for name in names
+        f"diff --git a/src/{name} b/src/{name}\nindex 00..12\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
+        for name in files
     )
     ours = {"model": {"_target_": "my_project.model.Net"}}
     a = write_run(tmp_path / "a", config=ours)
@@ -364,7 +376,7 @@ def test_an_argument_of_a_class_is_named_where_nothing_known_differs() -> None:
 
     assert causes.rank(difference, [own, known]) == [own]
     text = "\n".join(causes.explain(difference, [own, known]))
-    assert "No difference that is known to act there; what classes were given differs" in text
+    assert "Nothing that is known to act there differs; these arguments of classes do" in text
     assert "optimizer.fault" in text
     assert "Nothing recorded explains it" in "\n".join(causes.explain(difference, [known]))
 
@@ -479,8 +491,8 @@ def test_a_flag_is_no_cause_beside_the_setting_that_asked_for_it() -> None:
 def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
     """Of two files changed, the model's explains the forward pass and the loader's the batch."""
     patch = "".join(
-        f"diff --git a/src/seedbed/{name} b/src/seedbed/{name}\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
-        for name in ("data/loader.py", "models/cnn.py")
+        f"diff --git a/src/{name} b/src/{name}\nindex 00..12\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
+        for name in ("seedbed/data/loader.py", "project/models/cnn.py")
     )
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", patch=patch)
     found = causes.changes(compare.read(a), compare.read(b))
@@ -492,6 +504,35 @@ def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
     assert blamed("loss") == "src/project/models/cnn.py"
     assert blamed("batch") == "src/seedbed/data/loader.py"
     assert causes.changes(compare.read(b), compare.read(b)) == []
+
+
+def test_code_that_a_training_process_never_imports_is_no_cause(tmp_path: Path) -> None:
+    """A file of the docs, of the tests, of another room; negative control: the training loop."""
+    files = (
+        *("docs/a.py", "tests/a.py", "scripts/a.py", "src/seedbed/sweeps/report.py", "train.py"),
+        *("notes.txt", "src/seedbed/training/loop.py"),
+    )
+    patch = "".join(f"diff --git a/{name} b/{name}\nindex 00..12\n" for name in files)
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", patch=patch)
+    found = causes.changes(compare.read(a), compare.read(b))
+
+    assert {change.key for change in found} == set(files)
+    ranked = causes.rank(Difference(1, "loss", "", "", located=False), found)
+    assert [change.key for change in ranked] == ["src/seedbed/training/loop.py"]
+
+
+def test_files_with_the_same_content_are_the_same_whatever_they_were_before(
+    tmp_path: Path,
+) -> None:
+    """Patches of other commits can lead to one file; one that is deleted is named so."""
+    patches = (
+        "diff --git a/src/x.py b/src/x.py\nindex 11..12\n-1\n+2\n",
+        "diff --git a/src/x.py b/src/x.py\nindex 34..12\n-3\n+2\n"
+        "diff --git a/src/y.py b/src/y.py\nindex 34..00\n-3\n",
+    )
+    a, b = (write_run(tmp_path / f"{n}", patch=patch) for n, patch in enumerate(patches))
+    (change,) = causes.changes(compare.read(a), compare.read(b))
+    assert (change.key, change.a, change.b) == ("src/y.py", None, "(deleted)")
 
 
 # The command
@@ -523,9 +564,9 @@ def test_same_runs_exit_0_and_nothing_is_written_into_them(tmp_path: Path) -> No
     done = run_script("runs/a", "runs/b", cwd=tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "SAME at every step compared (40)" in done.stdout
+    assert "The same bits at every step compared (40)" in done.stdout
     assert "data.num_workers" in done.stdout
-    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "comparison_a_b.png").read_bytes().startswith(b"\x89PNG")
     assert before == digest(tmp_path / "runs")
 
 
@@ -540,7 +581,7 @@ def test_different_runs_exit_1_and_name_step_stage_and_cause(tmp_path: Path) -> 
     lines = done.stdout.splitlines()
 
     assert (done.returncode, done.stderr) == (1, "")
-    assert "DIFFERS at step 17, weights (optimizer)" in lines
+    assert "The runs diverge at step 17: weights (optimizer)" in lines
     cause = lines.index("Likely causes, likeliest first") + 2
     assert lines[cause].split() == ["optimizer.lr", "0.003", "0.1"]
     table = lines.index("Training loss")
@@ -624,7 +665,7 @@ def test_bad_input_exits_2_with_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: b: expected a run folder")
     assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "comparison.png").exists()
+    assert not list(tmp_path.glob("*.png"))
 
 
 @pytest.mark.parametrize("out", ["a/comparison.png", "b/x/../c.png", "c.pdf", "nowhere/c.png"])

@@ -69,14 +69,14 @@ def test_a_run_is_reproduced_from_its_record(run: Path) -> None:
 
 
 def test_the_first_bit_that_differs_is_named(copy: Path, tmp_path: Path) -> None:
-    """Twin: one flipped bit of one fingerprint is found, at its step and stage, and ends it."""
+    """Negative control: one bit of one fingerprint is found, at its step and stage, and ends it."""
     edit_stage(copy, 5, "gradients")
     edit_stage(copy, 5, "weights")
     edit_stage(copy, 7, "batch")
     kept = tmp_path / "kept"
     done = command("scripts/verify.py", str(copy), "--keep", str(kept))
     assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("DIFFERS at step 5, gradients")
+    assert done.stdout.startswith("NOT REPRODUCED: the runs diverge at step 5: gradients")
     assert "equal before it: steps up to 4" in done.stdout
     assert record.is_run(kept)
 
@@ -125,8 +125,8 @@ def test_without_fingerprints_losses_are_compared(tmp_path: Path) -> None:
     (fast / "metrics.csv").write_text("\n".join(lines) + "\n")
     done = command("scripts/verify.py", str(fast))
     assert done.returncode == 1
-    assert "DIFFERS at step 3, training loss" in done.stdout
-    assert "determinism=fast does not promise equal bits" in done.stdout
+    assert "diverge at step 3: training loss" in done.stdout
+    assert "determinism=fast does not promise the same bits" in done.stdout
 
 
 def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_record_that_cannot_be_trusted_or_read_is_refused(what: str, copy: Pat
 
 
 def test_a_package_can_be_trusted_on_the_command_line(copy: Path) -> None:
-    """Twin: what the user names is trusted, with everything in it, and nothing else."""
+    """Negative control: what the user names is trusted, with everything in it, and nothing else."""
     edit_text(copy / "config.yaml", "- seedbed.data\n", "- seedbed.data\n- mine.models\n")
     edit_text(copy / "config.yaml", "project.models.cnn.CNN", "mine.models.Net")
     assert "mine.models" in verify.trusted_config(copy, ["mine"]).trusted_packages
@@ -327,13 +327,13 @@ def test_commit_and_patch_are_the_code_that_ran(
     [
         ("None", b"", "expected a git commit in the record, got None"),
         ("--help", b"", "expected a git commit in the record, got --help"),
-        ("0" * 40, b"", "expected code that git can restore"),
-        (None, b"no patch\n", "expected code that git can restore"),
+        ("0" * 40, b"", "expected code that git can check out"),
+        (None, b"no patch\n", "expected code that git can check out"),
         (
             None,
             b"diff --git a/../out b/../out\nnew file mode 100644\n--- /dev/null\n"
             b"+++ b/../out\n@@ -0,0 +1 @@\n+x\n",
-            "expected code that git can restore",
+            "expected code that git can check out",
         ),
     ],
 )

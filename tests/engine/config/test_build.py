@@ -97,7 +97,7 @@ def test_arguments_that_a_library_refuses_are_a_message(spec: Any) -> None:
 
 
 def test_a_defect_inside_a_users_class_is_not_disguised() -> None:
-    """Twin: what goes wrong in code of one's own keeps its traceback."""
+    """Negative control: what goes wrong in code of one's own keeps its traceback."""
     with pytest.raises(ZeroDivisionError):
         build.build({"_target_": f"{__name__}.Broken"}, "model", (__name__,))
 

@@ -24,6 +24,7 @@ from seedbed import fingerprint, rng
 from seedbed.data import loader
 from seedbed.data.loader import Batch, Loading, Position, Source
 from seedbed.data.tensors import map_tensors, tensors_of
+from seedbed.names import SPLITS
 from tests.running import command
 
 # Five workers are more than this machine may have cores.
@@ -319,7 +320,7 @@ def test_evaluation_does_not_augment() -> None:
             drawn.append(draws and draws.uniform(2).tolist())
             return torch.zeros(len(ids)), torch.zeros(len(ids))
 
-    for split in loader.SPLITS:
+    for split in SPLITS:
         Source(Fetching(), split, seed=0)[Position(2, np.array([1]))]
     expected = rng.Draws(rng.key(0, "augment", 2), np.array([1])).uniform(2)
     assert drawn == [expected.tolist(), None, None]

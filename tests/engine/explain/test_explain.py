@@ -13,11 +13,11 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import compare, explain, record, tasks
+from seedbed import compare, record, tasks
 from seedbed.compare import Difference
 from seedbed.data import loader
 from seedbed.errors import InputError
-from seedbed.explain import replay
+from seedbed.explain import explain, replay
 from seedbed.explain.replay import AFTER
 from seedbed.explain.trace_compare import describe, first_difference
 from seedbed.explain.trace_data import AUGMENTATION, noted
@@ -62,7 +62,7 @@ def test_the_stage_is_right_in_nineteen_of_twenty() -> None:
 
 
 def test_nothing_is_found_in_clean_runs() -> None:
-    """Twin: pairs of honest replays have the same fingerprints and the same trace."""
+    """Negative control: pairs of honest replays have the same fingerprints and the same trace."""
     assert fault_score.false_alarms(5, seed=100) == 0
 
 
@@ -186,16 +186,16 @@ def test_a_replay_accuses_nobody_of_what_it_leaves_out(
     assert explain.left_out(sides) == omitted
     assert [each for each in omitted if f"the replay leaves out {each}" not in text] == []
     assert ("the configurations do not explain it" in text) == (not omitted)
-    assert ("a bit flipped in memory" in beside(sides[1], loss="c")) == (not omitted)
+    assert ("a bit that flipped in memory" in beside(sides[1], loss="c")) == (not omitted)
     other_code = beside(sides[1], loss="c", same_code=False)
-    assert "the code of the records differs" in other_code
-    assert "a bit flipped in memory" not in other_code
+    assert "the two records name different code" in other_code
+    assert "a bit that flipped in memory" not in other_code
 
 
 def test_what_was_measured_in_a_step_is_no_evaluation() -> None:
     """A training loss that differs is not looked for after the step; negative control: a
     validation loss."""
-    evaluation = "but of an evaluation after it"
+    evaluation = "but in an evaluation after it"
 
     assert not any(evaluation in beside(side(), stage=r) for r in ("train_loss", "train_metric"))
     assert all(evaluation in beside(side(), stage=r) for r in ("validation_loss", "test_metric"))
@@ -315,7 +315,7 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
         traces.append(events)
     found = first_difference(*traces)
     assert found is not None
-    assert found.says == "runs in B only"
+    assert found.reason == "runs in B only"
     assert found.event.operation.startswith(operation)
     assert "tests/engine/explain/test_explain.py:" in found.event.place.line
 
@@ -415,7 +415,7 @@ def test_the_first_event_that_differs_is_named(
     if found is None or expected is None:
         assert found is expected
     else:
-        assert (found.event.operation, found.says[: len(expected[1])]) == expected
+        assert (found.event.operation, found.reason[: len(expected[1])]) == expected
 
 
 def test_what_is_found_is_told_with_module_line_and_shapes() -> None:
@@ -469,7 +469,8 @@ def test_the_page_quotes_what_is_really_said() -> None:
     page = (ROOT / "docs" / "debugging.md").read_text()
     table = page.split("| It says |")[1].split("\n\n")[0]
     code = "".join(
-        (ROOT / "src" / "seedbed" / name).read_text() for name in ("trace_compare.py", "explain.py")
+        (ROOT / "src/seedbed/explain" / name).read_text()
+        for name in ("trace_compare.py", "explain.py")
     )
     said = [text for line in table.splitlines() for text in re.findall(r"`([^`]+)`", line)]
     words = [text for text in said if not re.search(r"\b[xymnAB]\b", text)]

@@ -20,6 +20,8 @@ from omegaconf import OmegaConf
 
 from seedbed import loggers, record
 from seedbed.compare import verify
+from seedbed.config import trust
+from seedbed.config.compose import compose
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.loggers import Entry, Run
@@ -27,12 +29,11 @@ from seedbed.record import plots, source
 from seedbed.sweeps import groups as sweep_groups
 from seedbed.training import checkpoint
 from seedbed.worker import assemble
-from tests.engine.config.test_config import composed
 from tests.engine.worker.test_resume import begun, stopped, work
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
 LIBRARIES = ("tensorboard", "mlflow", "wandb")
-INSTALLED = [name for name in LIBRARIES if loggers.is_installed(name)]
+INSTALLED = [name for name in LIBRARIES if trust.is_installed(name)]
 Values = dict[str, list[tuple[int, float]]]  # by name: step and value
 
 
@@ -42,7 +43,7 @@ def of_each_library() -> list[Any]:
         pytest.param(
             name,
             marks=pytest.mark.skipif(
-                name not in INSTALLED, reason=f"needs {name}: {loggers.INSTALL}"
+                name not in INSTALLED, reason=f"needs {name}: {trust.INSTALL_LOGGERS}"
             ),
         )
         for name in LIBRARIES
@@ -182,11 +183,11 @@ def test_a_library_reads_back_what_the_record_holds(
 
 
 def test_another_seed_has_other_bits(base: Path, tmp_path: Path) -> None:
-    """Twin: the comparison of bits above can fail."""
+    """Negative control: the comparison of bits above can fail."""
     assert bits(trained(tmp_path / "run", "seed=1")) != bits(base)
 
 
-@pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {loggers.INSTALL}")
+@pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {trust.INSTALL_LOGGERS}")
 def test_a_killed_run_goes_on_in_the_same_logs(base: Path, tmp_path: Path) -> None:
     """After SIGKILL and a resume each of several logs holds each value once, in one run."""
     run = killed_after_a_checkpoint(tmp_path / "run", *words(tmp_path, "csv", *INSTALLED))
@@ -218,7 +219,7 @@ def killed_after_a_checkpoint(run: Path, *overrides: str) -> Path:
 @pytest.mark.parametrize("library", of_each_library())
 def test_what_comes_again_is_logged_once(tmp_path: Path, library: str) -> None:
     """Rows that were logged after the checkpoint, and rows that were lost, are there once."""
-    settings = OmegaConf.to_container(composed(*words(tmp_path, library)), resolve=True)
+    settings = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
     assert isinstance(settings, dict)
     rows = [
         {"step": step, "phase": "train", "loss": repr(1 / step), "metric": repr(step / 9)}
@@ -355,7 +356,7 @@ def test_a_logger_that_draws_changes_no_bit(quiet: Path, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("here")
 def test_draws_change_bits_where_nothing_is_seeded(tmp_path: Path) -> None:
-    """Twin: it is the keying that protects a run, not that the logger draws nothing."""
+    """Negative control: it is the keying that protects a run, not that the logger draws nothing."""
     found = []
     for number, ours in enumerate(((), (), of_ours(Drawing))):
         torch.manual_seed(5)
@@ -413,8 +414,8 @@ def test_an_interrupted_run_is_not_said_to_be_finished(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", ["csv", "wandb", "[csv,tensorboard]", "[mlflow,tensorboard]"])
 def test_resume_chooses_loggers_as_hydra_does(names: str) -> None:
     """`logger=...` means the same to resume.py and to train.py."""
-    chosen = resume.parse([f"logger={names}"], composed("logger=wandb"))
-    expected = OmegaConf.to_container(composed(f"logger={names}"), resolve=True)
+    chosen = resume.parse([f"logger={names}"], compose("logger=wandb"))
+    expected = OmegaConf.to_container(compose(f"logger={names}"), resolve=True)
     assert isinstance(expected, dict)
     assert chosen == {"logger": expected["logger"]}
 
@@ -422,7 +423,7 @@ def test_resume_chooses_loggers_as_hydra_does(names: str) -> None:
 def test_resume_refuses_a_logger_that_is_not_there() -> None:
     """The message lists those that are."""
     with pytest.raises(InputError, match="expected one of csv, mlflow, tensorboard, wandb, got no"):
-        resume.parse(["logger=[csv,nope]"], composed())
+        resume.parse(["logger=[csv,nope]"], compose())
 
 
 def test_a_replay_logs_nothing(tmp_path: Path) -> None:
@@ -464,14 +465,14 @@ def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Python would import a folder that a library left behind; that does not count."""
     (tmp_path / "left_behind").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    assert not loggers.is_installed("left_behind")
+    assert not trust.is_installed("left_behind")
     (tmp_path / "left_behind" / "__init__.py").touch()
     importlib.invalidate_caches()
-    assert loggers.is_installed("left_behind")  # negative control
+    assert trust.is_installed("left_behind")  # negative control
 
 
 @pytest.mark.parametrize("section", ["text", {"ours": None}, {"ours": {"folder": "x"}}])
 def test_a_logger_section_that_cannot_be_is_refused(section: Any) -> None:
     """A record that was edited by hand gives one line."""
     with pytest.raises(InputError, match=r"^logger(\.ours)?: expected .*, got .*; try"):
-        loggers.check(section)
+        trust.require_loggers(section)

@@ -107,19 +107,21 @@ def works_on(folder: Path) -> bool:
     return done.returncode == 0
 
 
+def started(code: str, folder: Path, line: str) -> "subprocess.Popen[str]":
+    """Start Python on some code in a folder; return it once it has printed a line."""
+    words = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(words, cwd=folder, text=True, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{line}\n"
+    return process
+
+
 def test_one_process_works_on_a_run(tmp_path: Path) -> None:
     """The lock goes with the process, however it ends; negative control: without it another gets
     in."""
     code = LOCKED + "print('locked', flush=True); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "locked\n"
+    process = started(code, tmp_path, "locked")
     assert not works_on(tmp_path)
     process.kill()
     process.communicate()
@@ -129,15 +131,7 @@ def test_one_process_works_on_a_run(tmp_path: Path) -> None:
 def test_reading_the_folder_keeps_the_lock(tmp_path: Path) -> None:
     """A logger that archives the run folder opens and closes .lock in the same process."""
     code = LOCKED + "shutil.make_archive('../all', 'tar'); print('read', flush=True); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import shutil; " + code],
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "read\n"
+    process = started("import shutil; " + code, tmp_path, "read")
     assert not works_on(tmp_path)
     process.communicate("\n")
     assert works_on(tmp_path)

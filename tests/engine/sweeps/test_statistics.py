@@ -37,7 +37,7 @@ def test_interval_contains_the_true_mean_95_times_in_100(n: int) -> None:
 
 @pytest.mark.usefixtures("_few_resamples")
 def test_plain_percentile_interval_of_three_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin: without the widening, three values are claimed to say more than they do."""
+    """Negative control: without the widening, three values are claimed to say more than they do."""
     monkeypatch.setattr(statistics, "stdtrit", lambda freedom, p: stats.norm.ppf(p))
     assert coverage(3) < 0.9
 
@@ -53,7 +53,7 @@ def test_equal_sweeps_are_told_apart_at_most_5_times_in_100(n_a: int, n_b: int) 
 
 @pytest.mark.usefixtures("_few_resamples")
 def test_different_sweeps_are_told_apart() -> None:
-    """Twin: a difference of three standard deviations is seen with ten seeds."""
+    """Negative control: a difference of three standard deviations is seen with ten seeds."""
     pairs = zip(normal_values(1, 10, 50), normal_values(2, 10, 50) + 3, strict=True)
     assert all(statistics.difference_interval(a, b)[0] > 0 for a, b in pairs)
 
@@ -149,7 +149,7 @@ def chance_sweep(number: int, runs: int) -> tuple[float, float]:
 
 
 def test_independent_errors_do_not_explain_runs_that_err_together() -> None:
-    """Twin: half of the runs fail on the same half of the samples."""
+    """Negative control: half of the runs fail on the same half of the samples."""
     right = np.ones((10, 300), dtype=bool)
     right[:5, :150] = False
     predicted = statistics.independent_error_deviation(right.sum(axis=0), 10)

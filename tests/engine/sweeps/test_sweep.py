@@ -40,6 +40,16 @@ def described(folder: Path) -> str:
     return report.describe(found, [sweep_summary.summarise(group) for group in found.groups])
 
 
+def reported(folder: Path) -> str:
+    """Write the report's files; return its text."""
+    return report.write(sweep_groups.read(folder))
+
+
+def lost(folder: Path) -> list[str]:
+    """Return a line for each run that does not count, with the reason."""
+    return [f"{run.name}: {run.problem}" for run in sweep_groups.read(folder).lost]
+
+
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run scripts/sweep_report.py."""
     words = [sys.executable, str(ROOT / "scripts" / "sweep_report.py"), *map(str, arguments)]
@@ -69,7 +79,7 @@ def test_report_holds_the_statistics_of_the_runs(folder: Path) -> None:
 
 def test_report_writes_its_four_files(folder: Path) -> None:
     """A row per run with every float in full, one per group, Markdown, and a picture."""
-    text = report.report(folder)
+    text = reported(folder)
     rows = list(csv.DictReader((folder / "sweep.csv").open()))
     assert [float(row["test_accuracy"]) for row in rows] == list(ACCURACIES)
     assert [row["seeds.init"] for row in rows] == ["0", "1", "2", "3", "4"]
@@ -81,15 +91,38 @@ def test_report_writes_its_four_files(folder: Path) -> None:
 
 def test_report_does_not_depend_on_when_it_is_made(folder: Path, tmp_path: Path) -> None:
     """Once more, and on a copy whose jobs are numbered otherwise: the same numbers."""
-    first = report.report(folder)
-    assert report.report(folder) == first
+    first = reported(folder)
+    assert reported(folder) == first
     for seed in range(5):
         shutil.copytree(folder / f"{seed}_seed={seed}", tmp_path / "copy" / f"{9 - seed}")
-    assert report.report(tmp_path / "copy") == first
+    assert reported(tmp_path / "copy") == first
+
+
+@pytest.mark.parametrize("setting", ["error", "warn"])
+def test_bits_are_promised_by_what_a_preset_does_and_not_by_its_name(
+    folder: Path, setting: str
+) -> None:
+    """Two runs of seed 0 with other weights are a broken promise under `error`, and not under
+    `warn`, both in a preset that is called strict."""
+    write_run(folder / "5_seed=0", 0, accuracy=0.5, weights="f" * 16)
+    for path in folder.glob("*/config.yaml"):
+        path.write_text(
+            path.read_text().replace("nondeterministic: error", f"nondeterministic: {setting}")
+        )
+    assert ("NOISE FLOOR" in described(folder)) == (setting == "error")
+
+
+def test_a_seed_inside_a_list_of_transforms_makes_no_other_configuration(tmp_path: Path) -> None:
+    """Runs of several seeds are one group; negative control: another size of a transform."""
+    for name, seed, size in (("0", 0, 4), ("1", 1, 4), ("2", 2, 5)):
+        path = write_run(tmp_path / name, seed, accuracy=0.9) / "config.yaml"
+        transforms = f"  transforms:\n  - seed: {seed}\n    size: {size}\n"
+        path.write_text(path.read_text().replace("data:\n", f"data:\n{transforms}"))
+    assert [len(group.runs) for group in sweep_groups.read(tmp_path).groups] == [2, 1]
 
 
 def test_report_changes_with_a_run(folder: Path) -> None:
-    """Twin: one accuracy more or less shows."""
+    """Negative control: one accuracy more or less shows."""
     first = described(folder)
     write_run(folder / "5_seed=5", 5, accuracy=0.985)
     assert described(folder) != first
@@ -98,8 +131,8 @@ def test_report_changes_with_a_run(folder: Path) -> None:
 def test_report_loads_neither_torch_nor_a_picture_library(folder: Path) -> None:
     """Reading and describing a sweep start in a moment."""
     code = (
-        "import sys; from pathlib import Path; from seedbed import sweep, sweep_groups\n"
-        "sweep.describe(sweep_groups.read(Path(sys.argv[1])), [])\n"
+        "import sys; from pathlib import Path; from seedbed.sweeps import groups, report\n"
+        "report.describe(groups.read(Path(sys.argv[1])), [])\n"
         "assert not {'torch', 'matplotlib', 'pandas'} & set(sys.modules), 'slow'\n"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
@@ -114,15 +147,15 @@ def test_runs_that_did_not_finish_are_named_and_do_not_count(folder: Path, statu
     assert sweep_summary.summarise(after.groups[0]) == before
     text = described(folder)
     assert text.startswith("1 of 6 runs do not count:\n- 5_seed=5: " + status)
-    assert report.jobs_failed(folder) == [f"{run.name}: {after.lost[0].problem}"]
+    assert lost(folder) == [f"{run.name}: {after.lost[0].problem}"]
     assert "5_seed=5" in report.runs_csv(after)
 
 
 def test_finished_runs_count(folder: Path) -> None:
-    """Twin: the same run counts once it has finished."""
+    """Negative control: the same run counts once it has finished."""
     write_run(folder / "5_seed=5", 5, accuracy=0.1)
     assert sweep_summary.summarise(sweep_groups.read(folder).groups[0]).minimum == 0.1
-    assert report.jobs_failed(folder) == []
+    assert lost(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -149,7 +182,7 @@ def test_damaged_tables_cost_only_what_stood_in_them(folder: Path) -> None:
     """Without one run's metrics.csv there is no curve, and still a report."""
     (folder / "3_seed=3" / "metrics.csv").write_text("step,epoch\n1")
     (folder / "3_seed=3" / "test_predictions.csv").write_text("sample_id,target,prediction\n1,")
-    assert "98.400" in report.report(folder)
+    assert "98.400" in reported(folder)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "much"])
@@ -157,7 +190,7 @@ def test_runs_without_a_finite_metric_do_not_count(folder: Path, value: object) 
     """They are named with the metric that they lack."""
     metrics = {"test_accuracy": value, "validation_accuracy": value}
     edit_summary(write_run(folder / "5_seed=5", 5), metrics=metrics)
-    assert report.jobs_failed(folder) == ["5_seed=5: has no finite test_accuracy"]
+    assert lost(folder) == ["5_seed=5: has no finite test_accuracy"]
 
 
 def test_jobs_that_left_no_folder_are_named(folder: Path) -> None:
@@ -168,7 +201,7 @@ def test_jobs_that_left_no_folder_are_named(folder: Path) -> None:
         "    params:\n      seed: range(0,7)\n  overrides:\n    task: [data=mnist5k]\n"
         "  sweep:\n    subdir: ${hydra.job.num}_${hydra.job.override_dirname}\n"
     )
-    assert report.jobs_failed(folder) == [
+    assert lost(folder) == [
         f"{n}_seed={n},data=mnist5k: left no record: refused, or never started" for n in (5, 6)
     ]
 
@@ -196,7 +229,7 @@ def test_groups_without_a_common_metric_are_shown_apart(folder: Path) -> None:
     for seed in range(2):
         run = write_run(folder / f"{5 + seed}", seed, model="lstm")
         edit_summary(run, metrics=metrics, metric_name="mse", task="regression")
-    text = report.report(folder)
+    text = reported(folder)
     assert "no metric in common (test_accuracy, test_mse)" in text
     assert "0.003" in text
 
@@ -205,11 +238,11 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     """It is said, and no interval is shown, however often the seed ran."""
     for job in range(3):
         write_run(tmp_path / str(job), 0)
-    text = report.report(tmp_path)
+    text = reported(tmp_path)
     assert "One seed only in this sweep: no spread and no interval" in text
     assert " to " not in text.split("\n\n")[0]
     write_run(tmp_path / "3", 1)
-    assert "One seed only" not in report.report(tmp_path)
+    assert "One seed only" not in reported(tmp_path)
 
 
 def test_seeds_that_change_nothing_are_named(tmp_path: Path) -> None:
@@ -229,7 +262,7 @@ def test_same_seeds_with_different_bits_come_first(folder: Path) -> None:
 
 
 def test_same_seeds_with_the_same_bits_are_no_finding(folder: Path) -> None:
-    """Twin: a repeated seed with the same bits counts once, and nothing is said."""
+    """Negative control: a repeated seed with the same bits counts once, and nothing is said."""
     before = sweep_summary.summarise(sweep_groups.read(folder).groups[0])
     write_run(folder / "5_seed=3", 3, accuracy=0.990)
     assert "NOISE FLOOR" not in described(folder)
@@ -297,7 +330,7 @@ def test_variance_sources_varies_each_source_ten_times(tmp_path: Path) -> None:
 
 
 def test_seed_sweeps_attribute_nothing(folder: Path) -> None:
-    """Twin: where all streams move at once there is nothing to tell apart."""
+    """Negative control: where all streams move at once there is nothing to tell apart."""
     assert sweep_summary.sources(sweep_groups.read(folder).groups[0]) == []
 
 
@@ -310,7 +343,7 @@ def test_spread_of_chance_is_the_one_that_the_test_set_gives(tmp_path: Path) -> 
 
 
 def test_spread_of_bad_seeds_is_not(tmp_path: Path) -> None:
-    """Twin: where some seeds are worse as a whole, the test set does not explain it."""
+    """Negative control: where some seeds are worse as a whole, the test set does not explain it."""
     for seed in range(10):
         right = np.arange(1000) % 20 >= (5 if seed < 5 else 1)
         write_run(tmp_path / str(seed), seed, accuracy=float(right.mean()), right=right)
@@ -335,7 +368,7 @@ def test_sweeps_of_one_thing_are_not_told_apart(tmp_path: Path) -> None:
 
 
 def test_better_sweeps_are_told_apart(tmp_path: Path) -> None:
-    """Twin: with one point more, the difference is claimed, and so is its direction."""
+    """Negative control: with one point more, the difference is claimed, and so is its direction."""
     draw = np.random.default_rng(0)
     for job in range(20):
         name, mean = ("a", 0.98) if job < 10 else ("b", 0.99)
@@ -426,7 +459,7 @@ def test_sweeps_in_which_nothing_finished_are_refused_in_a_comparison(folder: Pa
     """A report on them names the runs; a comparison has nothing to say."""
     other = folder.parent / "other"
     write_run(other / "0", 0, status="failed")
-    assert report.report(other).startswith("1 of 1 runs do not count")
+    assert reported(other).startswith("1 of 1 runs do not count")
     with pytest.raises(InputError, match="expected finished runs in B, got none that count"):
         comparison.compare(sweep_groups.read(folder), sweep_groups.read(other))
 
@@ -494,7 +527,7 @@ def test_other_bits_of_other_code_or_machines_break_no_promise(
 
 
 def test_other_bits_of_the_same_code_and_machine_break_the_promise(folder: Path) -> None:
-    """Twin: with the same record of both, it is the noise floor."""
+    """Negative control: with the same record of both, it is the noise floor."""
     made_with(folder / "3_seed=3")
     made_with(write_run(folder / "5_seed=3", 3, accuracy=0.988, weights="f" * 16))
     text = described(folder)
@@ -575,7 +608,7 @@ def test_an_empty_folder_of_a_job_counts_as_not_started(folder: Path) -> None:
         "  sweep:\n    subdir: ${hydra.job.num}_${hydra.job.override_dirname}\n"
     )
     (folder / "5_seed=5").mkdir()
-    assert report.jobs_failed(folder) == ["5_seed=5: left no record: refused, or never started"]
+    assert lost(folder) == ["5_seed=5: left no record: refused, or never started"]
 
 
 def test_runs_that_share_seeds_do_not_pass_for_independent_ones(tmp_path: Path) -> None:
@@ -597,7 +630,7 @@ def test_runs_that_share_seeds_do_not_pass_for_independent_ones(tmp_path: Path) 
     summary = sweep_summary.summarise(sweep_groups.read(tmp_path).groups[0])
     assert (summary.n, summary.mean) == (3, pytest.approx(0.981))
     assert summary.sd == pytest.approx(0.001)
-    assert "are of the runs in\nwhich all vary together" in report.report(tmp_path)
+    assert "are of the runs in\nwhich all vary together" in reported(tmp_path)
 
 
 def test_the_seeds_that_the_documentation_names_are_those_of_the_formula() -> None:

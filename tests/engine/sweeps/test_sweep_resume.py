@@ -47,14 +47,14 @@ def resumed(folder: Path, *words: str) -> Any:
 def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
     whole: Path, tmp_path: Path
 ) -> None:
-    """All processes at once; `make test-kills` does more of it. Twin: see `different` below."""
+    """All processes at once; `make test-kills` does more of it. Negative control: `different`."""
     launcher = random.choice([BASIC, JOBLIB])
     hits = killed(tmp_path / "sweep", SEEDS, launcher, [random.uniform(0, SECONDS)])
     assert different(whole, tmp_path / "sweep") == [], hits
 
 
 def test_a_run_of_another_sweep_is_told_apart(whole: Path, copy: Path) -> None:
-    """Twin: the comparison of sweeps can fail."""
+    """Negative control: the comparison of sweeps can fail."""
     runs = sorted(path for path in copy.iterdir() if path.is_dir())
     shutil.rmtree(runs[0])
     shutil.copytree(runs[1], runs[0])
@@ -223,7 +223,7 @@ def test_words_for_runs_that_can_bring_code_have_to_be_said_again(word: str) -> 
 
 
 def test_words_for_runs_that_bring_no_code_are_taken_over() -> None:
-    """Twin: seeds, numbers, names of what is in this checkout, folders of data."""
+    """Negative control: seeds, numbers, names of what is in this checkout, folders of data."""
     words = ["seed=range(0,3)", "model=lstm", "determinism.threads=1", "data.root=../data"]
     assert resume_sweep._words({"task": words, "hydra": []}, []) == words
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from seedbed import fingerprint, rng, tasks
 from seedbed.data.loader import Batch
 from seedbed.errors import InputError, Interrupted
-from seedbed.record import STAGES
+from seedbed.names import STAGES
 from seedbed.tasks import Classification, Regression
 from seedbed.training import loop, schedules
 from seedbed.training.evaluate import evaluate, measure

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import config, launch, record, signals
+from seedbed.config.compose import compose
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
@@ -24,7 +25,6 @@ from seedbed.training import capture, checkpoint
 from seedbed.worker import assemble, restore, worker
 from seedbed.worker.job import Alone, Job
 from tests.end_to_end.kill_anywhere import differences
-from tests.engine.config.test_config import composed
 from tests.odd_optimizers import Master
 
 # An LSTM that is done in tenths of a second: 4 steps an epoch, a validation after each.
@@ -77,7 +77,7 @@ class StopAt(signals.Stop):
 
 def begun(folder: Path, *overrides: str) -> Path:
     """Make the run folder of a tiny run, as train.py does."""
-    settings = config.resolve(composed(*TINY, *overrides))
+    settings = config.resolve(compose(*TINY, *overrides))
     config.check(settings)
     launch.create_run_folder(folder, settings)
     return folder
@@ -156,7 +156,7 @@ def test_a_run_stopped_again_and_again_ends_with_the_same_bits(
 
 def begun_with(target: str, folder: Path) -> Path:
     """Make the run folder of a tiny run with an optimizer that no YAML file names."""
-    settings = config.resolve(composed(*TINY))
+    settings = config.resolve(compose(*TINY))
     settings.optimizer = {"name": "own", "_target_": target, "lr": 0.01}
     settings.trusted_packages.append("tests")
     config.check(settings)
@@ -639,7 +639,7 @@ def test_a_record_brings_no_environment_variables_along(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="configs/determinism names, got LD_PRELOAD"):
         resume.resume_run(folder, (), allow_changed=True)
     path.write_text(text)
-    launch.require_trusted(record.read_config(folder), folder)
+    config.require_trusted(record.read_config(folder), folder)
 
 
 def test_a_record_does_not_say_which_packages_are_trusted(tmp_path: Path) -> None:
@@ -650,7 +650,7 @@ def test_a_record_does_not_say_which_packages_are_trusted(tmp_path: Path) -> Non
     path.write_text(text.replace("_target_: project.models.", "_target_: evil."))
     with pytest.raises(InputError, match=r"got evil\..* in the record; .* --trust evil"):
         resume.resume_run(folder, (), allow_changed=True)
-    launch.require_trusted(record.read_config(folder), folder, ["evil"])
+    config.require_trusted(record.read_config(folder), folder, ["evil"])
 
 
 @pytest.mark.parametrize(

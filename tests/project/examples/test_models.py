@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from project.models.cnn import CNN
 from project.models.recurrent import Recurrent
 from seedbed import config, determinism, fingerprint
+from seedbed.config.compose import compose
 from seedbed.errors import InputError
 from seedbed.worker import assemble
-from tests.engine.config.test_config import composed
 
 IMAGE, SEQUENCE = (1, 28, 28), (20, 2)
 
@@ -198,6 +198,14 @@ def test_an_lstm_starts_with_gates_for_the_length_of_the_sequence() -> None:
         (lambda: CNN(IMAGE, 1, [4, 0], 0.0), r"model\.channels: expected .* got \[4, 0\]; try"),
         (lambda: recurrent("gru"), r"model\.cell: expected rnn or lstm, got gru; try lstm"),
         (lambda: recurrent(shape=(5,)), r"model\.input_shape: expected .* got \(5,\); give"),
+        (lambda: CNN(5, 1, [4], 0.0), r"model\.input_shape: expected a list .* got 5; try"),
+        (lambda: CNN([1, 28, 0], 1, [4], 0.0), r"model\.input_shape: expected a list"),
+        (lambda: CNN(IMAGE, "abc", [4], 0.0), r"model\.outputs: expected an integer .* got 'abc'"),
+        (lambda: CNN(IMAGE, 0, [4], 0.0), r"model\.outputs: expected an integer >= 1, got 0; set"),
+        (lambda: CNN(IMAGE, 1, [4], 2), r"model\.dropout: expected a number from 0 to 1, got 2"),
+        (lambda: recurrent(dropout=None), r"model\.dropout: expected a number .* got None"),
+        (lambda: recurrent(hidden_size=0), r"model\.hidden_size: expected an integer .* got 0"),
+        (lambda: recurrent(layers=[64, 64]), r"model\.layers: .* got \[64, 64\]; try"),
     ],
 )
 def test_a_shape_that_a_model_cannot_take_is_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
@@ -222,7 +230,7 @@ def test_compiled_kernels_do_not_depend_on_the_shapes_before(
     monkeypatch.setattr(
         nn.Module, "compile", lambda self, **how: compiled(self, backend=look, **(how | chosen))
     )
-    resolved = config.resolve(composed("trainer.compile=true", "model.channels=[4]"))
+    resolved = config.resolve(compose("trainer.compile=true", "model.channels=[4]"))
     settings = OmegaConf.to_container(resolved)
     model = assemble.build_training_state(settings, torch.device("cpu")).model  # type: ignore[arg-type]
     with torch.no_grad():
@@ -244,7 +252,7 @@ class Voxels(nn.Module):
 def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> None:
     """On a device that is not the CPU, also where others have five; `meta` stands for a GPU."""
     optimizer = ("optimizer=sgd", "optimizer.fused=false")
-    settings: Any = OmegaConf.to_container(config.resolve(composed(*optimizer)))
+    settings: Any = OmegaConf.to_container(config.resolve(compose(*optimizer)))
     settings["model"] = {"_target_": f"{__name__}.Voxels", "input_shape": [1], "outputs": 1}
     settings["trusted_packages"] = [*settings["trusted_packages"], __name__]
     model: Any = assemble.build_training_state(settings, torch.device("meta")).model

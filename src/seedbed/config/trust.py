@@ -1,0 +1,106 @@
+"""What a configuration may name: trusted classes, known variables, loggers that are installed."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed.errors import InputError
+from seedbed.names import flatten
+from seedbed.record import source, untrusted
+
+INSTALL_LOGGERS = "pip install -r requirements-loggers.txt"
+
+
+def is_trusted(target: str, trusted: Sequence[str]) -> bool:
+    """Return whether a dotted name is one of those trusted, or lies in a trusted package."""
+    return target in trusted or any(target.startswith(f"{package}.") for package in trusted)
+
+
+def require_targets(config: DictConfig) -> None:
+    """Raise InputError for a `_target_` anywhere that trusted_packages do not name."""
+    trusted = tuple(config.trusted_packages)
+
+    def walk(tree: Any, key: str) -> None:
+        if isinstance(tree, Mapping):
+            target = tree.get("_target_")
+            if target is not None and not is_trusted(str(target), trusted):
+                raise InputError(
+                    f"{key}._target_: expected a class from trusted_packages "
+                    f"({', '.join(trusted)}), got {target}; add its package to trusted_packages"
+                )
+            for name, value in tree.items():
+                walk(value, f"{key}.{name}" if key else str(name))
+        elif isinstance(tree, list):
+            for index, value in enumerate(tree):
+                walk(value, f"{key}[{index}]")
+
+    walk(OmegaConf.to_container(config), "")
+
+
+def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> list[str]:
+    """Refuse a record that could run code which this checkout does not trust.
+
+    Args:
+        trust: packages that classes may come from, beside those of configs/config.yaml.
+
+    Returns:
+        The packages to trust for it: those of the record, unless they are more than this
+        checkout trusts.
+
+    Raises:
+        InputError: it names classes of other packages, or sets a variable that no preset here names
+        (LD_PRELOAD runs code).
+    """
+    configs = source.configs()
+    ours = untrusted.read_config(configs / "config.yaml", resolved=False).trusted_packages
+    local = [*ours, *trust]
+    for key, target in flatten(OmegaConf.to_container(settings)).items():
+        if key.endswith("_target_") and not is_trusted(str(target), local):
+            raise InputError(
+                f"{run}: expected classes from trusted_packages of this checkout "
+                f"({', '.join(local)}), got {target} ({key}) in the record; if you trust its code: "
+                f"--trust {str(target).rpartition('.')[0]}"
+            )
+    presets = (configs / "determinism").glob("*.yaml")
+    known = {name for path in presets for name in _variables(path)}
+    for name in OmegaConf.select(settings, "determinism.env") or ():
+        if name not in known:
+            raise InputError(
+                f"{run}: expected environment variables that configs/determinism names, got {name} "
+                "in the record; if it is harmless, name it in a preset there"
+            )
+    recorded = [str(package) for package in settings.get("trusted_packages") or ()]
+    return recorded if all(is_trusted(package, local) for package in recorded) else local
+
+
+def _variables(preset: Path) -> Sequence[str]:
+    return list(untrusted.read_config(preset, resolved=False).get("env") or ())
+
+
+def require_loggers(section: Any) -> None:
+    """Raise InputError for a `logger` section that cannot be, or whose packages are missing.
+
+    Packages are looked for and not imported: this runs before anything slow is.
+    """
+    if not isinstance(section, Mapping | DictConfig):
+        raise InputError(f"logger: expected loggers by name, got {section}; try logger=tensorboard")
+    for name, spec in section.items():
+        if not isinstance(spec, Mapping | DictConfig) or "_target_" not in spec:
+            raise InputError(
+                f"logger.{name}: expected a logger with a _target_, got {spec}; try logger={name}"
+            )
+        for package in spec.get("requires") or ():
+            if not is_installed(package):
+                raise InputError(
+                    f"logger.{name}: expected the package {package}, got none that is installed; "
+                    f"{INSTALL_LOGGERS}"
+                )
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package is there; a folder of that name, such as W&B leaves, is none."""
+    found = find_spec(package)
+    return found is not None and found.origin is not None
