@@ -25,8 +25,7 @@ LEGEND = """\
 
 - `repeats`: outputs and gradients had the same bits in every run.
 - `differs`: they had not. The pass that differed first, and the largest absolute difference.
-- `raises`: PyTorch refuses the operation with the error in the note. `instead`: a replacement, if
-  known.
+- `raises`: PyTorch refuses the operation with the error in the note; `instead` is a replacement.
 - `slowdown`: the time under `strict` divided by the time under `fast`, in pairs of runs: median and
   quartiles. The quartiles are far apart if a run is short or the machine is busy.
 
