@@ -65,25 +65,16 @@ class Watch:
 
     def _problem(self, first: Held, batch: Batch, step: int, shard: int) -> str | None:
         training, live = self._training, _held(self._training)
-        parameters = list(training.model.parameters())
-        weights = [parameter.detach().clone() for parameter in parameters]
-
-        def take() -> tuple[int, Values]:
-            found = _pass(training, batch, step, shard)
-            _put_back(parameters, weights)  # some forward passes change them: a teacher's
-            return found
-
         try:
-            outcome, values = take()
+            outcome, values = _pass(training, batch, step, shard)
             live.put_back(saved=True)
-            _, values_again = take()
+            _, values_again = _pass(training, batch, step, shard)
             live.put_back()
             first.put_back(saved=False)
-            outcome_resumed, values_resumed = take()
+            outcome_resumed, values_resumed = _pass(training, batch, step, shard)
         finally:
             live.put_back()
-            _put_back(parameters, weights)
-            for parameter in parameters:
+            for parameter in training.model.parameters():
                 parameter.grad = None
         lasting = _differing(values, values_again)
         if training.strict and outcome != outcome_resumed:
@@ -102,12 +93,6 @@ def _held(training: TrainingState) -> Held:
     return Held(model=training.model, task=training.task)
 
 
-@torch.no_grad()
-def _put_back(parameters: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    for parameter, weight in zip(parameters, weights, strict=True):
-        parameter.copy_(weight)
-
-
 def _pass(training: TrainingState, batch: Batch, step: int, shard: int) -> tuple[int, Values]:
     """Run forward and backward; return a hash of loss and gradients, and what is held then."""
     parameters = [p for p in training.model.parameters() if p.requires_grad]
@@ -120,11 +105,14 @@ def _pass(training: TrainingState, batch: Batch, step: int, shard: int) -> tuple
 
 @contextmanager
 def _weights_kept(model: nn.Module) -> Iterator[None]:
+    """Give weights back that a forward pass changes: those of a momentum encoder, say."""
     before = [(weight, weight.detach().clone()) for weight in model.parameters()]
-    yield
-    with torch.no_grad():
-        for weight, value in before:
-            weight.copy_(value)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, value in before:
+                weight.copy_(value)
 
 
 def _differing(first: Values, second: Values) -> list[tuple[str, str]]:
