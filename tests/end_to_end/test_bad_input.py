@@ -17,7 +17,6 @@ import torch
 import train as train_module
 from seedbed import launch, record
 from seedbed.errors import exit_status
-from seedbed.sweeps import resume_sweep
 from seedbed.training import checkpoint
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
@@ -68,7 +67,7 @@ def train_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         ("trainer.accumulate_grad_batches=4", "got a new one; see `python train.py --cfg job`"),
         ("trainer.max_epoch=3", "got a new one; did you mean trainer.max_epochs"),
         ("lr=0.1", "lr: expected a known key, got a new one; did you mean optimizer.lr"),
-        ("model=resnet", "model: expected one of cnn, lstm, rnn, got resnet; see configs/model/"),
+        ("model=vgg", "model: expected one of cnn, dense, lstm, rnn, got vgg; see configs/model/"),
         ("~seed", "seed: expected a value, since hydra.run.dir refers to it, got none; set it"),
         ("~data", "data.name: expected a value, since "),
         ("~seed=3", "seed: expected the value that it has, got another to delete (The value"),
@@ -118,11 +117,11 @@ def test_a_configuration_that_is_right_is_started(
     """Negative control: the same way of calling train.py gets to the training process."""
     started: list[Path] = []
 
-    def start(_config: object, folder: Path, _going_on: object) -> int:
+    def start(_config: object, folder: Path) -> int:
         started.append(folder)
         return 0
 
-    monkeypatch.setattr(resume_sweep, "run_job", start)
+    monkeypatch.setattr(launch, "start", start)
     monkeypatch.setattr(launch, "objective", lambda folder: 0.0)
     assert train_here(f"hydra.run.dir={tmp_path / 'run'}") == 0
     assert started == [tmp_path / "run"]

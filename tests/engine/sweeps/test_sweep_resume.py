@@ -185,7 +185,7 @@ def test_a_second_sweep_does_not_take_the_folder_of_the_first(begun: Path) -> No
     """Its plan would be replaced, and its runs mixed with others; negative control: a folder
     without runs."""
     before = (begun / resume_sweep.PLAN).read_text()
-    with pytest.raises(InputError, match="which holds one; choose another, or resume it by"):
+    with pytest.raises(InputError, match="which holds one; choose another, or resume it with"):
         begin(begun, told())
     assert (begun / resume_sweep.PLAN).read_text() == before
     shutil.rmtree(begun / "0_seed=0")
