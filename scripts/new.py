@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Stems of the examples' files in src/project/ and configs/; what is not named here is yours.
 EXAMPLES = {
     *("adding", "augment", "images", "mnist", "mnist5k"),
-    *("cnn", "recurrent", "lstm", "rnn"),
+    *("cnn", "recurrent", "lstm", "rnn", "arguments"),
     *("adding_lstm", "adding_rnn", "mnist_cnn", "variance_sources"),
 }
 LEFT = {"data: mnist5k": "data: points", "model: cnn": "model: dense"}
