@@ -91,7 +91,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:
         partial(parts.evaluation_batches, parts.sources.validation),
         run_logger,
         parts.shards,
-        unsaved.Watch(parts.training, run_logger.log),
+        unsaved.Watch(parts.training, run_logger.log, bool(parts.plan.log_every_steps)),
     )
     batches = parts.evaluation_batches(parts.sources.test)
     result = evaluate(parts.training, batches, parts.shards)
