@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from seedbed import config, launch, record, signals
@@ -478,6 +479,11 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
     newer = begun(tmp_path / "newer")
     (newer / "summary.json").write_text(json.dumps({"format_version": 2, "status": "running"}))
     assert "read it with the version of Seedbed that wrote it" in line(newer)
+    for section in ("data", "data.train", "model", "determinism", "trainer"):
+        settings = OmegaConf.create(text)
+        OmegaConf.update(settings, section, [], merge=False)
+        OmegaConf.save(settings, newer / "config.yaml")
+        assert line(newer).startswith(f"{section}: expected a section with keys, got a list; ")
     for length in range(0, len(text) - 20, 97):
         (newer / "config.yaml").write_text(text[:length])
         assert "expected" in line(newer)
