@@ -57,7 +57,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):
             open_loggers(job.folder, settings, run_logger)
-        with warnings_listed(parts, run_logger):
+        with warnings_listed(parts, run_logger), restore.first_step_named(job.folder, progress):
             summary.predictions = train(parts, progress, run_logger)
     finally:
         run_logger.close()
