@@ -14,7 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seedbed.config import trust
-from seedbed.config.rules import OPEN_SECTIONS, OPTIONAL_KEYS, RULES, TASKS, promises_bits
+from seedbed.config.rules import (
+    OPEN_SECTIONS,
+    OPTIONAL_KEYS,
+    RULES,
+    TASKS,
+    promises_bits,
+    require_sections,
+)
 from seedbed.errors import InputError
 
 
@@ -36,6 +43,7 @@ def resolve(composed: DictConfig) -> DictConfig:
 
 def check(config: DictConfig) -> None:
     """Raise InputError for the first thing in a resolved configuration that cannot be."""
+    require_sections(config)
     for key, rule in RULES.items():
         value = OmegaConf.select(config, key, default=_MISSING)
         if value is _MISSING:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import ListConfig
+from omegaconf import DictConfig, ListConfig
 
+from seedbed.errors import InputError
 from seedbed.names import STREAMS
 
 MAX_SEED = 2**63 - 1
@@ -190,6 +191,23 @@ OPTIONAL_KEYS = (
     "files",  # likewise
 )
 TASKS = ("classification", "regression")  # others come with a `_target_`
+
+
+def require_sections(config: DictConfig) -> None:
+    """Raise InputError for a section of a configuration that holds no keys, such as a list."""
+    for key in RULES:
+        place: Any = config
+        *sections, _ = key.split(".")
+        for number, name in enumerate(sections, 1):
+            place = place.get(name)
+            if place is None:  # the rules say what is missing
+                break
+            if not isinstance(place, DictConfig):
+                got = "a list" if isinstance(place, ListConfig) else repr(place)
+                raise InputError(
+                    f"{'.'.join(sections[:number])}: expected a section with keys, got {got}; "
+                    "write them as configs/ has them"
+                )
 
 
 def promises_bits(on_nondeterministic: object) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from seedbed.config.rules import require_sections
 from seedbed.errors import InputError
 from seedbed.names import flatten
 from seedbed.record import source, untrusted
@@ -52,8 +53,9 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
 
     Raises:
         InputError: it names classes of other packages, or sets a variable that no preset here names
-        (LD_PRELOAD runs code).
+        (LD_PRELOAD runs code), or a section is none.
     """
+    require_sections(settings)
     configs = source.configs()
     ours = untrusted.read_config(configs / "config.yaml", resolved=False).trusted_packages
     local = [*ours, *trust]

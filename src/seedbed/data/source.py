@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, default_collate
 
 from seedbed import rng
 from seedbed.data.positions import Position
+from seedbed.data.tensors import map_tensors
 from seedbed.names import SPLITS
 
 
@@ -48,7 +49,7 @@ class Source(Dataset[Batch]):
         self.dataset = dataset
         self._split = SPLITS.index(split)
         self._seed = seed
-        self._collate = collate or default_collate
+        self._collate = collate
         self._seeded = seeded
         self._one_thread = one_thread
 
@@ -79,7 +80,10 @@ class Source(Dataset[Batch]):
         else:
             samples = [self._sample(place, int(i)) for i in ids]
             self._seed_globals(*place, -1, int(ids[0]))
-            inputs, targets = self._collate(samples)
+            inputs, targets = (self._collate or default_collate)(samples)
+            if self._collate is not None:
+                # It may return the data set's own tensors, which models may change in place.
+                inputs, targets = map_tensors(torch.Tensor.clone, (inputs, targets))
         return Batch(torch.from_numpy(ids), inputs, targets)
 
     def _sample(self, place: tuple[int, int], sample_id: int) -> Any:

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
 from seedbed.config.request import Request
+from seedbed.config.rules import require_sections
 from seedbed.errors import InputError
 from seedbed.record import origin, untrusted
 
@@ -31,6 +32,7 @@ def resume_run(
         InputError: the folder is no run, or what is asked for cannot be.
     """
     recorded = record.read_config(folder)
+    require_sections(recorded)
     untrusted.require_no_way_out(folder)
     request = Request(parse(overrides, recorded), allow_changed)
     settings = request.applied_to(recorded)

@@ -141,7 +141,9 @@ def _yaml_text(path: Path, resolved: bool = False) -> str:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
             raise ValueError(f"an alias or a tag in line {line}")
         if depth > MAX_DEPTH or number > MAX_YAML_NODES:
-            raise ValueError(f"more than {MAX_DEPTH} levels or {MAX_YAML_NODES:,} values")
+            raise ValueError(
+                f"more than {MAX_DEPTH} levels of nesting or {MAX_YAML_NODES:,} values"
+            )
         value = getattr(event, "value", "")
         if resolved and ("${" in value or value == "???"):
             raise ValueError(f"{value[:80]} in line {line}, where a record has a value")
@@ -175,7 +177,7 @@ def _check_tree(tree: Any) -> None:
         if not below:
             return
         level = below
-    raise ValueError(f"more than {MAX_DEPTH} levels")
+    raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
 
 
 def _first_line(error: BaseException) -> str:

@@ -24,16 +24,17 @@ def refuse_running_statistics(model: nn.Module) -> None:
             )
 
 
-def refuse_changes(model: nn.Module, before: dict[str, Any]) -> None:
+def refuse_changes(model: nn.Module, before: dict[str, Any], with_trained: bool = False) -> None:
     """Refuse a model whose forward pass changes its state: how often depends on who has a slice.
 
     Args:
-        before: what `bits_of_buffers` gave before the forward passes.
+        before: what `bits_of_state` gave before the forward passes.
+        with_trained: whether trained weights were among it; updates change them.
 
     Raises:
         InputError: it names the first one.
     """
-    now = bits_of_buffers(model)
+    now = bits_of_state(model, with_trained)
     for path in {**now, **before}:
         if before.get(path) != now.get(path):
             raise InputError(
@@ -43,10 +44,15 @@ def refuse_changes(model: nn.Module, before: dict[str, Any]) -> None:
             )
 
 
-def bits_of_buffers(model: nn.Module) -> dict[str, Any]:
-    """Return what tells buffers, frozen weights and extra states with other bits apart, by name."""
-    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-    kept = {**dict(model.named_buffers()), **frozen}
+def bits_of_state(model: nn.Module, with_trained: bool = False) -> dict[str, Any]:
+    """Return what tells state with other bits apart, by name.
+
+    Args:
+        with_trained: beside buffers, frozen weights and extra states, the weights that are trained.
+    """
+    weights = model.named_parameters()
+    chosen = {name: p for name, p in weights if with_trained or not p.requires_grad}
+    kept = {**dict(model.named_buffers()), **chosen}
     found: dict[str, Any] = dict(zip(kept, held.bits_of(list(kept.values())), strict=True))
     for path, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:

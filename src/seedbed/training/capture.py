@@ -14,6 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 from seedbed.errors import InputError
 
+# What PyTorch's optimizers keep for a parameter: of no shape, and of the parameter's.
+_SCALARS = ("step", "eta", "mu", "mu_product")
+_SHAPED = (
+    *("exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "sum"),
+    *("square_avg", "grad_avg", "acc_delta", "prev", "step_size", "ax"),
+)
+
 
 def capture(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the state of a model and its optimizer; its tensors are the live ones."""
@@ -126,6 +133,35 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
         if parameter in optimizer.state and stride != parameter.stride():
             state = optimizer.state[parameter]
             optimizer.state[parameter] = _map_tensors(_laid_like(parameter, stride), state)
+    _require_fitting(optimizer)
+
+
+def _require_fitting(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ValueError for state of another shape or type than one of PyTorch's optimizers makes.
+
+    Fused kernels do not look, and would write elsewhere. Others than PyTorch's may keep anything.
+    """
+    is_torchs = type(optimizer).__module__.startswith("torch.optim")
+    for group in optimizer.param_groups:
+        if not (is_torchs or group.get("fused")):
+            continue
+        for parameter in group["params"]:
+            for name, value in optimizer.state.get(parameter, {}).items():
+                if not _is_made_for(parameter, name, value):
+                    shape = getattr(value, "shape", type(value).__name__)
+                    raise ValueError(
+                        f"{name} of {shape} for a parameter of {parameter.shape}, {parameter.dtype}"
+                    )
+
+
+def _is_made_for(parameter: Tensor, name: str, value: Any) -> bool:
+    if name in _SCALARS:
+        return value.dim() == 0 if isinstance(value, Tensor) else isinstance(value, int | float)
+    if name not in _SHAPED or value is None:  # momentum that is not used is None
+        return True
+    if not isinstance(value, Tensor):
+        return False
+    return (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:

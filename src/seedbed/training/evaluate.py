@@ -47,7 +47,8 @@ def measure(
     rows = []
     hasher = fingerprint.Hasher(training.device)
     channels_last = training.channels_last
-    with held.kept(training.model, training.strict), explained(training.model, channels_last):
+    kept = held.kept(training.model, training.task, training.strict)
+    with kept, explained(training.model, channels_last):
         for batch in batches:
             if asked_to_stop():
                 raise Interrupted

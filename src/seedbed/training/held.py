@@ -57,10 +57,16 @@ class Held:
     """
 
     @torch.no_grad()
-    def __init__(self, **roots: Any) -> None:
-        """Note what models and other objects hold, by the names that paths begin with."""
+    def __init__(self, *passed_over: Any, **roots: Any) -> None:
+        """Note what models and other objects hold, by the names that paths begin with.
+
+        Args:
+            passed_over: containers that are not noted, nor what lies in them.
+        """
         self._cells: list[_Cell] = []
         self._seen: dict[int, Any] = {}  # held, so that no id is given twice
+        for container in passed_over:
+            self._pass_over(container)
         weights = [p for root in roots.values() for p in _parameters(root)]
         self._weights = {_memory(p) for p in weights} - {None}
         for name, root in roots.items():
@@ -104,6 +110,12 @@ class Held:
                         found[path] = (type(part).__name__, repr(part))
         return found
 
+    def _pass_over(self, value: Any) -> None:
+        if id(value) not in self._seen and not isinstance(value, nn.Parameter):  # the model's
+            self._seen[id(value)] = value
+            for _, part in _named("", value) if isinstance(value, (*_CONTAINERS, tuple)) else ():
+                self._pass_over(part)
+
     def _walk(self, path: str, value: Any, depth: int, saved: bool) -> None:
         if depth == 0 or id(value) in self._seen:
             return
@@ -140,13 +152,13 @@ class Held:
 
 
 @contextmanager
-def kept(model: nn.Module, with_weights: bool) -> Iterator[None]:
-    """Put a model into evaluation mode, and give it back as it went in.
+def kept(model: nn.Module, task: Any, with_weights: bool) -> Iterator[None]:
+    """Put a model into evaluation mode, and give it and its task back as they went in.
 
     Raises:
         InputError: with `with_weights`, if their bits are others; nobody has a copy of them.
     """
-    before = Held(model=model)
+    before = Held(model=model, task=task)
     weights = _hash_of_weights(model) if with_weights else None
     try:
         with evaluating(model):
@@ -211,8 +223,11 @@ def _is_cell(value: Any) -> bool:
 
 
 def _is_users(value: Any) -> bool:
-    """Return whether something is an object, and no class or function, of a class of the user's."""
-    if isinstance(value, _NAMESPACES):
+    """Return whether something is an object, and no class or function, of a class of the user's.
+
+    An optimizer is one, whoever's it is: others are wrapped around it.
+    """
+    if isinstance(value, (*_NAMESPACES, torch.optim.Optimizer)):
         return True
     package = str(type(value).__module__).partition(".")[0]
     return package not in _LIBRARIES and not isinstance(value, type) and hasattr(value, "__dict__")
@@ -233,7 +248,9 @@ def _named(path: str, value: Any) -> list[tuple[str, Any]]:
     if path.endswith("."):
         return [(f"{path}{name}", part) for name, part in value.items()]
     parts = value.items() if isinstance(value, dict) else enumerate(value)
-    return [(f"{path}[{key!r}]", part) for key, part in parts]
+    names = [i if isinstance(key, Tensor) else key for i, (key, _) in enumerate(parts)]
+    values = value.values() if isinstance(value, dict) else value
+    return [(f"{path}[{name!r}]", part) for name, part in zip(names, values, strict=True)]
 
 
 def _read(value: Any) -> Any:

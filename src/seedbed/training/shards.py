@@ -25,7 +25,7 @@ from seedbed import fingerprint
 from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
 from seedbed.training import capture
-from seedbed.training.buffers import bits_of_buffers, refuse_changes, refuse_running_statistics
+from seedbed.training.buffers import bits_of_state, refuse_changes, refuse_running_statistics
 from seedbed.training.state import TrainingState
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class SharedShards(Shards):
         self.writes_record = rank == 0
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
         self._buffers: dict[str, Any] | None = None
-        self._is_first_step = False
+        self._at_first: dict[str, Any] | None = None  # until the first step's forward passes
 
     def stop_requested(self) -> bool:
         """Return whether any process was asked to stop, as of the step before the last.
@@ -144,8 +144,8 @@ class SharedShards(Shards):
     def begin(self, training: TrainingState, step: int) -> None:
         """Refuse running statistics, and processes that begin unlike."""
         refuse_running_statistics(training.model)
-        self._model, self._buffers = training.model, bits_of_buffers(training.model)
-        self._is_first_step = True
+        self._model, self._buffers = training.model, bits_of_state(training.model)
+        self._at_first = bits_of_state(training.model, with_trained=True)
         self.compare(training, step)
 
     def compare(self, training: TrainingState, step: int) -> None:
@@ -186,9 +186,9 @@ class SharedShards(Shards):
     def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the means of floats and the sums of integers over all slices."""
         sums = [*tree_sum(parts, len(self.mine)), *ours]
-        if self._is_first_step and self._buffers is not None:  # later ones: `compare`
-            refuse_changes(self._model, self._buffers)
-            self._is_first_step = False
+        if self._at_first is not None:  # later ones, but for trained weights: `compare`
+            refuse_changes(self._model, self._at_first, with_trained=True)
+            self._at_first = None
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)
             self._sum_across([*sums, flag], self._others)

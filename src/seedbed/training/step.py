@@ -13,7 +13,7 @@ from seedbed.training import capture
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 
-_UPDATE = -1  # where a shard's number stands otherwise
+UPDATE = -1  # where a shard's number stands otherwise
 
 
 def train_step(
@@ -56,7 +56,7 @@ def train_step(
             parameter.grad = gradient
     if training.gradient_clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
-    seed_draws(training, step, _UPDATE)  # the same in all processes, for optimizers that draw
+    seed_draws(training, step, UPDATE)  # the same in all processes, for optimizers that draw
     optimizer.step()
     if hasher:
         state = capture.optimizer_tensors(optimizer)

@@ -2,11 +2,11 @@
 
 A step shall depend on weights, buffers, optimizer, batch and seeded draws alone. What a model
 keeps elsewhere (a counter, a generator, a running mean as a plain attribute) is lost when a run is
-resumed, and each process has its own.
+resumed, and each process has its own. So is what a task keeps, and an optimizer beside its state.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,9 +16,10 @@ from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
+from seedbed.training import capture
 from seedbed.training.held import Held
 from seedbed.training.state import TrainingState
-from seedbed.training.step import forward_and_backward, to_device
+from seedbed.training.step import UPDATE, forward_and_backward, seed_draws, to_device
 
 Values = Mapping[str, tuple[str, Any]]
 
@@ -29,16 +30,21 @@ class Watch:
     Before it, its forward and backward passes are run three times: as they are about to run; once
     more, where a value that changes again is counted or accumulated; and with all that no
     checkpoint holds put back to where this process began, as a resumed run would have it. A cache
-    that depends on its inputs alone passes all three. Nothing of it is left behind.
+    that depends on its inputs alone passes all three. Nothing of it is left behind. The update is
+    part of it where the first one changed an attribute of the optimizer: few have any, and it takes
+    a copy of the optimizer's state.
     """
 
-    def __init__(self, training: TrainingState, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, training: TrainingState, log: Callable[[str], None], with_metric: bool = True
+    ) -> None:
         """Take what trains, and what prints a line.
 
         Args:
             log: for a warning, where the preset does not promise bits.
+            with_metric: whether any step of the run asks for the metric.
         """
-        self._training, self._say = training, log
+        self._training, self._say, self._with_metric = training, log, with_metric
         self._first: Held | None = None
         self._is_over = training.dropout_seed is None  # nothing is seeded, nothing is promised
 
@@ -65,21 +71,33 @@ class Watch:
 
     def _problem(self, first: Held, batch: Batch, step: int, shard: int) -> str | None:
         training, live = self._training, _held(self._training)
+        began, now = first.unsaved(), live.unsaved()
+        updates = bool(_differing(_of_optimizer(now), _of_optimizer(began)))
+
+        def run() -> tuple[tuple[int, int], Values]:
+            return _pass(training, batch, step, shard, self._with_metric, updates)
+
         try:
-            outcome, values = _pass(training, batch, step, shard)
+            outcome, values = run()
             live.put_back(saved=True)
-            _, values_again = _pass(training, batch, step, shard)
+            outcome_again, values_again = run()
             live.put_back()
             first.put_back(saved=False)
-            outcome_resumed, values_resumed = _pass(training, batch, step, shard)
+            outcome_resumed, values_resumed = run()
         finally:
             live.put_back()
             for parameter in training.model.parameters():
                 parameter.grad = None
         lasting = _differing(values, values_again)
-        if training.strict and outcome != outcome_resumed:
-            lasting = lasting or _differing(values, values_resumed)
-            lasting = lasting or _differing(live.unsaved(), first.unsaved())
+        if training.strict and not lasting and not outcome == outcome_again == outcome_resumed:
+            pairs = [(values, values_resumed), (now, began), (now, values)]
+            if outcome != outcome_again:  # one pass changes the next
+                pairs.reverse()
+            if outcome[0] == outcome_again[0] == outcome_resumed[0]:  # the update alone differs
+                pairs = [(_of_optimizer(a), _of_optimizer(b)) for a, b in pairs]
+            elif updates:
+                pairs = [(_of_others(a), _of_others(b)) for a, b in pairs]
+            lasting = next(filter(None, (_differing(a, b) for a, b in pairs)), [])
             if not lasting:
                 return (
                     "model: expected a step that depends on weights, buffers, batch and seeded "
@@ -90,17 +108,53 @@ class Watch:
 
 
 def _held(training: TrainingState) -> Held:
-    return Held(model=training.model, task=training.task)
+    optimizer = training.optimizer
+    if type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:  # it knows what to save
+        return Held(model=training.model, task=training.task)
+    saved = (optimizer.state, optimizer.param_groups)
+    return Held(*saved, model=training.model, task=training.task, optimizer=optimizer)
 
 
-def _pass(training: TrainingState, batch: Batch, step: int, shard: int) -> tuple[int, Values]:
-    """Run forward and backward; return a hash of loss and gradients, and what is held then."""
-    parameters = [p for p in training.model.parameters() if p.requires_grad]
+def _of_optimizer(values: Values) -> Values:
+    return {path: value for path, value in values.items() if path.startswith("optimizer.")}
+
+
+def _of_others(values: Values) -> Values:
+    return {path: value for path, value in values.items() if not path.startswith("optimizer.")}
+
+
+def _pass(
+    training: TrainingState, batch: Batch, step: int, shard: int, with_metric: bool, updates: bool
+) -> tuple[tuple[int, int], Values]:
+    """Run forward and backward, with the metric of a step that is logged, and maybe an update.
+
+    Returns:
+        A hash of loss and gradients, and of what the update made; what is held then.
+    """
+    model, optimizer = training.model, training.optimizer
+    parameters = [p for p in model.parameters() if p.requires_grad]
     copied = Batch(batch.ids, *map_tensors(Tensor.clone, (batch.inputs, batch.targets)))
-    with _weights_kept(training.model):  # a forward pass may change them, as it may its inputs
+    # A forward pass may change weights, as it may its inputs.
+    with _weights_kept(model), _state_kept(optimizer) if updates else nullcontext():
         moved = to_device(copied, training)
-        found = forward_and_backward(training, parameters, moved, step, shard, False)
-    return int(fingerprint.of_tensors(found)), _held(training).unsaved()
+        found = forward_and_backward(training, parameters, moved, step, shard, with_metric)
+        outcome, updated = int(fingerprint.of_tensors(found)), 0
+        if updates:
+            seed_draws(training, step, UPDATE)
+            optimizer.step()
+            made = [*model.parameters(), *capture.optimizer_tensors(optimizer)]
+            updated = int(fingerprint.of_tensors(made))
+        return (outcome, updated), _held(training).unsaved()
+
+
+@contextmanager
+def _state_kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Give the state and the options of an optimizer back that an update changes."""
+    before = Held(state=optimizer.state, groups=optimizer.param_groups)
+    try:
+        yield
+    finally:
+        before.put_back()
 
 
 @contextmanager
@@ -130,6 +184,8 @@ def _describe(path: str, kind: str) -> str:
         remedy = "set it in __init__, not while training"
     elif path.startswith("task."):
         remedy = "keep it in a buffer of the model"
+    elif path.startswith("optimizer."):
+        remedy = "keep it in self.state, under a parameter or a name"
     return (
         f"{path}: expected state that a checkpoint holds, got one beside it that lasts from step "
         f"to step ({kind}), which a resumed run would not have; {remedy}"

@@ -57,7 +57,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):
             open_loggers(job.folder, settings, run_logger)
-        with warnings_listed(parts, run_logger):
+        with warnings_listed(parts, run_logger), restore.first_step_named(job.folder, progress):
             summary.predictions = train(parts, progress, run_logger)
     finally:
         run_logger.close()
@@ -91,7 +91,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:
         partial(parts.evaluation_batches, parts.sources.validation),
         run_logger,
         parts.shards,
-        unsaved.Watch(parts.training, run_logger.log),
+        unsaved.Watch(parts.training, run_logger.log, bool(parts.plan.log_every_steps)),
     )
     batches = parts.evaluation_batches(parts.sources.test)
     result = evaluate(parts.training, batches, parts.shards)

@@ -65,7 +65,8 @@ def unrecorded(recorded: Container[str], trusted: Sequence[str], root: Path) -> 
         elif name.partition(".")[0] in packages and not _is_installed(module):
             file = getattr(module, "__file__", None)
             if file:
-                lacks[f"{name.replace('.', '/')}.py"] = _described(Path(file))
+                ending = "/__init__.py" if hasattr(module, "__path__") else ".py"
+                lacks[f"{name.replace('.', '/')}{ending}"] = _described(Path(file))
     return lacks
 
 

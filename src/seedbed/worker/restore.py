@@ -1,7 +1,8 @@
 """Resuming from a checkpoint: it is checked, then restored into model and optimizer."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,7 @@ def load(
     if state is None:
         return None
     try:
+        require_plausible(state)
         made_under, step = Origin(**state["origin"]), state["progress"]["step"]
         found = changes(made_under, origin)
         strict = made_under.settings["determinism"]["on_nondeterministic"] == "error"
@@ -113,13 +115,12 @@ def load(
                 f"trainer.max_steps: expected a run of at least {step} steps, which its checkpoint "
                 f"has made, got one of {total_steps}; raise trainer.max_steps or trainer.max_epochs"
             )
-        require_plausible(state)
         for name in ("metrics.csv", "fingerprints.csv"):
             record.require_bytes(folder / name, state["table_bytes"][name])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{folder}: expected a checkpoint of this model and optimizer, got one without "
-            f"{' '.join(str(error).split())[:160]}; start anew by scripts/verify.py or train.py"
+            f"{folder}: expected a checkpoint of this model and optimizer, got {said_by(error)}; "
+            "start anew by scripts/verify.py or train.py"
         ) from None
     restore(folder, training, state, found)
     return Restored(state, problems, found)
@@ -142,10 +143,10 @@ def require_plausible(state: Mapping[str, Any]) -> None:
     counts = (progress.step, progress.validated_step, progress.best_step)
     for count in (*counts, progress.validations_without_gain, *state["table_bytes"].values()):
         if type(count) is not int or count < 0:
-            raise ValueError(f"integers >= 0, but {count!r}")
+            raise ValueError(f"one with {count!r} for an integer >= 0")
     for number in (progress.best_metric, progress.seconds, *state["last"].values()):
         if type(number) is not float and number is not None:
-            raise ValueError(f"decimal numbers, but {number!r}")
+            raise ValueError(f"one with {number!r} for a decimal number")
 
 
 def restore(
@@ -158,12 +159,44 @@ def restore(
         change_options(training.optimizer, options, found)
     except checkpoint.MISMATCH as error:
         advice = "resume with the code and configuration that wrote it"
-        if not any(change.alters_bits for change in found):
+        if "Unexpected key" in str(error) and not any(change.alters_bits for change in found):
             advice = "make all parameters when the model is built, steps cannot add any"
+        elif not any(change.alters_bits for change in found):
+            advice = "start anew by scripts/verify.py or train.py"
         raise InputError(
-            f"{folder}: expected a checkpoint of this model and optimizer, got "
-            f"{' '.join(str(error).split())[:160]}; {advice}"
+            f"{folder}: expected a checkpoint of this model and optimizer, got {said_by(error)}; "
+            f"{advice}"
         ) from None
+
+
+def said_by(error: Exception) -> str:
+    """Return in a few words what a checkpoint that does not fit provoked."""
+    text = " ".join(str(error).split())[:160]
+    return f"one without {text}" if isinstance(error, KeyError) else text or type(error).__name__
+
+
+@contextmanager
+def first_step_named(folder: Path, progress: Progress) -> Iterator[None]:
+    """Let what stops the first step after a resume name the checkpoint: it made steps before.
+
+    What an optimizer or a layer keeps can have any shape, so that it is seen there alone.
+
+    Raises:
+        InputError: the step cannot be made from it.
+    """
+    first = progress.step
+    try:
+        yield
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except checkpoint.MISMATCH as error:
+        if not first or progress.step > first:
+            raise
+        raise InputError(
+            f"{folder}: expected a checkpoint that step {first + 1} can be made from, got "
+            f"{said_by(error)} ({type(error).__name__}); mend what has changed since, or start "
+            "anew by scripts/verify.py or train.py"
+        ) from error
 
 
 def change_options(

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from seedbed import config
 from seedbed.config.compose import compose, configuration
+from seedbed.config.rules import RULES
 from seedbed.errors import InputError
 from tests.running import ROOT
 
@@ -164,3 +165,18 @@ def test_a_resolved_configuration_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(OmegaConf.to_yaml(resolved))
     assert OmegaConf.load(path) == resolved
+
+
+_SECTIONS = sorted({key.rpartition(".")[0] for key in RULES if "." in key})
+
+
+@pytest.mark.parametrize("section", _SECTIONS)
+def test_a_section_that_is_a_list_or_a_text_is_refused_in_one_line(section: str) -> None:
+    """In a configuration to be trained, and in a record to be trusted."""
+    usual = compose()
+    for value in ([], [1], "text", 1):
+        resolved = config.resolve(usual)
+        OmegaConf.update(resolved, section, value, merge=False, force_add=True)
+        for check in (config.check, lambda it: config.require_trusted(it, Path("run"))):
+            with pytest.raises(InputError, match=rf"^{section}: expected [^\n]*$"):
+                check(resolved)

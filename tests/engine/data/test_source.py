@@ -148,6 +148,25 @@ class Summing(Images):
         return images * images.sum(), labels
 
 
+def longest_first(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], dict[str, Any]]:
+    """Return the samples' own tensors, as those of other lengths cannot be stacked."""
+    inputs = sorted((sample for sample, _ in samples), key=len, reverse=True)
+    return inputs, {"classes": [target for _, target in samples]}
+
+
+class Kept(Dataset[tuple[Tensor, Tensor]]):
+    """A data set that returns what it holds."""
+
+    def __init__(self) -> None:
+        self.samples = [(torch.ones(1 + i % 4), torch.tensor(i)) for i in range(SAMPLES)]
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.samples[index]
+
+
 SOURCES: dict[str, Callable[[], Source]] = {
     "whole batches": lambda: Source(Images(), "train", seed=0),
     "a user's": lambda: Source(Noisy(), "train", seed=0),
@@ -502,3 +521,13 @@ def test_nested_tensors_are_all_found() -> None:
     doubled = map_tensors(lambda t: t * 2, nested)
     assert isinstance(doubled["b"], Pair)
     assert (int(doubled["b"].right), doubled["c"]) == (6, "text")
+
+
+def test_what_changes_a_batch_in_place_does_not_change_the_data_set() -> None:
+    """A collate function need not copy; with workers, batches are copies in any case."""
+    source = Source(Kept(), "train", 0, longest_first)
+    usual = loaded(source)
+    for batch in load(source, positions(), IN_THIS_PROCESS, PRESET):
+        for tensor in (*batch.inputs, *batch.targets["classes"]):
+            tensor.mul_(3)
+    assert loaded(source) == usual

@@ -570,15 +570,45 @@ class Annealed(nn.Module):
         return self.head(x) / self.calls
 
 
+class Shrinks(nn.Module):
+    """A model that makes its own trained weights smaller in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.head.weight.mul_(0.9)
+        return self.head(x)
+
+
 @pytest.mark.parametrize(
-    ("model", "path"), [(Follows, r"slow\.weight"), (Annealed, r"get_extra_state\(\)")]
+    ("model", "path"),
+    [
+        (Follows, r"slow\.weight"),
+        (Annealed, r"get_extra_state\(\)"),
+        (Shrinks, r"head\.weight"),
+    ],
 )
 def test_other_state_that_forward_passes_change_is_refused(model: Any, path: str) -> None:
-    """Weights that no optimizer changes, and extra states: as often as there are slices here."""
+    """Weights, trained or not, and extra states: as often as there are slices here."""
     training, shards = training_of(model()), SharedShards(SHARDS, lambda: False)
     shards.begin(training, 0)
     with pytest.raises(InputError, match=rf"^model\.{path}: expected state that no forward pass"):
         train_step(training, batch_of(1, shards), 1, shards, False, None)
+
+
+def step_that_shrinks(processes: Processes | None) -> None:
+    shards, training = SharedShards(SHARDS, lambda: False, processes), training_of(Shrinks())
+    shards.begin(training, 0)
+    train_step(training, batch_of(1, shards), 1, shards, False, None)
+
+
+def test_trained_weights_that_a_forward_pass_changes_are_refused_by_each_process() -> None:
+    """In the same line as by one."""
+    for result in in_processes(2, step_that_shrinks).values():
+        assert message(result).startswith("model.head.weight: expected state that no forward pass")
 
 
 class ChangesLater(nn.Module):

@@ -920,3 +920,20 @@ class TestMakeTask:
         """A misspelt one does not silently do nothing."""
         with pytest.raises(InputError, match=r"data\.task: expected the arguments of Class"):
             tasks.make({"name": "classification", "smoothing": 0.1}, [])
+
+
+def test_an_evaluation_gives_the_task_back_as_it_went_in() -> None:
+    """What its metric notes of validation samples is no part of the next step's loss."""
+
+    class Noting(Classification):
+        seen: list[int]
+
+        def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            self.seen.append(len(targets))
+            object.__setattr__(self, "calls", len(self.seen))
+            return super().metric(outputs, targets)
+
+    task = Noting()
+    object.__setattr__(task, "seen", [])
+    evaluate(replace(training(), task=task), samples(), Shards())
+    assert vars(task) == {"label_smoothing": 0.0, "seen": []}

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from seedbed import rng, tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
+from seedbed.training import capture
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from seedbed.training.unsaved import Watch
+from tests.odd_optimizers import Master
 
 BATCH_SIZE, CLASSES = 8, 3
 _counted = itertools.count()
@@ -170,8 +173,9 @@ def built(forward: Callable[[Any, Tensor], Tensor], **members: Any) -> nn.Module
     return Inside(type("Built", (Model,), {"forward": forward, **members})())
 
 
-def training(model: nn.Module, strict: bool = True) -> TrainingState:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def training(model: nn.Module, strict: bool = True, optimizer: Any = None) -> TrainingState:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = (optimizer or torch.optim.SGD)(trained, lr=0.01)
     task = tasks.Classification()
     return TrainingState(model, optimizer, task, torch.device("cpu"), strict=strict)
 
@@ -365,8 +369,151 @@ def test_a_task_that_is_a_module_has_no_buffers_in_a_checkpoint() -> None:
             self.centre.mul_(0.9).add_(outputs.detach().mean(0), alpha=0.1)
             return loss
 
+        def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return (outputs.argmax(1) == targets).float()
+
     model = nn.Linear(4, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     task: Any = Centred()
     with pytest.raises(InputError, match=r"^task\.centre: .* keep it in a buffer of the model"):
         train(TrainingState(model, optimizer, task, torch.device("cpu"), strict=True))
+
+
+def test_what_a_metric_keeps_for_the_loss_is_named() -> None:
+    """Steps that are logged call it, others do not: also a task that has not been called yet."""
+
+    class Focused(tasks.Classification):
+        def __init__(self) -> None:
+            object.__setattr__(self, "label_smoothing", 0.0)
+            object.__setattr__(self, "right", 0.0)
+
+        def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return super().loss(outputs, targets) * (2 - self.right)
+
+        def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            found = super().metric(outputs, targets)
+            object.__setattr__(self, "right", float(found.mean()) + 0.25)
+            return found
+
+    trained = replace(training(built(fills_a_cache)), task=Focused())
+    with pytest.raises(InputError, match=r"^task\.right: .* keep it in a buffer of the model"):
+        train(trained)
+    assert trained.task.right == 0.0  # type: ignore[attr-defined]
+
+
+# Optimizers that keep something beside their state, and where; and others that may.
+
+
+class Counting(torch.optim.SGD):
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        self.k = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.k += 1
+        for group in self.param_groups:
+            group["lr"] = 0.01 / self.k
+        super().step()
+
+
+class Anchored(torch.optim.SGD):
+    """Draws to where it began, noted in the first step: it changes once, and never again."""
+
+    anchor: Any = None
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        if self.anchor is None:
+            self.anchor = [p.clone() for p in parameters]
+        for parameter, began in zip(parameters, self.anchor, strict=True):
+            parameter.lerp_(began, 0.1)
+        super().step()
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Wraps another optimizer, whose state is its own alone."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        self.base = torch.optim.SGD(parameters, lr, momentum=0.9)
+        super().__init__(self.base.param_groups, self.base.defaults)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.base.step()
+
+
+class Sharing(Lookahead):
+    """Negative control: what the other one keeps is in the checkpoint, too."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        self.state = self.base.state
+        self.param_groups = self.base.param_groups
+
+
+class Showing(torch.optim.AdamW):
+    """Negative control: writes before it reads."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        gradients = [
+            p.grad for group in self.param_groups for p in group["params"] if p.requires_grad
+        ]
+        self.norm = float(torch.nn.utils.get_total_norm(g for g in gradients if g is not None))
+        super().step()
+
+
+class Saving(Counting):
+    """Negative control: knows what to save."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "k": self.k}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.k = state_dict.pop("k")
+        super().load_state_dict(state_dict)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "path"),
+    [
+        (Counting, "optimizer.k"),
+        (Anchored, "optimizer.anchor[0]"),
+        (Lookahead, "optimizer.base.state[0]['momentum_buffer']"),
+    ],
+)
+def test_what_an_optimizer_keeps_beside_its_state_is_named(optimizer: Any, path: str) -> None:
+    with pytest.raises(InputError) as refused:
+        train(training(built(fills_a_cache), optimizer=optimizer))
+    assert str(refused.value).startswith(f"{path}: expected "), refused.value
+    assert "keep it in self.state" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+# LBFGS asks for a function; SparseAdam for sparse gradients; Muon for matrices alone.
+_OF_TORCH = [
+    each for name, each in sorted(vars(torch.optim).items())
+    if isinstance(each, type) and name not in ("Optimizer", "LBFGS", "SparseAdam", "Muon")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", [*_OF_TORCH, Master, Sharing, Showing, Saving])
+def test_optimizers_that_go_on_from_a_checkpoint_pass_unchanged(optimizer: Any) -> None:
+    """With a learning-rate scheduler's patch and a hook on them; the bits are those unwatched."""
+    found = []
+    for watched in (True, False):
+        trained = training(built(fills_a_cache), optimizer=optimizer)
+        torch.optim.lr_scheduler.StepLR(trained.optimizer, 10)
+        trained.optimizer.register_step_post_hook(lambda *_: None)
+        assert train(trained, watched=watched) == []
+        state = capture.optimizer_tensors(trained.optimizer)
+        found.append([t.detach().numpy().tobytes() for t in (*trained.model.parameters(), *state)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("optimizer", [Counting, Lookahead, Anchored])
+def test_an_update_that_is_looked_at_is_put_back(optimizer: Any) -> None:
+    """Also where it is only warned of: the same weights as unwatched."""
+    watched, other = (training(built(fills_a_cache), False, optimizer) for _ in "ab")
+    train(watched), train(other, watched=False)
+    for a, b in zip(watched.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)

@@ -177,3 +177,18 @@ def test_loaded_code_that_git_ignores_is_named_by_content(
     assert (change.key, change.alters_bits) == ("git.lacks.src/ignored_code.py", True)
     os.unlink(path)
     assert "No such file" in loaded.unrecorded({}, [], tmp_path)["src/ignored_code.py"]
+
+
+@pytest.mark.usefixtures("fresh_modules")
+def test_loaded_packages_that_lie_elsewhere_are_named_by_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package's own code is in its `__init__.py`."""
+    package = tmp_path / "elsewhere" / "a_package_of_mine"
+    package.mkdir(parents=True)
+    for name in ("__init__", "models"):
+        (package / f"{name}.py").write_text("a = 1\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    assert isinstance(__import__("a_package_of_mine.models"), ModuleType)
+    found = loaded.unrecorded({}, ["a_package_of_mine"], tmp_path / "checkout")
+    assert set(found) == {"a_package_of_mine/__init__.py", "a_package_of_mine/models.py"}

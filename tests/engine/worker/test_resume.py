@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from seedbed import config, launch, record, signals
@@ -478,6 +479,11 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
     newer = begun(tmp_path / "newer")
     (newer / "summary.json").write_text(json.dumps({"format_version": 2, "status": "running"}))
     assert "read it with the version of Seedbed that wrote it" in line(newer)
+    for section in ("data", "data.train", "model", "determinism", "trainer"):
+        settings = OmegaConf.create(text)
+        OmegaConf.update(settings, section, [], merge=False)
+        OmegaConf.save(settings, newer / "config.yaml")
+        assert line(newer).startswith(f"{section}: expected a section with keys, got a list; ")
     for length in range(0, len(text) - 20, 97):
         (newer / "config.yaml").write_text(text[:length])
         assert "expected" in line(newer)
@@ -852,6 +858,7 @@ def test_ctrl_c_while_the_picture_is_drawn_leaves_a_run_that_can_be_finished(
     [
         (("progress", "unknown"), 1),
         (("progress", "step"), 1.5),
+        (("progress", "step"), "9"),
         (("progress", "best_metric"), "high"),
         (("table_bytes",), {}),
         (("buffers",), None),
@@ -870,8 +877,34 @@ def test_a_checkpoint_of_a_stranger_is_refused_in_one_line(
     place[path[-1]] = value
     checkpoint.save(state, last)
     assert work(folder) == 2
-    assert "expected a checkpoint of this model and optimizer" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "expected a checkpoint of this model and optimizer" in error
+    assert error.count("\n") == 1
+    assert "make all parameters" not in error
+    assert "not supported" not in error
     assert (folder / "fingerprints.csv").read_bytes() == rows
+
+
+@pytest.mark.parametrize("value", [torch.zeros(7), "text", 1.5, [], None])
+@pytest.mark.parametrize("what", ["optimizer", "buffers"])
+def test_a_checkpoint_whose_state_no_step_can_take_is_named_in_one_line(
+    what: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of another shape or type, in what an optimizer or a layer keeps."""
+    folder = stopped(tmp_path / "run", 9, *own(Lazy))
+    last = folder / "checkpoints" / "last.pt"
+    state = checkpoint.load(last)
+    if what == "optimizer":
+        state["optimizer"]["state"][0]["exp_avg"] = value
+    else:
+        name = next(name for name in state["buffers"] if name.endswith("running_mean"))
+        state["buffers"][name] = state["model"][name] = value
+    checkpoint.save(state, last)
+    capsys.readouterr()
+    assert work(folder) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {folder}: expected a checkpoint ")
+    assert error.count("\n") == 1
 
 
 def test_a_disk_that_is_full_before_the_first_step_is_named(
