@@ -17,7 +17,6 @@ import torch
 import train as train_module
 from seedbed import launch, record
 from seedbed.errors import exit_status
-from seedbed.sweeps import resume_sweep
 from seedbed.training import checkpoint
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
@@ -118,11 +117,11 @@ def test_a_configuration_that_is_right_is_started(
     """Negative control: the same way of calling train.py gets to the training process."""
     started: list[Path] = []
 
-    def start(_config: object, folder: Path, _going_on: object) -> int:
+    def start(_config: object, folder: Path) -> int:
         started.append(folder)
         return 0
 
-    monkeypatch.setattr(resume_sweep, "run_job", start)
+    monkeypatch.setattr(launch, "start", start)
     monkeypatch.setattr(launch, "objective", lambda folder: 0.0)
     assert train_here(f"hydra.run.dir={tmp_path / 'run'}") == 0
     assert started == [tmp_path / "run"]
