@@ -36,11 +36,11 @@ def main() -> int:
     for line in report(a, b, result):
         print(printable(line))
     if arguments.explain and result.difference is not None:
-        from seedbed import explain  # imports torch, which nothing else here does
+        from seedbed.explain import of_runs  # needs torch, and can be deleted
 
         runs = (arguments.run_a, arguments.run_b)
         how = (result.difference, arguments.trust, arguments.online)
-        print(*map(printable, explain.of_runs(runs, (a, b), *how)), sep="\n")
+        print(*map(printable, of_runs(runs, (a, b), *how)), sep="\n")
     print(f"\npicture: {out}")
     return 0 if result.difference is None else 1
 

@@ -26,15 +26,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from seedbed import record
 from seedbed.errors import InputError, exit_status
 from seedbed.launch import resume
-from seedbed.sweeps import resume_sweep
 
 
 def main() -> int:
     """Resume the run or the sweep in a folder."""
     arguments = parse()
-    if resume_sweep.is_sweep(arguments.run):
+    if record.is_sweep(arguments.run):
+        from seedbed.sweeps import resume_sweep  # a part that can be deleted
+
         if arguments.trust:
             raise InputError(
                 f"--trust: expected the folder of a run, got a sweep, {arguments.run}; repeat its "

@@ -108,9 +108,9 @@ def judge(arguments: argparse.Namespace, folder: Path) -> int:
     for line in report(outcome):
         print(printable(line))
     if arguments.explain and not outcome.reproduced:
-        from seedbed import explain  # imports torch, which nothing else here does
+        from seedbed.explain import of_replay  # needs torch, and can be deleted
 
-        again = explain.of_replay(arguments.run, outcome, *how)
+        again = of_replay(arguments.run, outcome, *how)
         print(*map(printable, again), sep="\n")
     if arguments.keep is not None:
         print(f"\nreplay: {folder}")

@@ -35,10 +35,19 @@ ROOMS = {
         (
             "src/seedbed/sweeps",
             "scripts/sweep_report.py",
+            "configs/hydra",
             "configs/experiment/variance_sources.yaml",
             "tests/engine/sweeps",
             "tests/end_to_end/test_sweep.py",
             "tests/end_to_end/kill_sweep.py",
+        ),
+    ),
+    "tools": Room(
+        "a table of runs, evaluating and exporting weights, packages of runs",
+        (
+            "src/seedbed/tools",
+            *(f"scripts/{name}.py" for name in ("runs", "evaluate", "export", "pack")),
+            "tests/engine/tools",
         ),
     ),
     "distributed": Room(

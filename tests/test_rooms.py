@@ -222,6 +222,17 @@ class TestDeleting:
         delete(copy, room)
         self.train(copy)
 
+    @pytest.mark.parametrize("words", [("train.py", "-m", "seed=0,1"), ("scripts/resume.py", "s")])
+    def test_who_asks_for_a_deleted_room_is_told(self, copy: Path, words: tuple[str, ...]) -> None:
+        """Sweeps are the room that plain commands lead to."""
+        delete(copy, "sweeps")
+        (copy / "s").mkdir()
+        (copy / "s/sweep.json").write_text("{}")
+        done = run(copy, *words)
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "error: src/seedbed/sweeps: expected this part of Seedbed" in done.stderr
+
     def train(self, copy: Path) -> None:
         words = ("trainer.max_steps=3", "hydra.run.dir=runs/a")
         done = run(copy, "train.py", *QUICK, *words)

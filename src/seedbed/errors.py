@@ -19,8 +19,9 @@ def exit_status(main: Callable[[], int]) -> int:
     """Run a command and turn what users can cause into one line and an exit status.
 
     Returns:
-        What `main` returns; 2 after an `InputError`; 130 after Ctrl-C; 141 when the
-        reader of our output went away (`command | head`), as a shell reports it.
+        What `main` returns; 2 after an `InputError`, or where a deleted part is asked for; 130
+        after Ctrl-C; 141 when the reader of our output went away (`command | head`), as a shell
+        reports it.
     """
     open_closed_streams()
     try:
@@ -29,11 +30,21 @@ def exit_status(main: Callable[[], int]) -> int:
         return main()
     except InputError as error:
         return print_error(error)
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("seedbed."):
+            raise
+        return print_error(deleted(str(error.name)))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         discard_output(sys.stdout)
         return 141
+
+
+def deleted(module: str) -> InputError:
+    """Return the error of a request that needs a part of ours which is not there."""
+    path = f"src/{module.replace('.', '/')}"
+    return InputError(f"{path}: expected this part of Seedbed, got none; restore it from git")
 
 
 def print_error(error: InputError) -> int:

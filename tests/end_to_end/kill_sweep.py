@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from seedbed.sweeps import resume_sweep
+from seedbed import record
 from tests.end_to_end.kill_anywhere import COMMON, ROOT, differences
 
 BASIC: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ MOST_KILLS_OF_A_SWEEP = 4
 
 def command(folder: Path, seeds: int, launcher: Sequence[str]) -> list[str]:
     """Return the command that starts a sweep, or goes on with it once its folder says how."""
-    if resume_sweep.is_sweep(folder):
+    if record.is_sweep(folder):
         return [sys.executable, "scripts/resume.py", str(folder)]
     words = [f"hydra.sweep.dir={folder}", f"seed=range({seeds})", *SETTINGS, *launcher]
     return [sys.executable, "train.py", "--multirun", *words]

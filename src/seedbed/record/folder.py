@@ -15,6 +15,7 @@ from seedbed.record import untrusted
 from seedbed.record.files import write_atomically, write_json
 from seedbed.record.summary import read_summary
 
+SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 # What a run writes; train.log, which Hydra may start, is only ever added to.
 FILES = (
@@ -26,6 +27,11 @@ FILES = (
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds a run (it has a config.yaml and a summary.json)."""
     return (folder / "config.yaml").is_file() and (folder / "summary.json").is_file()
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder is that of a sweep."""
+    return (folder / SWEEP).is_file()
 
 
 def require_run(folder: Path) -> Path:
@@ -54,7 +60,7 @@ def is_in_run(root: Path, folder: Path, known: dict[Path, bool]) -> bool:
 
 
 def _holds_run(folder: Path) -> bool:
-    has = [(folder / name).is_file() for name in ("config.yaml", "sweep.json")]
+    has = [(folder / name).is_file() for name in ("config.yaml", SWEEP)]
     return any(has) and any((folder / name).exists() for name in (".lock", "summary.json"))
 
 

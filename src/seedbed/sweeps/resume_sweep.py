@@ -23,7 +23,6 @@ from seedbed.record import origin, source, untrusted
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.worker import loaded
 
-PLAN = "sweep.json"
 # The variable of `hydra.job.env_set` that makes jobs resume, on any machine; and its values.
 RESUME = "SEEDBED_RESUME"
 UNCHANGED, CHANGED = "unchanged", "changed"
@@ -66,12 +65,7 @@ def begin(folder: Path, hydra: DictConfig) -> None:
         return
     _require_new(folder, hydra.sweeper)
     plan = {"overrides": OmegaConf.to_container(hydra.overrides), **_configuration(hydra)}
-    record.write_json(folder / PLAN, plan | _code())
-
-
-def is_sweep(folder: Path) -> bool:
-    """Return whether a folder is that of a sweep."""
-    return (folder / PLAN).is_file()
+    record.write_json(folder / record.SWEEP, plan | _code())
 
 
 def resume_run(
@@ -88,14 +82,14 @@ def resume_run(
     Raises:
         InputError: it cannot be resumed, or not with these overrides.
     """
-    plan = record.read_json(folder / PLAN)
+    plan = record.read_json(folder / record.SWEEP)
     try:
         options, words = _options(folder, plan), _words(plan["overrides"], overrides)
         changes = origin.changes(_origin(plan), _origin(_code()))
     except (AttributeError, KeyError, TypeError):
         raise InputError(
-            f"{folder / PLAN}: expected a sweep's overrides and code, got something else; start "
-            "the sweep again"
+            f"{folder / record.SWEEP}: expected a sweep's overrides and code, got something else; "
+            "start the sweep again"
         ) from None
     sweep_plan.require_countable(folder, words)
     _require_unchanged(changes, allow_changed)
@@ -253,7 +247,7 @@ def _require_idle(folder: Path) -> None:
 
 def _require_new(folder: Path, sweeper: DictConfig) -> None:
     """Raise InputError where another sweep has runs; only a search with a storage adds to them."""
-    if not is_sweep(folder) or sweeper.get("storage") is not None:
+    if not record.is_sweep(folder) or sweeper.get("storage") is not None:
         return
     if any(True for _ in folder.rglob("config.yaml")):
         raise InputError(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import determinism, rng, tasks
+from seedbed import config, determinism, rng, tasks
 from seedbed.config import build
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
@@ -39,7 +39,7 @@ def prepare_backends(preset: Settings) -> None:
     """Apply a preset's flags; where it asks for errors, raise InputError if they do not hold."""
     determinism.apply(preset)
     differences = determinism.differences(preset)
-    if differences and preset["on_nondeterministic"] == "error":
+    if differences and config.promises_bits(preset["on_nondeterministic"]):
         raise InputError(f"{differences[0]}; unset what overrides it, or choose another preset")
 
 
@@ -175,7 +175,7 @@ def build_training_state(
             if tensor.dim() == 4:  # `model.to` would refuse those with five
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     model = model.to(device)
-    if preset["on_nondeterministic"] == "error":
+    if config.promises_bits(preset["on_nondeterministic"]):
         refusals.check_recurrent_dropout(model, device.type)
     autocast = trainer["precision"] == "bfloat16"
     refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
@@ -200,7 +200,7 @@ def build_training_state(
         channels_last=preset["channels_last"],
         gradient_clip_norm=trainer["gradient_clip_norm"],
         dropout_seed=settings["seeds"]["dropout"] if preset["seeding"] else None,
-        strict=preset["on_nondeterministic"] == "error",
+        strict=config.promises_bits(preset["on_nondeterministic"]),
     )
 
 

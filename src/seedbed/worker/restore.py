@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.record.origin import Change, Origin, changes
 from seedbed.training import checkpoint
@@ -85,7 +85,7 @@ def restore_best(folder: Path, restored: Restored | None, origin: Origin) -> Non
     if restored is None:  # all starts over, and the tables, too
         best.restore(folder, 0, comes_again=True)
         return
-    promised = origin.settings["determinism"]["on_nondeterministic"] == "error"
+    promised = config.promises_bits(origin.settings["determinism"]["on_nondeterministic"])
     comes_again = promised and not any(change.alters_bits for change in restored.changes)
     message = best.restore(folder, restored.state["progress"]["best_step"], comes_again)
     if message:
@@ -107,7 +107,7 @@ def load(
         require_plausible(state)
         made_under, step = Origin(**state["origin"]), state["progress"]["step"]
         found = changes(made_under, origin)
-        strict = made_under.settings["determinism"]["on_nondeterministic"] == "error"
+        strict = config.promises_bits(made_under.settings["determinism"]["on_nondeterministic"])
         if strict and not allow_changed:
             require_equal(found, step)
         if total_steps is not None and step > total_steps:

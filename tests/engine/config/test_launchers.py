@@ -20,7 +20,6 @@ from seedbed import record
 from seedbed.config import launchers
 from seedbed.config.launchers import INSTALL
 from seedbed.errors import InputError
-from seedbed.sweeps.callbacks import SweepFolder
 from tests.running import QUICK, command, refusal, trained
 
 SETTINGS = (*QUICK, "trainer.max_steps=3")
@@ -197,22 +196,6 @@ def test_an_address_that_no_machine_can_have_is_refused() -> None:
     launcher = {"_target_": "x.RayLauncher", "ray": {"init": init}}
     with pytest.raises(InputError, match="expected a Ray cluster that answers"):
         launchers.prepare(OmegaConf.create({"launcher": launcher}))
-
-
-def test_an_error_of_our_own_ends_a_sweep_before_its_first_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Hydra would make a warning of it and go on without a record of the sweep."""
-
-    def broken(_hydra: object) -> None:
-        raise ZeroDivisionError("why")
-
-    monkeypatch.setattr(launchers, "prepare", broken)
-    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
-    with pytest.raises(SystemExit) as ended:
-        SweepFolder().on_multirun_start(config)
-    assert ended.value.code == 1
-    assert "ZeroDivisionError: why" in capsys.readouterr().err
 
 
 @needs("submitit")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from seedbed import launch, record, signals
 from seedbed.config import command as hydra_command
 from seedbed.config import hydra_errors
 from seedbed.errors import InputError
-from seedbed.sweeps import callbacks
 from tests.running import ROOT, command
 
 
@@ -390,30 +388,3 @@ def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> 
         if before is not None:
             signal.signal(signal.SIGINT, before)
     assert done.returncode == (7 if ignored else -signal.SIGINT)
-
-
-class TestReportOfASweep:
-    def test_what_ended_a_sweep_without_runs_is_not_hidden(self, tmp_path: Path) -> None:
-        """There is nothing to report, and the error that there is says why."""
-        assert callbacks.report_sweep(tmp_path, ended_early=True) is False
-
-    def test_a_sweep_without_runs_that_nothing_ended_is_an_error(self, tmp_path: Path) -> None:
-        """Twin: nobody else would say so."""
-        with pytest.raises(InputError, match="expected a folder of runs"):
-            callbacks.report_sweep(tmp_path, ended_early=False)
-
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, InputError, RuntimeError])
-    def test_errors_pass_through_the_report(
-        self, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Ctrl-C before the first run is still Ctrl-C."""
-
-        def ended() -> None:
-            raise error("why")
-
-        report = partial(callbacks.report_sweep, tmp_path)
-        monkeypatch.setattr(hydra_command, "_at_end", [report])
-        monkeypatch.setattr(sys, "argv", ["train.py"])
-        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-        with pytest.raises(error, match="why"):
-            hydra_command.run(ended)

