@@ -40,7 +40,9 @@ def check(config: DictConfig) -> None:
         value = OmegaConf.select(config, key, default=_MISSING)
         if value is _MISSING:
             if key not in OPTIONAL_KEYS:
-                raise InputError(f"{key}: expected {rule.expected}, got nothing; {rule.advice}")
+                group = key.rpartition(".")[0].partition(".")[0]
+                place = f"the YAML file of {group}" if group else "config.yaml"
+                raise InputError(f"{key}: expected {rule.expected}, got nothing; add it to {place}")
         elif not rule.holds(value):
             raise InputError(f"{key}: expected {rule.expected}, got {_show(value)}; {rule.advice}")
     _check_known(OmegaConf.to_container(config))  # type: ignore[arg-type]
