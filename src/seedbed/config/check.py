@@ -6,6 +6,7 @@ arguments) are open; the class checks them itself.
 """
 
 import difflib
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +31,11 @@ def resolve(composed: DictConfig) -> DictConfig:
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "configuration"
         reason = str(error).splitlines()[0]
+        if missing := re.match(r"Interpolation key '(.+)' not found", reason):
+            raise InputError(
+                f"{missing[1]}: expected a value, since another key refers to it, got none; add "
+                "it, or choose a model that fits the data set"
+            ) from None
         raise InputError(f"{key}: expected a value, got {reason}; set it") from None
     return OmegaConf.create(plain)  # type: ignore[return-value]
 
