@@ -61,8 +61,8 @@ def require_possible(name: str) -> None:
     """Raise InputError unless a package of this name can be made here, and taken back by git."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise InputError(
-            f"NAME: expected a package's name (lower-case letters, digits, _), got {name!r}; try "
-            "make new NAME=waves"
+            "NAME: expected a package's name (lower-case letters, digits and _, a letter first, no "
+            f"Python keyword), got {name!r}; try make new NAME=waves"
         )
     if importlib.util.find_spec(name) is not None or (ROOT / name).exists():
         raise InputError(f"NAME: expected a new name, got {name}, which is there; choose another")

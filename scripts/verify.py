@@ -52,7 +52,7 @@ def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
         commit = package.commit_of(run)
         print(f"\nrun {run.name} of {path}, code of commit {commit} and its source.patch")
         if not arguments.restore_code:
-            print("would execute its training, with that code; to do so: --restore-code")
+            print(f"a replay would execute that code: scripts/verify.py {path} --restore-code")
             status = 2
             continue
         arguments.run, arguments.restore_code = run, False  # the code comes from the package

@@ -81,7 +81,7 @@ STAGES = {
     "loss": Stage(
         "loss",
         "forward pass",
-        "the model's forward pass on the same batch: initial weights, dropout, kernels",
+        "the model's forward pass on the same batch: its code, initial weights, dropout, kernels",
         _FORWARD,
     ),
     "gradients": Stage(

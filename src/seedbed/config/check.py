@@ -6,6 +6,7 @@ arguments) are open; the class checks them itself.
 """
 
 import difflib
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,6 +38,11 @@ def resolve(composed: DictConfig) -> DictConfig:
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "configuration"
         reason = str(error).splitlines()[0]
+        if missing := re.match(r"Interpolation key '(.+)' not found", reason):
+            raise InputError(
+                f"{missing[1]}: expected a value, since another key refers to it, got none; add "
+                "it, or choose a model that fits the data set"
+            ) from None
         raise InputError(f"{key}: expected a value, got {reason}; set it") from None
     return OmegaConf.create(plain)  # type: ignore[return-value]
 
@@ -48,7 +54,9 @@ def check(config: DictConfig) -> None:
         value = OmegaConf.select(config, key, default=_MISSING)
         if value is _MISSING:
             if key not in OPTIONAL_KEYS:
-                raise InputError(f"{key}: expected {rule.expected}, got nothing; {rule.advice}")
+                group = key.rpartition(".")[0].partition(".")[0]
+                place = f"the YAML file of {group}" if group else "config.yaml"
+                raise InputError(f"{key}: expected {rule.expected}, got nothing; add it to {place}")
         elif not rule.holds(value):
             raise InputError(f"{key}: expected {rule.expected}, got {_show(value)}; {rule.advice}")
     _check_known(OmegaConf.to_container(config))  # type: ignore[arg-type]

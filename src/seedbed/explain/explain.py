@@ -62,7 +62,7 @@ def of_replay(
             "the record", settings, run / "checkpoints", outcome.record.fingerprints, variables
         )
         traces, step = trace_both([side, side], difference.step)
-    yield f"\n{_opening(traces, step)}, with this one configuration"
+    yield f"\n{_opening(traces, step)}, both times with this configuration"
     found = first_difference(traces[0].events, traces[1].events)
     if found is not None:
         yield "The two replays differ from each other: the step is nondeterministic"
@@ -89,7 +89,7 @@ def of_runs(
         for name, run, held in zip(("run A", "run B"), runs, records, strict=True)
     ]
     traces, step = trace_both(sides, difference.step)
-    yield f"\n{_opening(traces, step)}, one of each configuration"
+    yield f"\n{_opening(traces, step)}, once with each configuration"
     if records[0].code != records[1].code:
         yield "note: the records name different code; both are replayed with the code that is here"
     if not _same_shards(sides):
@@ -191,7 +191,7 @@ def _result(side: Side, process: "subprocess.Popen[bytes]", out: Path) -> Trace:
 def _opening(traces: Sequence[Trace], step: int) -> str:
     starts = sorted({"the beginning" if t.start == 0 else f"step {t.start}" for t in traces})
     count = len(traces[0].events)
-    return f"Step {step} replayed twice from {' and '.join(starts)}, {count:,} events noted"
+    return f"Step {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
 
 
 def _beside_record(
@@ -209,7 +209,7 @@ def _beside_record(
         place = f"at step {diverged.step}, stage {diverged.stage}"
         yield f"  {side.name}: the replay differs from the record, {place}"
         if not same_code:
-            yield "  the two records name different code, which can be the cause: compare it"
+            yield "  the two records name different code, which can be the cause: see above"
         elif not left_out([side]):
             yield "  the cause is not in this configuration and code: look at the causes above, and"
             yield "  for what no record holds, such as a bit that flipped in memory"

@@ -123,8 +123,9 @@ class RunLogger:
         self.last |= {"validation_loss": result.loss, f"validation_{name}": result.metric}
         self._append([self._row("validation", progress.step, result)])
         mark = " (best so far)" if is_best else ""
+        epoch = round(progress.step / self._plan.steps_per_epoch, 2)
         self.log(
-            f"epoch {progress.step / self._plan.steps_per_epoch:<4g} step {progress.step}  "
+            f"epoch {epoch:<4g} step {progress.step}  "
             f"validation loss {result.loss:.4f}  {name} {result.metric:.4f}{mark}"
         )
         if is_best:
