@@ -80,8 +80,13 @@ def _unknown_key(key: str, text: str) -> InputError:
     )
 
 
+def _is_group(name: str) -> bool:
+    """Return whether `configs/NAME/` has options; `configs/hydra/` has groups alone."""
+    return any((source.configs() / name).glob("*.yaml"))
+
+
 def _unknown_group(name: str, _text: str) -> InputError:
-    groups = sorted(path.name for path in source.configs().iterdir() if path.is_dir())
+    groups = sorted(filter(_is_group, (path.name for path in source.configs().iterdir())))
     close = difflib.get_close_matches(name, groups, n=1, cutoff=0.5)
     known = f"did you mean {close[0]}" if close else f"groups are {', '.join(groups)}"
     return InputError(f"{name}: expected a known config group, got a new one; {known}")
@@ -182,7 +187,7 @@ def refuse(overrides: Iterable[Override]) -> None:
                 "before the ="
             )
         chosen = one.is_delete() or one.is_sweep_override() or isinstance(one.value(), str | list)
-        is_group = (source.configs() / key).is_dir()
+        is_group = _is_group(key)
         if not chosen and (is_group or key.partition("/")[0] == "hydra"):
             where = f"configs/{key}/" if is_group else "`python train.py --hydra-help`"
             raise InputError(f"{key}: expected an option of the group, got {line}; see {where}")
@@ -193,7 +198,7 @@ def known_keys() -> list[str]:
 
     An experiment's file has keys of the other groups.
     """
-    groups = [path.name for path in source.configs().iterdir() if path.is_dir()]
+    groups = filter(_is_group, (path.name for path in source.configs().iterdir()))
     keys = {*RULES, *groups}
     for path in source.configs().glob("*/*.yaml"):
         try:
