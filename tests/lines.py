@@ -30,6 +30,7 @@ READING = (
 # Files of these rooms on which no bit of a run that is not interrupted depends.
 LEFT_OUT = {
     "src/seedbed/config/check.py": "refuses values",
+    "src/seedbed/config/command.py": "names run folders, and words what Hydra cannot do",
     "src/seedbed/config/hydra_errors.py": "words an error",
     "src/seedbed/config/launchers.py": "checks launchers of clusters",
     "src/seedbed/config/request.py": "resumes",
@@ -43,10 +44,9 @@ LEFT_OUT = {
     "src/seedbed/record/neutral.py": "says what may differ in a resumed or compared run",
     "src/seedbed/record/origin.py": "resumes",
     "src/seedbed/record/plots.py": "draws pictures",
-    "src/seedbed/record/summary.py": "words how a run ended",
     "src/seedbed/record/terminal.py": "prints",
     "src/seedbed/record/untrusted.py": "reads records of others",
-    "src/seedbed/training/held.py": "notices state that a model keeps beside its weights",
+    "src/seedbed/training/held.py": "gives a model back after an evaluation, and notices its other state",
     "src/seedbed/training/unsaved.py": "finds what a checkpoint would lack",
     "src/seedbed/worker/best.py": "keeps the best weights in step with the checkpoint",
     "src/seedbed/worker/ending.py": "words how a run ended",
