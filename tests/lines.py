@@ -46,7 +46,7 @@ LEFT_OUT = {
     "src/seedbed/record/plots.py": "draws pictures",
     "src/seedbed/record/terminal.py": "prints",
     "src/seedbed/record/untrusted.py": "reads records of others",
-    "src/seedbed/training/held.py": "gives a model back after an evaluation, and notices its other state",
+    "src/seedbed/training/held.py": "gives a model back as it was, and notices other state",
     "src/seedbed/training/unsaved.py": "finds what a checkpoint would lack",
     "src/seedbed/worker/best.py": "keeps the best weights in step with the checkpoint",
     "src/seedbed/worker/ending.py": "words how a run ended",
