@@ -214,7 +214,7 @@ def write(arguments: argparse.Namespace, results: Results, circumstances: str) -
         seconds=turns.seconds,
         targets=benchmark_targets.targets(results),
         workloads=in_parts(results.workloads, report.speeds),
-        knobs=in_parts(results.knobs, report.knobs),
+        settings=in_parts(results.knobs, report.knobs),
         compiled=in_parts(results.compiled, report.starts),
         ceilings=report.ceilings(results) if results.ceilings else not_quick(),
         first_steps=report.first_steps(results) if results.first_step_seconds else not_quick(),
