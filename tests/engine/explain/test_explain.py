@@ -470,7 +470,7 @@ def test_the_page_and_the_faults_name_each_other() -> None:
 def test_the_page_quotes_what_is_really_said() -> None:
     """Each answer in the page's table is in the code that gives it."""
     page = (ROOT / "docs" / "debugging.md").read_text()
-    table = page.split("| It says |")[1].split("\n\n")[0]
+    table = page.split("| message | meaning |")[1].split("\n\n")[0]
     code = "".join(
         (ROOT / "src/seedbed/explain" / name).read_text()
         for name in ("trace_compare.py", "explain.py")
