@@ -199,7 +199,7 @@ class FingerprintRows:
         self._stages: list[Tensor] = []
 
     def add(self, step: int, stages: Tensor) -> None:
-        """Note a step: int64 (len(RUNGS),), 0 for a stage that does not exist."""
+        """Note a step: int64 (len(STAGES),), 0 for a stage that does not exist."""
         self._steps.append(step)
         self._stages.append(stages)
 

@@ -1,4 +1,4 @@
-"""Other processors, emulated by qemu-user, climb the fingerprints of this one under portable."""
+"""Other processors, emulated by qemu-user, have the fingerprints of this one under portable."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runs.Fingerpri
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_an_emulated_cpu_climbs_the_fingerprints_of_this_one(
+def test_an_emulated_cpu_has_the_fingerprints_of_this_one(
     cpu: str, native: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """Every stage of every step of CNN, RNN and LSTM is the same under portable."""

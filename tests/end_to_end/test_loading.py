@@ -99,7 +99,7 @@ def test_a_users_data_set_trains_to_the_same_bits(
     assert first_difference(run, train(tmp_path / "run", users_own, *overrides)) == ""
 
 
-def test_without_keying_the_same_changes_do_change_bits(
+def test_without_seeding_the_same_changes_do_change_bits(
     users_own: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Twin: it is the keying of each sample that makes loading repeat."""

@@ -233,7 +233,7 @@ class TestKeyGlobals:
         rng.seed_globals(2)
         assert all(a != b for a, b in zip(first, drawn(), strict=True))
 
-    def test_without_keying_draws_depend_on_history(self) -> None:
+    def test_without_seeding_draws_depend_on_history(self) -> None:
         """Twin: the generators do have a state that keying replaces."""
         rng.seed_globals(1)
         first = drawn()

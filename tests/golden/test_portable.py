@@ -1,4 +1,4 @@
-"""Portable: whatever CPU this is, it climbs the golden fingerprints of the repository."""
+"""Portable: whatever CPU this is, it has the golden fingerprints of the repository."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def fingerprint_rows(
 
 @on_x86_64
 @pytest.mark.parametrize("model", runs.EXPERIMENTS)
-def test_this_cpu_climbs_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
+def test_this_cpu_has_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
     """Every stage of every step is what it was on the CPU that the file was made on."""
     golden = runs.golden(metadata.version("torch"))[model]
     difference = runs.first_difference(fingerprint_rows(model, tmp_path), golden)
@@ -66,7 +66,7 @@ def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
 @pytest.mark.long
 @on_x86_64
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux to take cores away")
-def test_a_machine_with_one_core_climbs_the_golden_fingerprints(tmp_path: Path) -> None:
+def test_a_machine_with_one_core_has_the_golden_fingerprints(tmp_path: Path) -> None:
     """The number of threads belongs to the preset, not to the machine."""
     core = min(os.sched_getaffinity(0))
     golden = runs.golden(metadata.version("torch"))["cnn"]

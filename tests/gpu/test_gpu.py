@@ -63,7 +63,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runs.Fing
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_fresh_processes_climb_one_fingerprints(
+def test_fresh_processes_have_the_same_fingerprints(
     model: str, undisturbed: dict[str, runs.FingerprintRows], tmp_path: Path
 ) -> None:
     """Under strict, 20 processes come to the same bits at every step."""

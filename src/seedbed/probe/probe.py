@@ -1,4 +1,4 @@
-"""Try operations again and again on the same inputs, and see whether their bits come back.
+"""Try operations again and again on the same inputs, and see whether they are deterministic.
 
 Each operation runs forward and backward under two determinism presets in turn, so that whatever
 else the machine does slows both alike. Before each run every generator is seeded alike, and memory

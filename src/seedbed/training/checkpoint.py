@@ -87,7 +87,7 @@ def save(state: dict[str, Any], path: Path) -> None:
 
 
 def require_readable(value: Any, name: str = "") -> None:
-    """Check that a state comes back from a file as it is, in values and in types.
+    """Check that a file restores a state as it is, in values and in types.
 
     Args:
         name: where in the checkpoint it is, for messages.
