@@ -52,7 +52,8 @@ def in_processes(count: int, work: Work, missing: tuple[int, ...] = ()) -> Found
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join()
+        process.join(120)
+        process.kill()  # one that hangs is missing below
     found: Found = {}
     while not results.empty():
         rank, result = results.get()
