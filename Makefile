@@ -7,6 +7,8 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 # The tests are of the CPU, also on a machine that has a GPU; those of the GPU say so.
 ON_CPU := CUDA_VISIBLE_DEVICES=
+# A test that hangs ends with its name and the stacks of its threads, instead of taking CI's time.
+SIDE_BY_SIDE := -n 2 --dist worksteal -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 # Launchers for clusters and the search, beside everything else, in an environment of their own.
 CLUSTER := .venv-cluster
 # Peers to be measured beside, likewise.
@@ -30,10 +32,10 @@ train: $(INSTALLED)  ## Train the CNN on 5,000 MNIST digits, the same bits every
 	$(RUN) train.py determinism=strict seed=0
 
 test: $(INSTALLED)  ## Run the tests, but for those that take long
-	$(ON_CPU) $(RUN) -m pytest -n 2 --dist worksteal
+	$(ON_CPU) $(RUN) -m pytest $(SIDE_BY_SIDE)
 
 test-all: $(INSTALLED)  ## Run every test that needs no more than this
-	$(ON_CPU) $(RUN) -m pytest -n 2 --dist worksteal -m "not emulated and not zoo"
+	$(ON_CPU) $(RUN) -m pytest $(SIDE_BY_SIDE) -m "not emulated and not zoo"
 
 test-avx2: $(INSTALLED)  ## Run the tests that depend on the processor as if it had no more than AVX2
 	$(ON_CPU) ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(RUN) -m pytest -m processor
