@@ -19,6 +19,7 @@ from seedbed.config.rules import (
     OPEN_SECTIONS,
     OPTIONAL_KEYS,
     RULES,
+    SUPERVISED,
     TASKS,
     promises_bits,
     require_sections,
@@ -109,11 +110,16 @@ def _check_combination(config: DictConfig) -> None:
             f"model: expected a model for data of kind {kind} (data={config.data.name}), got "
             f"{config.model.name}, which takes {' or '.join(accepts)}; try model=lstm"
         )
-    task = config.data.task
-    if "_target_" not in task and task.name not in TASKS:
+    task = config.data.get("task")
+    if task is None and (config.get("method") or {}).get("_target_", SUPERVISED) == SUPERVISED:
+        raise InputError(
+            "data.task: expected a task for method=supervised, got nothing; add it to the YAML "
+            "file of data, or choose another method"
+        )
+    if task is not None and "_target_" not in task and task.get("name") not in TASKS:
         raise InputError(
             f"data.task.name: expected one of {', '.join(TASKS)}, or a task with a _target_, got "
-            f"{_show(task.name)}; see docs/extending.md"
+            f"{_show(task.get('name'))}; see docs/extending.md"
         )
     on_nondeterministic = config.determinism.on_nondeterministic
     check_shards(config.trainer.shards, config.trainer.processes, config.data.batch_size)

@@ -66,7 +66,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     positions = training_positions(len(source), size, seed, start, step)
     for number, position in enumerate(positions, start + 1):
         factor = plan.learning_rate_factor(number - 1)
-        schedules.set_learning_rate(training.optimizer, factor)
+        schedules.set_learning_rates(training.optimizers, factor)
         places = list(shards.divide(iter([position])))
         if number < step:
             batches = [source[place] for place in places]
@@ -113,7 +113,7 @@ def take_noted(
     events += state_events(training, BEFORE)
     with noted(source, events):
         batches = [source[place] for place in places]
-    with traced(training.model, training.optimizer) as operations:
+    with traced(training.model, training.optimizers.values()) as operations:
         stages = train_step(training, batches, step, shards, False, hasher)[2]
     events += operations
     events += state_events(training, AFTER)
@@ -122,7 +122,7 @@ def take_noted(
 
 def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
     """Yield an event for each tensor that is kept from step to step."""
-    for name, tensor in state(training.model, training.optimizer):
+    for name, tensor in state(training.model, training.optimizers.values()):
         module = name.rpartition(" of ")[2].rpartition(".")[0]
         yield Event(Place(module, "", phase), name, (), hashes([tensor]))
 

@@ -1,6 +1,8 @@
 """Learning rates as a pure function of the step: nothing to save, nothing to restore."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -22,7 +24,20 @@ def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: 
     return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * min(progress, 1))) / 2
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+def set_learning_rates(optimizers: Mapping[str, torch.optim.Optimizer], factor: float) -> None:
     """Set each group's learning rate to its peak times a factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+
+
+def learning_rates(optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Any]:
+    """Return the learning rate of each group, by a name that no other group has."""
+    found = {}
+    for name, optimizer in optimizers.items():
+        for number, group in enumerate(optimizer.param_groups):
+            label = str(group.get("name", number))
+            alone = len(optimizer.param_groups) == 1
+            several = len(optimizers) > 1
+            found[name if alone else f"{name}_{label}" if several else label] = group["lr"]
+    return found

@@ -1,7 +1,6 @@
 """From the settings to each part of a run: device, shards, data sets, model, optimizer, plan."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +10,19 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import config, determinism, rng, tasks
+from seedbed import config, determinism, rng
 from seedbed.config import build
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.data.workers import Loading
 from seedbed.errors import InputError
+from seedbed.methods import Method
 from seedbed.names import SPLITS
 from seedbed.operations import refusals
 from seedbed.training import held, schedules
 from seedbed.training.shards import Others, Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
+from seedbed.worker import methods
 
 Settings = Mapping[str, Any]
 
@@ -148,10 +149,11 @@ def collate_for(
 def build_training_state(
     settings: Settings, device: torch.device, source: Source | None = None
 ) -> TrainingState:
-    """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
+    """Build model, method and optimizers.
 
-    (CUDA's generator depends on the GPU's number of multiprocessors.) A model that comes in
-    evaluation mode as a whole is to be trained; a part in evaluation mode is frozen, and stays so.
+    The weights are drawn on the CPU, so every device has the same. (CUDA's generator
+    depends on the GPU's number of multiprocessors.) A model that comes in evaluation mode as a
+    whole is to be trained; a part in evaluation mode is frozen, and stays so.
 
     Args:
         source: of the training samples, of which lazy modules take their shapes.
@@ -167,8 +169,9 @@ def build_training_state(
         model: nn.Module = build.build(settings["model"], "model", trusted)
     if not model.training:
         model.train()
+    method = methods.build_method(settings)
     with refusals.explained(model):
-        materialize(model, settings, source)
+        materialize(model, method, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
     if preset["channels_last"] and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
@@ -181,48 +184,29 @@ def build_training_state(
     refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
     if not trainer["compile"]:  # a compiler would see the flag that this switches
         determinism.leave_recurrent_unfilled(model)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise InputError("model: expected a model with parameters to train, got none")
-    make_optimizer = build.prepare(settings["optimizer"], "optimizer", trusted, parameters)
-    optimizer = make_optimizer()
-    require_usable(optimizer, model)
+    optimizers = methods.build_optimizers(method, model, settings)
     if trainer["compile"]:
         # Kernels of their own for each shape: which shapes came before must not matter, and after a
         # resume others came before.
         model.compile(dynamic=False)
     return TrainingState(
         model=model,
-        optimizer=optimizer,
-        task=tasks.make(settings["data"]["task"], trusted),
+        optimizers=optimizers,
+        method=method,
         device=device,
         autocast=autocast,
         channels_last=preset["channels_last"],
         gradient_clip_norm=trainer["gradient_clip_norm"],
         dropout_seed=settings["seeds"]["dropout"] if preset["seeding"] else None,
         strict=config.promises_bits(preset["on_nondeterministic"]),
+        monitor=trainer.get("monitor"),
+        mode=trainer.get("mode"),
     )
 
 
-def require_usable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Raise InputError for an optimizer that could take no step with this model."""
-    name = type(optimizer).__name__
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InputError(
-            f"optimizer: expected one whose step() needs no closure, got {name}; try "
-            "optimizer=adamw"
-        )
-    if isinstance(optimizer, torch.optim.SparseAdam):
-        sparse = {id(m.weight) for m in model.modules() if getattr(m, "sparse", False) is True}
-        if any(id(p) not in sparse for group in optimizer.param_groups for p in group["params"]):
-            raise InputError(
-                f"optimizer: expected one that takes dense gradients, got {name}; try "
-                "optimizer=adamw"
-            )
-
-
-def materialize(model: nn.Module, settings: Settings, source: Source | None) -> None:
+def materialize(
+    model: nn.Module, method: Method, settings: Settings, source: Source | None
+) -> None:
     """Let lazy modules take their shapes from a batch, and draw their weights; the rest stays.
 
     Raises:
@@ -234,7 +218,10 @@ def materialize(model: nn.Module, settings: Settings, source: Source | None) -> 
         if settings["determinism"]["seeding"]:
             rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 1))
         with torch.no_grad(), held.evaluating(model):
-            model(batch.inputs)
+            if type(method).validation_step is Method.validation_step:
+                model(batch.inputs)
+            else:
+                method.validation_step(model, batch)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise InputError(

@@ -10,6 +10,7 @@ from seedbed.data.positions import evaluation_positions, training_positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
+from seedbed.tasks import Task
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
@@ -63,18 +64,23 @@ def build_parts(settings: assemble.Settings, device: torch.device, shards: Shard
     """
     sources = assemble.build_sources(settings)
     training = assemble.build_training_state(settings, device, sources.train)
-    check_objective(settings["objective"], training.task.metric_name)
+    if not training.overrides("validation_step") and not training.overrides("compute"):
+        check_objective(settings["objective"], training.method.task, training.metric_name)
     return Parts(
         settings, sources, training, assemble.make_plan(settings, len(sources.train)), shards
     )
 
 
-def check_objective(name: str, metric_name: str) -> None:
-    """Raise InputError for an objective that no run of this task can have."""
-    known = ["last_train_loss"] + [
-        f"{phase}_{what}" for phase in ("validation", "test") for what in ("loss", metric_name)
-    ]
-    known.append(f"best_validation_{metric_name}")
+def check_objective(name: str, task: Task | None, followed: str) -> None:
+    """Raise InputError for an objective that no run of this task can have.
+
+    Args:
+        followed: name of the value that best.pt follows.
+    """
+    values = dict.fromkeys(("loss", task.metric_name if task else "loss"))
+    known = ["last_train_loss"]
+    known += [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
+    known.append(f"best_validation_{followed}")
     if name not in known:
         raise InputError(
             f"objective: expected one of {', '.join(known)}, got {name}; "
