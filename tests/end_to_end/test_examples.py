@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from seedbed import launch, offline, record
 from seedbed.config import compose
-from tests.end_to_end import example_pages
+from tests.end_to_end import example_lines, example_pages
 from tests.project.promise import STOPPED_AFTER, Few, differences
 from tests.running import ROOT
 
@@ -138,7 +138,7 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     found = Runs(tmp_path_factory.mktemp("examples"))
     found.prepare(NAMES)
     found.train(NAMES, WAYS)
@@ -148,6 +148,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_has_few_lines(name: str) -> None:
     assert 0 < EXAMPLES[name].lines <= MOST_LINES
+
+
+def test_the_table_of_lines_is_what_the_command_prints() -> None:
+    """And nine of the eleven take at most as many lines as with Lightning."""
+    shown = (example_pages.FOLDER / "README.md").read_text()
+    assert "\n".join(example_lines.table()) in shown
+    assert sum(ours <= theirs for *_, ours, theirs in example_lines.counts()) >= 9
 
 
 @pytest.mark.parametrize("way", ["two_workers", "resumed"])

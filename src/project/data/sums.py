@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from seedbed import rng
@@ -97,12 +98,11 @@ def text_or_sums(
 
 def pad(samples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Stack sequences, filled up to the longest one of the batch; int64 (B, T) both."""
-    inputs, targets = zip(*samples, strict=True)
-
-    def stack(rows: Sequence[Tensor], filling: int) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=filling)
-
-    return stack(inputs, PADDING), stack(targets, NO_TARGET)
+    inputs, targets = map(list, zip(*samples, strict=True))
+    return (
+        pad_sequence(inputs, batch_first=True, padding_value=PADDING),
+        pad_sequence(targets, batch_first=True, padding_value=NO_TARGET),
+    )
 
 
 def encode(text: str) -> Tensor:

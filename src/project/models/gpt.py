@@ -80,13 +80,15 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map values, (B, T, width), to such."""
         x = x + self.dropout(self.mix(self._attend(self.norm_1(x))))
-        return x + self.dropout(self.mlp(self.norm_2(x)))
+        outputs: Tensor = x + self.dropout(self.mlp(self.norm_2(x)))
+        return outputs
 
     def _attend(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         heads = self.attention(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = heads  # (B, heads, T, width / heads) each
         rate = self.rate if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(*heads, dropout_p=rate, is_causal=True)
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=True)
         return mixed.transpose(1, 2).reshape(batch, length, width)
 
 
