@@ -81,8 +81,8 @@ def take_examples_out() -> None:
     places = ("src/project", *(f"configs/{group}" for group in groups))
     files = git("ls-files", *places).splitlines()
     examples = [path for path in files if Path(path).stem in EXAMPLES]
-    measuring = ("scripts/measure", "tests/measure", "docs/examples/lightning")
-    measuring = [place for place in measuring if (ROOT / place).exists()]
+    beside = ("scripts/measure", "tests/measure", "docs/examples/lightning")
+    measuring = [place for place in beside if (ROOT / place).exists()]
     git("rm", "-r", "--quiet", *examples, "tests/project/examples", *measuring)
     config = ROOT / "configs/config.yaml"
     text = config.read_text()
