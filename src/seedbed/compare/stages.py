@@ -61,7 +61,10 @@ STAGES = {
         "sample ids",
         "data order",
         "which samples the step took: the sampler, the split, the batch size",
-        ("seeds.order", "seed", "data.batch_size", *_DATA, *_PARTS, _LOADING, *_CODE, "versions.*"),
+        (
+            *("seeds.order", "seed", "data.batch_size", "data.sampler*", "data.streams", *_DATA),
+            *(*_PARTS, _LOADING, *_CODE, "versions.*"),
+        ),
     ),
     "batch": Stage(
         "batch contents",

@@ -115,6 +115,9 @@ RULES: dict[str, Rule] = {
     "data.prefetch_factor": _integer(1, None, "try data.prefetch_factor=2"),
     "data.start_method": _choice("fork", "spawn", "forkserver"),
     "data.loading_threads": _choice(1, "all"),
+    "data.sampler._target_": _TARGET,
+    "data.streams": _integer(1, None, "try data.streams=8"),
+    "data.samples_per_epoch": _integer(1, None, "try data.samples_per_epoch=10000"),
     "data.task.name": _TEXT,
     "data.train._target_": _TARGET,
     "data.validation._target_": _TARGET,
@@ -193,6 +196,9 @@ OPEN_SECTIONS = (
 OPTIONAL_KEYS = (
     "data.loading_threads",
     "data.task.name",  # a method may need no task
+    "data.sampler._target_",
+    "data.streams",
+    "data.samples_per_epoch",
     "data.task.label_smoothing",
     "model.accepts",
     "determinism.env.PYTHONHASHSEED",

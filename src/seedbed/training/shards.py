@@ -175,10 +175,10 @@ class SharedShards(Shards):
 
     def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
         """Yield the positions of our slices, batch after batch."""
-        for epoch, ids in positions:
-            size = len(ids) // self.count
+        for position in positions:
+            size = len(position.ids) // self.count
             for index in self.mine:
-                yield Position(epoch, ids[index * size : (index + 1) * size])
+                yield position.cut(index * size, (index + 1) * size)
 
     def share(self, positions: list[Position]) -> list[Position]:
         """Return those batches of an evaluation that are ours: neighbours, so order is kept."""

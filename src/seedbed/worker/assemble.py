@@ -14,6 +14,7 @@ from seedbed import config, determinism, rng
 from seedbed.config import build
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
+from seedbed.data.streams import StreamSource
 from seedbed.data.workers import Loading
 from seedbed.errors import InputError
 from seedbed.methods import Method
@@ -22,7 +23,7 @@ from seedbed.operations import refusals
 from seedbed.training import held, schedules
 from seedbed.training.shards import Others, Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
-from seedbed.worker import methods
+from seedbed.worker import methods, order
 
 Settings = Mapping[str, Any]
 
@@ -80,14 +81,7 @@ def cut_batches(
 
 def build_sources(settings: Settings) -> Sources:
     """Build the data sets; without one to test on, the validation set is it."""
-    sources = Sources(*(build_source(settings, split) for split in SPLITS))
-    size = settings["data"]["batch_size"]
-    if size > len(sources.train):
-        raise InputError(
-            f"data.batch_size: expected at most {len(sources.train)}, the number of training "
-            f"samples, got {size}; try data.batch_size={min(64, len(sources.train))}"
-        )
-    return sources
+    return Sources(*(build_source(settings, split) for split in SPLITS))
 
 
 def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
@@ -104,17 +98,21 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
         position = SPLITS.index(split)
         rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
     dataset = build.build(spec, f"data.{split}", trusted)
-    if not hasattr(dataset, "__len__"):
+    role = seen_as or split
+    iterable = order.is_iterable(dataset)
+    if iterable:
+        dataset = order.as_streams(dataset, data, split, role, seed)
+    elif not hasattr(dataset, "__len__"):
         raise InputError(
             f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
             f"{type(dataset).__name__}; see docs/extending.md"
         )
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
-    role = seen_as or split
     collate = collate_for(data, role, dataset, trusted)
     one_thread = data.get("loading_threads", 1) != "all"
-    return Source(dataset, role, seed, collate, seeded, one_thread)
+    kind = StreamSource if iterable else Source
+    return kind(dataset, role, seed, collate, seeded, one_thread)
 
 
 def collate_for(
@@ -213,7 +211,7 @@ def materialize(
         InputError: a module is lazy still.
     """
     if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        ids = np.arange(settings["data"]["batch_size"])
+        ids = np.arange(min(settings["data"]["batch_size"], len(source)))
         batch = source[Position(0, ids)]
         if settings["determinism"]["seeding"]:
             rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 1))
@@ -230,10 +228,9 @@ def materialize(
             )
 
 
-def make_plan(settings: Settings, training_samples: int) -> Plan:
+def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     """Work out when things happen."""
     trainer, schedule = settings["trainer"], settings["schedule"]
-    steps_per_epoch = training_samples // settings["data"]["batch_size"]
     total_steps = trainer["max_epochs"] * steps_per_epoch
     if trainer["max_steps"] is not None:
         total_steps = min(total_steps, trainer["max_steps"])

@@ -139,6 +139,8 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress) -> None:
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
         + (f", resuming after step {progress.step}" if progress.step else "")
     )
+    if cost := parts.cost_of_resuming(progress.step):
+        run_logger.log(cost)
     if training.autocast and training.device.type == "cpu" and not determinism.computes_bfloat16():
         run_logger.log(
             "warning: trainer.precision: this processor has no bfloat16 instructions, so bfloat16 "
@@ -154,7 +156,7 @@ def summarize(
     metrics = dict(last)
     if progress.best_metric is not None:
         metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
-    samples = progress.step * settings["data"]["batch_size"]
+    samples = parts.order.samples(progress.step)
     summary.values |= {
         "task": (settings["data"].get("task") or {}).get("name"),
         "metric_name": training.metric_name,
