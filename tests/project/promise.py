@@ -43,19 +43,23 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 class Few(Dataset[Any]):
-    """The first samples of a data set, which is otherwise as it is."""
+    """The first samples of a data set, which is otherwise as it is.
+
+    Attributes:
+        dataset, indices: the whole, and which of its samples these are: samplers look there.
+    """
 
     def __init__(self, dataset: Any, samples: int) -> None:
-        self._dataset, self._samples = dataset, samples
+        self.dataset, self.indices = dataset, range(min(samples, len(dataset)))
         if hasattr(dataset, "fetch"):
             self.fetch = dataset.fetch
         self.sha256 = getattr(dataset, "sha256", {})
 
     def __len__(self) -> int:
-        return min(self._samples, len(self._dataset))
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        return self._dataset[index]
+        return self.dataset[index]
 
 
 def names(group: str) -> list[str]:
