@@ -4,7 +4,8 @@ docs/methods.md has an example of each function.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -148,6 +149,51 @@ class Supervised(Method):
     def mode(self) -> str:
         """Return `max` where the task says that a higher metric is better."""
         return "max" if self._task("mode").higher_is_better else "min"
+
+
+class Run(Protocol):
+    """What a callback is given of a run.
+
+    Attributes:
+        model: to read from.
+        folder: of the run, for files of the callback's own.
+        optimizer: name of the optimizer whose update is made.
+        logs: whether what is logged now goes to metrics.csv.
+    """
+
+    model: nn.Module
+    folder: Path
+    optimizer: str
+    logs: bool
+
+    def log(self, name: str, value: Tensor | float) -> None:
+        """Log a scalar by a name: a column of metrics.csv."""
+
+
+class Callback:
+    """Looks at a run and changes none of its bits; one process of a run has callbacks.
+
+    Each function is called without gradients, with the global generators seeded for it. What it
+    changes in the model is refused. `callbacks.<name>` in the configuration names a class.
+    """
+
+    def on_before_optimizer_step(
+        self, run: Run, step: int, gradients: Mapping[str, Tensor]
+    ) -> None:
+        """Look at the gradients of an update by parameter, before they are clipped."""
+
+    def on_step_end(self, run: Run, step: int) -> None:
+        """Look at the model after a step."""
+
+    def on_validation_end(self, run: Run, step: int) -> None:
+        """Look at the model, in evaluation mode, after a validation."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the checkpoint holds of the callback: tensors, numbers, texts."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
 
 
 def in_float32(outputs: Any) -> Any:

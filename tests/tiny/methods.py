@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seedbed.data.source import Batch
-from seedbed.methods import Make, Method, Supervised
+from seedbed.methods import Callback, Make, Method, Run, Supervised
 from tests.tiny import FEATURES
 
 
@@ -142,3 +142,82 @@ class Tokens(Supervised):
 
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
         log(f"drawn at the end: {torch.rand(1).item()}")
+
+
+class Norms(Callback):
+    """Gradient norms before clipping, the largest of them in the checkpoint; draws as it likes."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+
+    def on_before_optimizer_step(
+        self, run: Run, step: int, gradients: Mapping[str, Tensor]
+    ) -> None:
+        torch.rand(step)
+        norm = nn.utils.get_total_norm(list(gradients.values()))
+        self.largest = max(self.largest, float(norm))
+        run.log("gradient_norm", norm)
+        run.log("largest", self.largest)
+
+    def on_validation_end(self, run: Run, step: int) -> None:
+        run.model.train()
+        (run.folder / f"seen_at_{step}.txt").write_text(f"{torch.rand(1).item()}")
+        run.log("weight", next(run.model.parameters()).mean())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"largest": self.largest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.largest = state["largest"]
+
+
+class Meddling(Callback):
+    """Changes what it is given, at one of the functions."""
+
+    def __init__(self, at: str, through_data: bool = False) -> None:
+        self.at, self.through_data = at, through_data
+
+    def _meddle(self, at: str, tensor: Tensor) -> None:
+        if at == self.at:
+            (tensor.data if self.through_data else tensor).mul_(2)
+
+    def on_before_optimizer_step(
+        self, run: Run, step: int, gradients: Mapping[str, Tensor]
+    ) -> None:
+        self._meddle("gradients", next(iter(gradients.values())))
+
+    def on_step_end(self, run: Run, step: int) -> None:
+        self._meddle("step", next(run.model.parameters()))
+
+    def on_validation_end(self, run: Run, step: int) -> None:
+        self._meddle("validation", next(run.model.parameters()))
+
+
+class Sawtooth:
+    """A schedule of groups by name."""
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+
+    def factor(self, step: int, total_steps: int) -> dict[str, float]:
+        return {"first": 1 - step % self.period / self.period, "rest": 0.5}
+
+
+def halved(step: int, total_steps: int, start: float) -> float:
+    """Return a factor that halves in each step."""
+    return start * 0.5**step
+
+
+class Impure:
+    """A schedule that counts its calls."""
+
+    calls = 0
+
+    def factor(self, step: int, total_steps: int) -> float:
+        self.calls += 1
+        return float(self.calls)
+
+
+def wordy(step: int, total_steps: int) -> Any:
+    """Return no number."""
+    return {"first": 1.0}

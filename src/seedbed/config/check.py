@@ -54,7 +54,7 @@ def check(config: DictConfig) -> None:
     for key, rule in RULES.items():
         value = OmegaConf.select(config, key, default=_MISSING)
         if value is _MISSING:
-            if key not in OPTIONAL_KEYS:
+            if key not in OPTIONAL_KEYS and not _is_ones_own(config, key):
                 group = key.rpartition(".")[0].partition(".")[0]
                 place = f"the YAML file of {group}" if group else "config.yaml"
                 raise InputError(f"{key}: expected {rule.expected}, got nothing; add it to {place}")
@@ -68,6 +68,11 @@ def check(config: DictConfig) -> None:
 
 
 _MISSING: Any = object()
+
+
+def _is_ones_own(config: DictConfig, key: str) -> bool:
+    """Return whether a key belongs to a schedule, and this one is a class of somebody's."""
+    return key.startswith("schedule.") and "_target_" in config.schedule
 
 
 def _show(value: Any) -> str:
@@ -94,7 +99,7 @@ def nearest(name: str, names: Sequence[str]) -> str:
 def _check_known(tree: Mapping[str, Any], prefix: str = "") -> None:
     for name, value in tree.items():
         key = f"{prefix}{name}"
-        if key in OPEN_SECTIONS or key in RULES:
+        if key in OPEN_SECTIONS or key in RULES or (key == "schedule" and "_target_" in value):
             continue
         if isinstance(value, Mapping) and any(rule.startswith(f"{key}.") for rule in RULES):
             _check_known(value, f"{key}.")

@@ -131,6 +131,7 @@ RULES: dict[str, Rule] = {
     "optimizer._target_": _TARGET,
     "optimizer.lr": _number(0, 1e308, "try optimizer.lr=0.006"),
     "schedule.name": _TEXT,
+    "schedule._target_": _TARGET,
     "schedule.warmup_fraction": _number(0, 1, "try schedule.warmup_fraction=0.25"),
     "schedule.final_fraction": _number(0, 1, "try schedule.final_fraction=0"),
     "determinism.name": _TEXT,
@@ -189,7 +190,7 @@ RULES: dict[str, Rule] = {
 }
 # Sections whose other keys are arguments of a class that the user chooses.
 OPEN_SECTIONS = (
-    *("data", "model", "method", "optimizer", "logger"),
+    *("data", "model", "method", "optimizer", "logger", "callbacks"),
     *("determinism.env", "files", "trusted_packages"),
 )
 # Keys that a chosen class may or may not have; the others must be there.
@@ -204,7 +205,7 @@ OPTIONAL_KEYS = (
     "determinism.env.PYTHONHASHSEED",
     "determinism.avx",  # records from before it have none
     "files",  # likewise
-    *("method.name", "method._target_", "trainer.monitor", "trainer.mode"),
+    *("schedule._target_", "method.name", "method._target_", "trainer.monitor", "trainer.mode"),
 )
 SUPERVISED = "seedbed.methods.Supervised"  # the method where a configuration names none
 TASKS = ("classification", "regression")  # others come with a `_target_`

@@ -76,7 +76,7 @@ def _validation_curve(run: Run) -> dict[float, float]:
         return {
             float(row["epoch"]): float(row["metric"])
             for row in rows
-            if row["phase"] == "validation"
+            if row["phase"] == "validation" and row["metric"]
         }
     except (InputError, ValueError):
         return {}

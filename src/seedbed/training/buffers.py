@@ -13,11 +13,14 @@ from seedbed.training import held
 def refuse_running_statistics(model: nn.Module) -> None:
     """Refuse layers whose running statistics would depend on who saw which slice.
 
+    A layer in evaluation mode, as in a frozen part, only reads them.
+
     Raises:
         InputError: it names the first one.
     """
     for path, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+        is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
+        if is_norm and module.track_running_stats and module.training:
             raise InputError(
                 f"model.{path}: expected no running statistics with trainer.shards > 1, got "
                 f"{type(module).__name__}, which would see one slice of a batch at a time; use "

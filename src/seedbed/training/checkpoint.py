@@ -43,6 +43,7 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         "progress": asdict(progress),
         **notes,
         **states.capture(training.model, training.optimizers),
+        **training.callbacks.state(),
     }
 
 
@@ -59,6 +60,7 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
         AttributeError, KeyError, RuntimeError, TypeError, ValueError: see `MISMATCH`.
     """
     states.restore(training.model, training.optimizers, state)
+    training.callbacks.restore(state)
     return progress_of(state)
 
 

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed.methods import Method
+from seedbed.training.callbacks import Callbacks
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class TrainingState:
     strict: bool = False  # what cannot promise bits is an error
     monitor: str | None = None
     mode: str | None = None
+    callbacks: Callbacks = field(default_factory=Callbacks)
 
     @cached_property
     def metric_name(self) -> str:
@@ -55,6 +57,11 @@ class TrainingState:
                 for name, optimizer in self.optimizers.items()
             )
         }
+
+    @cached_property
+    def name_of(self) -> Mapping[int, str]:
+        """Return the name of each parameter of the model, by its id."""
+        return {id(parameter): name for name, parameter in self.model.named_parameters()}
 
     @cached_property
     def to_train(self) -> Mapping[str, nn.Parameter]:
@@ -115,7 +122,7 @@ class Plan:
     checkpoint_every_steps: int
     fingerprint_every_steps: int
     early_stopping_patience: int | None
-    learning_rate_factor: Callable[[int], float]
+    learning_rate_factor: Callable[[int], float | Mapping[str, float]]
 
     def validates_after(self, step: int) -> bool:
         """Return whether a validation follows this step."""

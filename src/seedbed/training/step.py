@@ -73,9 +73,11 @@ def train_step(
             gradients += [fingerprint.of_tensors(found.gradients)] if several else found.gradients
             if len(losses) == len(updates):
                 hasher.add(losses, gradients)
+        look_at_gradients(training, update, found, with_values)
         apply_update(training, update, found, shards, partial(compute, []))
         named |= _named(training, update, found.values)
     end_step(training, step)
+    named |= look(training, "on_step_end", step)
 
     if hasher:
         state = capture.optimizer_tensors(*training.optimizers.values())
@@ -183,6 +185,33 @@ def apply_update(
         return repeated.values["loss"]
 
     optimizer.step(closure)  # type: ignore[arg-type]
+
+
+def look_at_gradients(
+    training: TrainingState, update: Update, found: Found, with_values: bool
+) -> None:
+    """Let callbacks look at the gradients of an update."""
+    run = training.callbacks.run
+    if run is not None:
+        run.optimizer, run.logs = update.optimizer, with_values
+        names = (training.name_of[id(parameter)] for parameter in update.parameters)
+        gradients = dict(zip(names, found.gradients, strict=True))
+        call(training, "on_before_optimizer_step", update.step, gradients)
+
+
+def look(training: TrainingState, hook: str, step: int) -> dict[str, Tensor]:
+    """Let callbacks look at the model; return what they have logged."""
+    run = training.callbacks.run
+    if run is None:
+        return {}
+    call(training, hook, step)
+    return {name: values.scalar(training, name, value) for name, value in run.take().items()}
+
+
+def call(training: TrainingState, hook: str, step: int, *arguments: Any) -> None:
+    """Call a function of all callbacks."""
+    seed, device = training.dropout_seed, training.device.type
+    training.callbacks.call(hook, seed, device, step, *arguments)
 
 
 def end_step(training: TrainingState, step: int) -> None:

@@ -1,6 +1,5 @@
 """From the settings to each part of a run: device, shards, data sets, model, optimizer, plan."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from seedbed.errors import InputError
 from seedbed.methods import Method
 from seedbed.names import SPLITS
 from seedbed.operations import refusals
-from seedbed.training import held, schedules
+from seedbed.training import callbacks, held, schedules
 from seedbed.training.shards import Others, Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import methods, order
@@ -199,6 +198,7 @@ def build_training_state(
         strict=config.promises_bits(preset["on_nondeterministic"]),
         monitor=trainer.get("monitor"),
         mode=trainer.get("mode"),
+        callbacks=callbacks.of_settings(settings.get("callbacks") or {}, trusted),
     )
 
 
@@ -230,7 +230,7 @@ def materialize(
 
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     """Work out when things happen."""
-    trainer, schedule = settings["trainer"], settings["schedule"]
+    trainer = settings["trainer"]
     total_steps = trainer["max_epochs"] * steps_per_epoch
     if trainer["max_steps"] is not None:
         total_steps = min(total_steps, trainer["max_steps"])
@@ -242,11 +242,8 @@ def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
         checkpoint_every_steps=trainer["checkpoint_every_steps"],
         fingerprint_every_steps=settings["fingerprint"]["every_steps"],
         early_stopping_patience=trainer["early_stopping_patience"],
-        learning_rate_factor=functools.partial(
-            schedules.factor,
-            total_steps=total_steps,
-            warmup_fraction=schedule["warmup_fraction"],
-            final_fraction=schedule["final_fraction"],
+        learning_rate_factor=schedules.of_settings(
+            settings["schedule"], settings["trusted_packages"], total_steps
         ),
     )
 

@@ -50,6 +50,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()
     if job.group.leads:
+        parts.training.callbacks.open(parts.training.model, job.folder)
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
     print_header(run_logger, parts, progress)
     if lacking := source.warning(found["git"]):

@@ -196,7 +196,9 @@ class TestWhatIsTrained:
         assert first == second
 
     def test_lbfgs_repeats_its_passes_and_resumes(self, tmp_path: Path) -> None:
-        optimizer = "optimizer={name:lbfgs,_target_:torch.optim.LBFGS,lr:0.1,line_search_fn:strong_wolfe}"
+        optimizer = (
+            "optimizer={name:lbfgs,_target_:torch.optim.LBFGS,lr:0.1,line_search_fn:strong_wolfe}"
+        )
         chosen = ("~optimizer", f"+{optimizer}", "schedule=constant", "data.batch_size=24")
         run, stopped = (begun(tmp_path / name, "Tokens", *chosen) for name in "ab")
         assert work(run) == 0
@@ -372,3 +374,96 @@ def test_the_default_is_the_method_of_a_record_from_before(tmp_path: Path) -> No
     b = begun(tmp_path / "b", "Supervised", "~method", module="seedbed.methods")
     assert work(a) == work(b) == 0
     assert differences(a, b) == []
+
+
+class TestCallbacks:
+    CHOSEN = f"+callbacks.norms._target_={MODULES}.Norms"
+
+    @pytest.mark.parametrize("method", ["WassersteinGAN", "Teacher"])
+    def test_callbacks_read_everything_and_change_no_bit(
+        self, method: str, whole: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        """They draw, switch modes and keep state, which resumes with the run."""
+        run, stopped = (begun(tmp_path / name, method, self.CHOSEN) for name in "ab")
+        assert work(run) == 0
+        assert work(stopped, StopAt(9)) == 143
+        assert work(stopped) == 0
+        assert differences(run, stopped) == []
+        assert record.read_fingerprints(run) == record.read_fingerprints(whole(method))
+        texts = [(each / "seen_at_12.txt").read_text() for each in (run, stopped)]
+        assert texts[0] == texts[1]
+
+    def test_what_callbacks_log_is_a_column(self, tmp_path: Path) -> None:
+        """Of the gradients before they are clipped; negative control: clipped, they are shorter."""
+        clipped = "trainer.gradient_clip_norm=0.001"
+        run = trained(tmp_path / "run", "VAE", self.CHOSEN, clipped, "trainer.max_steps=8")
+        assert min(float(cell) for cell in column(run, "gradient_norm")) > 0.01
+        largest = [float(cell) for cell in column(run, "largest")]
+        assert largest == sorted(largest)
+        assert all(column(run, "weight", "validation"))
+        state = checkpoint.load(run / "checkpoints" / "last.pt")["callback.norms"]
+        assert state["largest"] == largest[-1]
+
+    @pytest.mark.parametrize("through_data", [False, True])
+    @pytest.mark.parametrize(
+        ("at", "hook"),
+        [("gradients", "on_before_optimizer_step"), ("step", "on_step_end"),
+         ("validation", "on_validation_end")],
+    )  # fmt: skip
+    def test_a_callback_that_changes_something_is_refused(
+        self, at: str, hook: str, through_data: bool, tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        target = (
+            f"+callbacks.own={{_target_:{MODULES}.Meddling,at:{at},through_data:{through_data}}}"
+        )
+        assert work(begun(tmp_path / "run", "VAE", target, "trainer.max_steps=6")) == 2
+        line = (
+            f"error: callbacks.own: expected a callback that changes nothing, got Meddling.{hook}"
+        )
+        assert capsys.readouterr().err.startswith(line)
+
+    def test_what_is_no_callback_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        target = "+callbacks.own={_target_:torch.nn.Identity}"
+        assert work(begun(tmp_path / "run", "VAE", target)) == 2
+        assert "callbacks.own: expected a class that extends" in capsys.readouterr().err
+
+
+class TestSchedulesOfOnesOwn:
+    @staticmethod
+    def own(target: str, **arguments: Any) -> tuple[str, ...]:
+        more = "".join(f",{name}:{value}" for name, value in arguments.items())
+        return ("~schedule", f"+schedule={{name:own,_target_:{MODULES}.{target}{more}}}")
+
+    def test_each_group_has_the_factor_of_its_name(self, tmp_path: Path) -> None:
+        """As metrics.csv logs it, truly; stopped and resumed as well."""
+        chosen = ("FineTuning", *self.own("Sawtooth", period=4))
+        run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
+        assert work(run) == 0
+        assert work(stopped, StopAt(6)) == 143
+        assert work(stopped) == 0
+        assert differences(run, stopped) == []
+        first = [float(cell) for cell in column(run, "learning_rate_first")]
+        assert first == [0.001 * (1 - step % 4 / 4) for step in range(14)]
+        assert set(column(run, "learning_rate_rest")) == {repr(0.006 * 0.5)}
+
+    def test_a_function_is_a_schedule(self, tmp_path: Path) -> None:
+        run = trained(tmp_path / "run", "VAE", *self.own("halved", start=0.5))
+        rates = [float(cell) for cell in column(run, "learning_rate")]
+        assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
+
+    @pytest.mark.parametrize(
+        ("target", "line"),
+        [
+            ("Impure", "schedule: expected a pure function of the step, got Impure"),
+            ("wordy", "schedule: expected a finite number for the learning rate, or one for each"),
+            ("VAE", "schedule: expected a class with factor(step, total_steps), got VAE"),
+        ],
+    )
+    def test_another_kind_is_refused_in_one_line(
+        self, target: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert work(begun(tmp_path / "run", "Tokens", *self.own(target))) == 2
+        assert capsys.readouterr().err.startswith(f"error: {line}")
