@@ -1,5 +1,6 @@
 """docs/examples: every example trains as it stands there, and keeps what is promised."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -30,6 +31,8 @@ SHORT = (
     f"data.batch_size={BATCH}",
     "data.eval_batch_size=16",
 )
+# What happens late in a run happens early in a short one.
+SOONER = {"fine-tuning: Groups, freezing, a schedule": ("method.frozen_steps=2",)}
 WAYS: dict[str, tuple[str, ...]] = {
     "first": ("data.num_workers=0",),
     "two_workers": ("data.num_workers=2",),
@@ -71,11 +74,11 @@ class Runs:
 
     def settings(self, name: str, *overrides: str, command: int = -1) -> DictConfig:
         """Return the configuration of a short run on few samples."""
-        words = [w for w in EXAMPLES[name].commands[command] if not w.startswith("--")]
-        words = [word.split(",")[0] if "fold=" in word else word for word in words]
-        before = [word for word in words if word.startswith("hydra.")]
-        words = [word for word in words if word not in before]
-        settings = compose.configuration(*words, *SHORT, *overrides, folder=self.root / "configs")
+        words = [w for w in EXAMPLES[name].commands[command] if w != "--multirun"]
+        words = [word.split(",")[0] if word.startswith("data.fold=") else word for word in words]
+        words = [word for word in words if not word.startswith("hydra.")]
+        words += [*SHORT, *(SOONER.get(name, ()) if command == -1 else ()), *overrides]
+        settings = compose.configuration(*words, folder=self.root / "configs")
         if "streams" not in settings.data:
             for split, samples in (("train", 2 * BATCH), ("validation", 16), ("test", 16)):
                 if settings.data.get(split):
@@ -162,6 +165,14 @@ def test_the_table_of_lines_is_what_the_command_prints() -> None:
 def test_same_bits(runs: Runs, name: str, way: str) -> None:
     """With two loader workers, and stopped and resumed."""
     check(runs, name, way)
+
+
+def test_a_file_of_weights_is_in_the_record(runs: Runs) -> None:
+    """By its digest, which verify.py and a resume compare."""
+    (name,) = (name for name in NAMES if name.startswith("fine-tuning"))
+    file = Path("runs/pretrained/checkpoints/best.pt")
+    recorded = record.read_json(runs.folder(name, "first") / "environment.json")["files_sha256"]
+    assert recorded[str(file)] == hashlib.sha256((runs.root / file).read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("name", NAMES)
