@@ -95,8 +95,10 @@ class Method:
         """Return what is kept of a batch of an evaluation, by name.
 
         That is a tensor with a first dimension, such as the loss of each sample, (B,), or a pair
-        (sum, count) of scalars. Two names are taken: `predictions`, a number for each sample, goes
-        to test_predictions.csv; `outputs` is hashed for the record, and not kept.
+        (sum, count) of scalars. Three names are taken, and nothing else of them is kept:
+        `predictions`, a number for each sample, goes to test_predictions.csv; `outputs`, anything,
+        is hashed for the record, and the configuration's metrics are given it with `targets`, by
+        default those of the batch.
         """
         task = self._task("validation_step")
         outputs = in_float32(model(batch.inputs))

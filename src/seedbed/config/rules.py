@@ -190,7 +190,7 @@ RULES: dict[str, Rule] = {
 }
 # Sections whose other keys are arguments of a class that the user chooses.
 OPEN_SECTIONS = (
-    *("data", "model", "method", "optimizer", "logger", "callbacks"),
+    *("data", "model", "method", "optimizer", "logger", "callbacks", "metrics"),
     *("determinism.env", "files", "trusted_packages"),
 )
 # Keys that a chosen class may or may not have; the others must be there.

@@ -28,10 +28,12 @@ class Kept:
     Attributes:
         values: by name, tensors and pairs (sum, count), one for each batch.
         columns: the predictions and the first numbers of targets of samples, hashes of batches.
+        states: of the configuration's metrics, one for each batch.
     """
 
     values: dict[str, list[Any]]
     columns: dict[str, list[Tensor]]
+    states: dict[str, list[Any]]
 
 
 COMPUTE, TRAIN_END = -3, -4  # where a shard's number stands otherwise
@@ -62,6 +64,9 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
     seed_draws(training, 0, COMPUTE)
     with torch.no_grad():
         values = of_compute(method, method.compute(found))
+    names = training.metrics.names
+    states = {name: [each for part in kept for each in part.states[name]] for name in names}
+    values |= training.metrics.of_all(states)
     return Evaluation(
         values, columns.get("predictions"), columns["targets"], columns["output_hashes"]
     )
@@ -83,6 +88,7 @@ def measure(
     """Return what is kept of an evaluation's batches."""
     values: dict[str, list[Any]] = {}
     columns: dict[str, list[Tensor]] = {}
+    states: dict[str, list[Any]] = {}
     hasher = fingerprint.Hasher(training.device)
     method, channels_last = training.method, training.channels_last
     kept = held.kept(training.model, method, training.strict)
@@ -94,14 +100,31 @@ def measure(
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation, too
             with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
                 returned = method.validation_step(training.model, batch)
-            found, predictions, outputs = of_validation_step(method, returned, len(batch.ids))
-            hasher.add(tensors_of(list(found.values()) if outputs is None else outputs))
+            found, others = of_validation_step(method, returned, len(batch.ids))
+            hasher.add(tensors_of(others.get("outputs", list(found.values()))))
             row = {"targets": _first_numbers(batch.targets, len(batch.ids))}
             row |= {"output_hashes": hasher.hashes()}
-            row |= {} if predictions is None else {"predictions": predictions}
+            if others.get("predictions") is not None:
+                row["predictions"] = others["predictions"]
             _append(method, values, found)
             _append(method, columns, row)
-    return Kept(_on_cpu(values), _on_cpu(columns))
+            if training.metrics.names:
+                found = states_of_metrics(training, batch, others)
+                _append(method, states, found)
+    return Kept(_on_cpu(values), _on_cpu(columns), states)
+
+
+def states_of_metrics(
+    training: TrainingState, batch: Batch, returned: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the states of the configuration's metrics after a batch."""
+    if "outputs" not in returned:
+        raise InputError(
+            f"metrics: expected 'outputs' from {type(training.method).__name__}.validation_step "
+            "for the metrics of the configuration, got none; return them beside the others"
+        )
+    targets = returned.get("targets", batch.targets)
+    return training.metrics.of_batch(returned["outputs"], targets, training.device)
 
 
 def _append(method: Method, columns: dict[str, list[Any]], row: Mapping[str, Any]) -> None:

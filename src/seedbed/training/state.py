@@ -10,8 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seedbed.errors import InputError
 from seedbed.methods import Method
 from seedbed.training.callbacks import Callbacks
+from seedbed.training.metrics import Metrics
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class TrainingState:
     monitor: str | None = None
     mode: str | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
+    metrics: Metrics = field(default_factory=Metrics)
 
     @cached_property
     def metric_name(self) -> str:
@@ -43,8 +46,27 @@ class TrainingState:
 
     @cached_property
     def higher_is_better(self) -> bool:
-        """Return whether a larger one is better."""
-        return (self.mode or self.method.mode) == "max"
+        """Return whether a larger one is better.
+
+        Raises:
+            InputError: nothing says so.
+        """
+        name, task = self.metric_name, self.method.task
+        if self.mode is not None:
+            return self.mode == "max"
+        if name == self.method.monitor.removeprefix("validation_"):
+            return self.method.mode == "max"
+        if name == "loss":
+            return False
+        if task is not None and name == task.metric_name:
+            return task.higher_is_better
+        known = self.metrics.higher_is_better(name)
+        if known is None:
+            raise InputError(
+                f"trainer.mode: expected min or max, since nothing says which {name} is better, "
+                "got null; say which"
+            )
+        return known
 
     @cached_property
     def parameters_of(self) -> Mapping[str, list[nn.Parameter]]:

@@ -14,7 +14,7 @@ from seedbed.training.state import TrainingState
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@/-]*")
 _TAKEN = ("step", "epoch", "phase", "metric", "learning_rate")  # columns of metrics.csv
-_KEPT_APART = ("predictions", "outputs")
+_KEPT_APART = ("predictions", "outputs", "targets")
 
 
 def of_training_step(method: Method, found: Any) -> tuple[Tensor, dict[str, Value], Tensor | None]:
@@ -79,8 +79,8 @@ def require_same_names(method: Method, names: list[str], found: Mapping[str, Any
 
 def of_validation_step(
     method: Method, found: Any, samples: int
-) -> tuple[dict[str, Any], Tensor | None, Any]:
-    """Return what is kept by name, the predictions and the outputs.
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return what is kept by name, and the names that are taken: predictions, outputs, targets.
 
     Args:
         samples: of the batch.
@@ -111,7 +111,7 @@ def of_validation_step(
             f"method: expected a number for each of {samples} samples in 'predictions' of {where}, "
             f"got {described(predictions)}; return a tensor ({samples},), or leave it out"
         )
-    return kept, predictions, found.get("outputs")
+    return kept, found
 
 
 def of_compute(method: Method, found: Any) -> dict[str, float]:

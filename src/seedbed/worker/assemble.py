@@ -19,7 +19,7 @@ from seedbed.errors import InputError
 from seedbed.methods import Method
 from seedbed.names import SPLITS
 from seedbed.operations import refusals
-from seedbed.training import callbacks, held, schedules
+from seedbed.training import callbacks, held, metrics, schedules
 from seedbed.training.shards import Others, Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import methods, order
@@ -198,6 +198,7 @@ def build_training_state(
         strict=config.promises_bits(preset["on_nondeterministic"]),
         monitor=trainer.get("monitor"),
         mode=trainer.get("mode"),
+        metrics=metrics.of_settings(settings.get("metrics") or {}, trusted),
         callbacks=callbacks.of_settings(settings.get("callbacks") or {}, trusted),
     )
 

@@ -11,7 +11,6 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.streams import Streamed, StreamSource
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.tasks import Task
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
@@ -77,22 +76,20 @@ def build_parts(settings: assemble.Settings, device: torch.device, shards: Shard
     sources = assemble.build_sources(settings)
     order = build_order(settings, sources.train)
     training = assemble.build_training_state(settings, device, sources.train)
+    _ = training.higher_is_better  # or nothing says so
     if not training.overrides("validation_step") and not training.overrides("compute"):
-        check_objective(settings["objective"], training.method.task, training.metric_name)
+        check_objective(settings["objective"], training)
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     return Parts(settings, sources, order, training, plan, shards)
 
 
-def check_objective(name: str, task: Task | None, followed: str) -> None:
-    """Raise InputError for an objective that no run of this task can have.
-
-    Args:
-        followed: name of the value that best.pt follows.
-    """
-    values = dict.fromkeys(("loss", task.metric_name if task else "loss"))
+def check_objective(name: str, training: TrainingState) -> None:
+    """Raise InputError for an objective that no run of this task can have."""
+    task = training.method.task
+    values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics.names))
     known = ["last_train_loss"]
     known += [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
-    known.append(f"best_validation_{followed}")
+    known.append(f"best_validation_{training.metric_name}")
     if name not in known:
         raise InputError(
             f"objective: expected one of {', '.join(known)}, got {name}; "
