@@ -19,7 +19,7 @@ from pathlib import Path
 
 from seedbed import compare
 from seedbed.compare import Comparison, Record, causes, plot
-from seedbed.compare.stages import STAGES
+from seedbed.compare.stages import stage_of
 from seedbed.errors import InputError, exit_status, printable
 
 SHOWN_STEPS = 6
@@ -100,7 +100,7 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
     found = causes.changes(a, b)
     yield ""
     if result.difference is None:
-        stages = ", ".join(STAGES[stage].name for stage in result.stages)
+        stages = ", ".join(stage_of(stage).name for stage in result.stages)
         yield f"The same bits at every step compared ({result.steps:,}): {stages}"
         if found:
             yield "\nDifferences that changed no bit"

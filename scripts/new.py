@@ -20,9 +20,9 @@ from seedbed.errors import InputError, exit_status
 ROOT = Path(__file__).resolve().parents[1]
 # Stems of the examples' files in src/project/ and configs/; what is not named here is yours.
 EXAMPLES = {
-    *("adding", "augment", "images", "mnist", "mnist5k"),
-    *("cnn", "recurrent", "lstm", "rnn", "arguments"),
-    *("adding_lstm", "adding_rnn", "mnist_cnn", "variance_sources"),
+    *("adding", "augment", "images", "mnist", "mnist5k", "sums"),
+    *("cnn", "recurrent", "lstm", "rnn", "arguments", "gpt", "language_model"),
+    *("adding_lstm", "adding_rnn", "char_gpt", "mnist_cnn", "variance_sources"),
 }
 LEFT = {"data: mnist5k": "data: points", "model: cnn": "model: dense"}
 OURS = {"scripts/new.py", "tests/end_to_end/test_new.py"}
@@ -77,10 +77,12 @@ def require_possible(name: str) -> None:
 
 def take_examples_out() -> None:
     """Delete the examples, their tests, and what measures them; train what is left by default."""
-    places = ("src/project", "configs/data", "configs/model", "configs/experiment")
+    groups = ("data", "model", "method", "experiment")
+    places = ("src/project", *(f"configs/{group}" for group in groups))
     files = git("ls-files", *places).splitlines()
     examples = [path for path in files if Path(path).stem in EXAMPLES]
-    measuring = [place for place in ("scripts/measure", "tests/measure") if (ROOT / place).exists()]
+    beside = ("scripts/measure", "tests/measure", "docs/examples/lightning")
+    measuring = [place for place in beside if (ROOT / place).exists()]
     git("rm", "-r", "--quiet", *examples, "tests/project/examples", *measuring)
     config = ROOT / "configs/config.yaml"
     text = config.read_text()
@@ -97,7 +99,8 @@ def take_examples_out() -> None:
 def rename(name: str) -> None:
     """Move the package, and write its name wherever the old one stands."""
     git("mv", "src/project", f"src/{name}")
-    named = git("ls-files", "*.py", "*.yaml", "pyproject.toml", "docs/extending.md").splitlines()
+    pages = ("docs/extending.md", "docs/examples/*.md")
+    named = git("ls-files", "*.py", "*.yaml", "pyproject.toml", *pages).splitlines()
     for path in sorted({*named} - OURS):
         text = (ROOT / path).read_text()
         renamed = LISTED.get(path, PACKAGE).sub(name, text)

@@ -25,6 +25,7 @@ def write_run(
     weights: str | None = None,
     epochs: int = 10,
     right: Any = None,
+    fold: int | None = None,
     **summary: Any,
 ) -> Path:
     """Write a run folder that says it reached an accuracy; `right` (samples,) says where."""
@@ -32,15 +33,16 @@ def write_run(
     streams = dict.fromkeys(rng.STREAMS, seed) | {"split": 0} | dict(seeds or {})
     model_lines = "".join(f"  channels_{i}: 32\n" for i in range(90))
     refusing = "error" if preset in ("strict", "portable") else "allow"
+    folds = f"  fold: {fold}\n  validation:\n    fold: {fold}\n" if fold is not None else ""
     streams_lines = "".join(f"  {stream}: {value}\n" for stream, value in streams.items())
     (folder / "config.yaml").write_text(
         f"seed: {seed}\nseeds:\n{streams_lines}objective: validation_loss\n"
-        f"data:\n  name: mnist5k\n  train:\n    seed: {streams['split']}\n"
+        f"data:\n  name: mnist5k\n  train:\n    seed: {streams['split']}\n{folds}"
         f"model:\n  name: {model}\n{model_lines}"
         f"determinism:\n  name: {preset}\n  on_nondeterministic: {refusing}\n"
         "  env:\n    PYTHONHASHSEED: '0'\n"
     )
-    weights = weights or f"{hash(tuple(streams.values())) & (2**64 - 1):016x}"
+    weights = weights or f"{hash((*streams.values(), fold)) & (2**64 - 1):016x}"
     content = {
         "format_version": 1,
         "status": status,

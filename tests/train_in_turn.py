@@ -1,6 +1,6 @@
 """Train in each run folder of standard input, one after another, in this process.
 
-usage: python -m tests.train_in_turn [--stop-after STEP] < FOLDERS
+usage: python -m tests.train_in_turn [--stop-after STEP] [--keep-checkpoints] < FOLDERS
 
 The way of a run from its config.yaml on is the training process's own; only PyTorch is imported
 once for all. A folder whose run was stopped goes on.
@@ -36,14 +36,16 @@ class StopAfter(Stop):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stop-after", type=int, default=None)
-    stop = StopAfter(parser.parse_args().stop_after)
+    parser.add_argument("--keep-checkpoints", action="store_true")
+    arguments = parser.parse_args()
+    stop = StopAfter(arguments.stop_after)
     for line in sys.stdin:
         stop.folder = folder = Path(line.strip())
         job = Job.read([str(folder)], stop, Alone())
         summary = Summary(job)
         worker.train(job, summary)
         summary.write()
-        if summary.status == "finished":
+        if summary.status == "finished" and not arguments.keep_checkpoints:
             shutil.rmtree(folder / "checkpoints")  # hundreds of them
         print(f"{summary.status} {folder.name}", flush=True)
         if stop.signal is not None:  # a person's, not ours

@@ -22,6 +22,8 @@ from seedbed.names import STREAMS
 if TYPE_CHECKING:
     from torch import Tensor
 
+Generator = np.random.Generator
+
 _MT_WORDS = 624  # of the state of MT19937
 _UINT32 = np.dtype("<u4")
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -61,9 +63,17 @@ class Draws:
         ids: int64 (B,), the samples.
     """
 
-    def __init__(self, key: int, ids: NDArray[np.int64]) -> None:
-        """Begin with the first draws that belong to a key; two with one key give the same."""
+    def __init__(
+        self, key: int, ids: NDArray[np.int64], rows: NDArray[np.int64] | None = None
+    ) -> None:
+        """Begin with the first draws that belong to a key; two with one key give the same.
+
+        Args:
+            rows: int64 (B,), what the draws of each sample are a function of; the ids if None. A
+                sample that comes several times has a number of its own each time.
+        """
         self.ids = ids
+        self._rows = ids if rows is None else rows
         self._key = key
         self._calls = 0
 
@@ -74,11 +84,12 @@ class Draws:
         """Draw numbers in [0, 1).
 
         Returns:
-            float64 (B, draws): row i is a function of the key, ids[i], draws and how often this
-            was called before. So call it equally often for every batch, whatever is in it.
+            float64 (B, draws): row i is a function of the key, the sample (and how often it came
+            before in the epoch), draws and how often this was called before. So call it equally
+            often for every batch, whatever is in it.
         """
         self._calls += 1
-        return uniform(_hash(self._key, self._calls), self.ids, draws)
+        return uniform(_hash(self._key, self._calls), self._rows, draws)
 
 
 def uniform(key: int, ids: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
@@ -150,12 +161,14 @@ def _torch_state() -> tuple["Tensor", NDArray[np.uint64], NDArray[np.uint64]]:
     return state, numbers[:1], numbers[starts[0] :][:_MT_WORDS]
 
 
-def generator() -> np.random.Generator:
-    """Return a NumPy `Generator` that belongs to the sample or step at hand.
+def generator(key: int | None = None) -> Generator:
+    """Return a NumPy `Generator` that belongs to a key, or to the sample or step at hand.
 
-    Use it instead of `np.random.default_rng()` in a data set, a transform or a model: it takes
-    its seed from the legacy generator, which `seed_globals` has seeded.
+    Use it instead of `np.random.default_rng()` in a data set, a transform or a model: without a
+    key it takes its seed from the legacy generator, which `seed_globals` has seeded.
     """
+    if key is not None:
+        return np.random.default_rng(key)
     return np.random.default_rng(np.random.randint(0, 2**32, size=4, dtype=np.uint32))
 
 

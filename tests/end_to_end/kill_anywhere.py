@@ -160,10 +160,12 @@ def phase(folder: Path, starts: int) -> str:
 
 def differences(a: Path, b: Path) -> list[str]:
     """Name everything in which two finished runs do not have the same bits."""
-    names = [name for name in TABLES if (a / name).read_bytes() != (b / name).read_bytes()]
+    tables = [name for name in TABLES if (a / name).exists() or (b / name).exists()]
+    names = [name for name in tables if (a / name).read_bytes() != (b / name).read_bytes()]
     for name in ("last.pt", "best.pt"):
         left, right = (checkpoint.load(run / "checkpoints" / name) for run in (a, b))
-        for part in ("model", "optimizer", "metric", "step", "last"):
+        optimizers = sorted(key for key in {*left, *right} if key.startswith("optimizer"))
+        for part in ("model", "buffers", *optimizers, "metric", "step", "last"):
             if not _same(left.get(part), right.get(part)):
                 names.append(f"{name}: {part}")
     left, right = record.read_summary(a), record.read_summary(b)

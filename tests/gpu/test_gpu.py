@@ -235,10 +235,13 @@ def test_a_checkpoint_brings_each_tensor_back_to_its_device(tmp_path: Path) -> N
     model.seen = torch.ones(2, device=DEVICE)
     own = {"table": torch.ones(2), "average": torch.ones(2, device=DEVICE)}
     optimizer.state["own"] = own  # type: ignore[index]
-    state = {"format_version": record.FORMAT_VERSION, **capture.capture(model, optimizer)}
+    state = {
+        "format_version": record.FORMAT_VERSION,
+        **capture.capture(model, {"optimizer": optimizer}),
+    }
     checkpoint.save(state, tmp_path / "last.pt")
     saved = checkpoint.load(tmp_path / "last.pt", torch.device(DEVICE))
-    capture.restore(other, fresh, saved)
+    capture.restore(other, {"optimizer": fresh}, saved)
 
     def places(optimizer: torch.optim.Optimizer) -> list[torch.device]:
         return [tensor.device for tensor in capture.optimizer_tensors(optimizer)]

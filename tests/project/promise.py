@@ -43,19 +43,23 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 class Few(Dataset[Any]):
-    """The first samples of a data set, which is otherwise as it is."""
+    """The first samples of a data set, which is otherwise as it is.
+
+    Attributes:
+        dataset, indices: the whole, and which of its samples these are: samplers look there.
+    """
 
     def __init__(self, dataset: Any, samples: int) -> None:
-        self._dataset, self._samples = dataset, samples
+        self.dataset, self.indices = dataset, range(min(samples, len(dataset)))
         if hasattr(dataset, "fetch"):
             self.fetch = dataset.fetch
         self.sha256 = getattr(dataset, "sha256", {})
 
     def __len__(self) -> int:
-        return min(self._samples, len(self._dataset))
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        return self._dataset[index]
+        return self.dataset[index]
 
 
 def names(group: str) -> list[str]:
@@ -83,13 +87,14 @@ def compose(*overrides: str) -> DictConfig:
 
 
 def cases(partners: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return a command line for every file of configs/data, configs/model and configs/experiment.
+    """Return a command line for every file of configs/{data,model,method,experiment}.
 
     Args:
-        partners: what a data set or a model is trained with; of others the first that is accepted.
+        partners: what a data set, a model or a method is trained with; of others the first that is
+            accepted.
     """
     found = {f"experiment={name}": (f"experiment={name}",) for name in names("experiment")}
-    for group, other in (("data", "model"), ("model", "data")):
+    for group, other in (("data", "model"), ("model", "data"), ("method", "model")):
         for name in names(group):
             word = f"{group}={name}"
             pairs = [(word, *partner) for partner in _partners(other, partners.get(word))]
@@ -98,9 +103,11 @@ def cases(partners: dict[str, str]) -> dict[str, tuple[str, ...]]:
 
 
 def _partners(group: str, chosen: str | None) -> Iterator[tuple[str, ...]]:
-    if chosen is None:
-        yield ()  # the default
-    for name in names(group) if chosen is None else [chosen]:
+    if chosen is not None:
+        yield (chosen,)
+        return
+    yield ()  # the default
+    for name in names(group):
         yield (f"{group}={name}",)
 
 

@@ -8,9 +8,9 @@ import pytest
 from seedbed import offline, record
 from tests.project import promise
 
-# What a data set or a model is trained with, where the default and `accepts` do not tell:
-# {"model=mine": "data_of_mine"}.
-PARTNERS: dict[str, str] = {}
+# What a data set, a model or a method is trained with, where the default and `accepts` do not tell:
+# {"model=mine": "data=data_of_mine"}.
+PARTNERS = dict.fromkeys(("data=sums", "model=gpt", "method=language_model"), "experiment=char_gpt")
 CASES = promise.cases(PARTNERS)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 TRUSTED = (
     "tests.tiny",
     "seedbed.data",
+    "seedbed.methods",
     "seedbed.tasks",
     "seedbed.loggers",
     "torch.nn",

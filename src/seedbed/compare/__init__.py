@@ -1,7 +1,6 @@
 """Two records compared: the first step and stage that differ, and what can explain it."""
 
 from seedbed.compare.difference import (
-    COLUMNS,
     Comparison,
     Difference,
     Record,
@@ -13,6 +12,7 @@ from seedbed.compare.difference import (
     read,
     rows,
 )
+from seedbed.compare.stages import COLUMNS
 
 __all__ = [
     "COLUMNS",

@@ -9,7 +9,7 @@ from typing import Any
 
 from seedbed import names
 from seedbed.compare.difference import Difference, Record
-from seedbed.compare.stages import STAGES
+from seedbed.compare.stages import STAGES, stage_of
 from seedbed.errors import printable
 from seedbed.record import neutral
 
@@ -100,7 +100,7 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
 
 def _known_causes(difference: Difference, found: Sequence[Change]) -> list[Change]:
     """Return the changes that are known to act where a difference was seen."""
-    keys = STAGES[difference.stage].keys
+    keys = stage_of(difference.stage).keys
     if not difference.located:
         keys += tuple(key for stage in names.STAGES for key in STAGES[stage].keys)
     if difference.equal_through is not None:  # weights that were equal once began equal
@@ -137,11 +137,11 @@ def others(found: Sequence[Change], likely: Sequence[Change] = ()) -> list[Chang
 
 def describe(difference: Difference) -> Iterator[str]:
     """Yield a few lines: where two records diverge, and what that means."""
-    stage = STAGES[difference.stage]
+    stage = stage_of(difference.stage)
     yield f"step {difference.step}: {stage.name} ({stage.phase})"
     yield f"  A {difference.a or '(none)'}"
     yield f"  B {difference.b or '(none)'}"
-    equal = [STAGES[name].name for name in difference.equal_stages]
+    equal = [stage_of(name).name for name in difference.equal_stages]
     through = difference.equal_through
     yield (
         ("  equal before it: " + ("nothing" if through is None else f"steps up to {through}"))

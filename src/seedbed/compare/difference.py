@@ -12,17 +12,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seedbed import record
+from seedbed.compare.stages import in_order
 from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
 from seedbed.record import Row, source, untrusted
 
-# What is compared of one step, in causal order: of the step, then of evaluations after it.
-COLUMNS = (
-    *("sample_ids", "batch", "loss", "train_loss", "train_metric", "gradients"),
-    *("train_learning_rate", "weights", "buffers", "optimizer"),
-    *("validation_loss", "validation_metric", "test_loss", "test_metric"),
-    *("final_weights", "final_predictions"),
-)
 DELETED = "(deleted)"  # instead of the content of a file that a patch deletes
 
 
@@ -32,7 +26,7 @@ class Difference:
 
     Attributes:
         step: the first step that differs.
-        stage: the first of `COLUMNS` that differs at that step.
+        stage: the first of `stages.COLUMNS` that differs at that step.
         a, b: what the two records hold there.
         equal_stages: what was compared at that step before it, and is equal.
         equal_through: the last step compared before it; None if it is the first one.
@@ -80,7 +74,7 @@ def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference
     """Return the first difference between the rows of two records, or None.
 
     Args:
-        rows_a, rows_b: rows with a `step` and any of `COLUMNS`, steps increasing; such as
+        rows_a, rows_b: rows with a `step` and any of `stages.COLUMNS`, steps increasing; such as
             `record.read_fingerprints` returns. Steps and columns that only one has are passed
             over. Nothing is read beyond the first difference.
     """
@@ -110,7 +104,7 @@ def paired(
         if b is None:
             return
         if int(b["step"]) == step:
-            columns = tuple(column for column in COLUMNS if column in a and column in b)
+            columns = in_order((a.keys() & b.keys()) - {"step"})
             if columns:
                 yield step, columns, a, b
 
@@ -135,7 +129,7 @@ def compare(a: Record, b: Record) -> Comparison:
             "compare runs that got further"
         )
     filled = {column for _, columns, row, _ in pairs for column in columns if row[column]}
-    stages = tuple(column for column in COLUMNS if column in filled)
+    stages = in_order(filled)
     return Comparison(first_difference(rows_a, rows_b), len(pairs), stages, tuple(_notes(a, b)))
 
 
@@ -150,10 +144,7 @@ def rows(of: Record, beside: Record) -> list[Row]:
         cells = {stage: row[stage] for stage in stages}
         table.setdefault(int(row["step"]), {}).update(cells)
     for row in of.metrics:
-        names = (
-            ("loss", "metric", "learning_rate") if row["phase"] == "train" else ("loss", "metric")
-        )
-        cells = {f"{row['phase']}_{name}": row[name] for name in names}
+        cells = {f"{row['phase']}_{name}": cell for name, cell in record.values_of(row).items()}
         table.setdefault(int(row["step"]), {}).update(cells)
     ends = [(r.summary.get("status"), r.summary.get("steps")) for r in (of, beside)]
     if ends[0] == ends[1] and ends[0][0] == "finished" and isinstance(ends[0][1], int):
@@ -180,7 +171,8 @@ def comparable_stages(*shards: Any) -> tuple[str, ...]:
 
 def losses(of: Record) -> dict[int, float]:
     """Return the training loss of each logged step."""
-    return {int(row["step"]): float(row["loss"]) for row in of.metrics if row["phase"] == "train"}
+    rows = (row for row in of.metrics if row["phase"] == "train" and row["loss"])
+    return {int(row["step"]): float(row["loss"]) for row in rows}
 
 
 def read(folder: Path) -> Record:
@@ -204,8 +196,8 @@ def read(folder: Path) -> Record:
     missing = off and not (folder / "fingerprints.csv").exists()
     fingerprints = [] if missing else record.read_fingerprints(folder)
     metrics = record.read_metrics(folder)
-    _check(folder / "fingerprints.csv", fingerprints, ())
-    _check(folder / "metrics.csv", metrics, ("loss", "metric"))
+    _check(folder / "fingerprints.csv", fingerprints)
+    _check(folder / "metrics.csv", metrics, may_repeat=True)
     summary = record.read_summary(folder)
     return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
 
@@ -263,16 +255,21 @@ def _span(steps: list[int]) -> str:
     return f"{shown}, ... {steps[-1]}" if len(steps) > 3 else shown
 
 
-def _check(path: Path, table: list[Row], numbers: tuple[str, ...]) -> None:
-    """Refuse steps that do not increase, and cells that are no numbers."""
+def _check(path: Path, table: list[Row], may_repeat: bool = False) -> None:
+    """Refuse steps that do not increase and, of metrics, cells that are no numbers.
+
+    Args:
+        may_repeat: whether it is a table of metrics, which may have several rows for a step.
+    """
     last = -1
     for row in table:
         try:
             step = int(row["step"])
-            [float(row[name]) for name in numbers]
+            if may_repeat:
+                [float(cell) for cell in record.values_of(row).values()]
         except ValueError as error:
             raise InputError(f"{path}: expected numbers, got {error}; replay the run") from None
-        if step < last or (step == last and not numbers):
+        if step < last or (step == last and not may_repeat):
             raise InputError(
                 f"{path}: expected steps that increase, got {step} after {last}; replay the run"
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seedbed.compare.difference import Comparison, Record
-from seedbed.compare.stages import STAGES
+from seedbed.compare.stages import stage_of
 from seedbed.errors import InputError, printable
 from seedbed.record import plots
 from seedbed.record.plots import BLUE, GREEN, GREY, ORANGE, Array
@@ -47,7 +47,7 @@ def comparison_figure(a: Record, b: Record, result: Comparison) -> "Figure":
     if result.difference is None:
         above.set_title(f"the same bits at every step compared ({result.steps:,})")
     else:
-        step, stage = result.difference.step, STAGES[result.difference.stage].name
+        step, stage = result.difference.step, stage_of(result.difference.stage).name
         above.set_title(f"the runs diverge at step {step:,}: {stage}")
         label = f"first difference, step {step:,}"
         for axes in (above, below):

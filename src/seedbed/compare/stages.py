@@ -1,6 +1,15 @@
 """The stages of a step: what each means, where to look if it differs, what explains it."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+# What is compared of one step, in causal order: of the step, then of evaluations after it.
+COLUMNS = (
+    *("sample_ids", "batch", "loss", "train_loss", "train_metric", "gradients"),
+    *("train_learning_rate", "weights", "buffers", "optimizer"),
+    *("validation_loss", "validation_metric", "test_loss", "test_metric"),
+    *("final_weights", "final_predictions"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ _DATA = (
 )
 _LOADING = "data.[!evt]*"  # the rest of data.*, without evaluation, validation and test
 _MODEL = ("files_sha256.*", "model.*", "code:*/models/*.py")
-_TASK = ("data.task*", "code:*/tasks.py")
+_TASK = ("method.*", "data.task*", "code:*/methods*.py", "code:*/methods/*.py", "code:*/tasks.py")
 _PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed/*", "code:*/training/sh*.py")
 _STEP = (
     *("optimizer.*", "schedule.*", "trainer.gradient_clip_norm", "trainer.max_epochs"),
@@ -43,7 +52,7 @@ _FORWARD = (
 _UPDATE = (*_STEP, *_CODE, *_MACHINE)
 _EVALUATION = (
     *("data.validation*", "data.test*", "seeds.split", "data_sha256*", "data.eval_batch_size"),
-    *("code:*/tasks.py", "code:*/training/*.py"),
+    *("code:*/tasks.py", "code:*/training/*.py", "method.*", "code:*/methods*.py"),
     *(*_CODE, *_MACHINE),
 )
 
@@ -52,7 +61,10 @@ STAGES = {
         "sample ids",
         "data order",
         "which samples the step took: the sampler, the split, the batch size",
-        ("seeds.order", "seed", "data.batch_size", *_DATA, *_PARTS, _LOADING, *_CODE, "versions.*"),
+        (
+            *("seeds.order", "seed", "data.batch_size", "data.sampler*", "data.streams", *_DATA),
+            *(*_PARTS, _LOADING, *_CODE, "versions.*"),
+        ),
     ),
     "batch": Stage(
         "batch contents",
@@ -166,3 +178,27 @@ STAGES = {
         _EVALUATION,
     ),
 }
+
+
+def stage_of(column: str) -> Stage:
+    """Return the stage of a column; what a method logs by a name of its own is a metric."""
+    if column in STAGES:
+        return STAGES[column]
+    like, name = STAGES[_like(column)], column.partition("_")[2]
+    return replace(like, name=f"{like.name.split()[0]} {name}")
+
+
+def in_order(columns: Collection[str]) -> tuple[str, ...]:
+    """Return columns in causal order; those of methods follow the ones that they are like."""
+    if all(column in COLUMNS for column in columns):  # in each step
+        return tuple(column for column in COLUMNS if column in columns)
+    known = [column for column in columns if _like(column) in COLUMNS]
+    return tuple(sorted(known, key=lambda each: (COLUMNS.index(_like(each)), each)))
+
+
+def _like(column: str) -> str:
+    """Return the known column that has the same cause as one that a method has named."""
+    if column in COLUMNS:
+        return column
+    phase, _, name = column.partition("_")
+    return f"{phase}_{'learning_rate' if name.startswith('learning_rate') else 'metric'}"

@@ -6,6 +6,7 @@ checkout's presets do not name (LD_PRELOAD runs code, too), and opens no address
 to. Only `restore`, which a user must ask for, runs code of the record.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -140,17 +141,26 @@ def prefix(of: Record, last: int) -> Record:
 def follow(
     path: Path, fields: tuple[str, ...], process: "subprocess.Popen[bytes]"
 ) -> Iterator[Row]:
-    """Yield the rows of a CSV file that a process is writing, until the process has ended."""
-    position, rest = 0, b""
+    """Yield the rows of a CSV file that a process is writing, until the process has ended.
+
+    Args:
+        fields: the first columns. The process may replace the file by one with more of them.
+    """
+    position, rest, seen, inode = 0, b"", 0, None
     while True:
         ended = process.poll() is not None  # asked before reading: nothing is written after it
         if path.exists():
             with open(path, "rb") as file:
+                is_other = inode not in (None, os.fstat(file.fileno()).st_ino)
+                inode = os.fstat(file.fileno()).st_ino
+                position, rest = (0, b"") if is_other else (position, rest)
                 file.seek(position)
                 content = file.read()
             position += len(content)
             *lines, rest = (rest + content).split(b"\n")
-            rows = (line.decode().split(",") for line in lines)
+            new = lines[seen:] if is_other else lines
+            seen += len(new)
+            rows = (line.decode().split(",")[: len(fields)] for line in new)
             yield from (dict(zip(fields, row, strict=True)) for row in rows if row != [*fields])
         if ended:
             return

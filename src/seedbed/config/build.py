@@ -101,7 +101,7 @@ def resolve(target: str, key: str, trusted: Sequence[str]) -> Any:
     return found
 
 
-def _unbuilt(spec: Mapping[str, Any], key: str, trusted: Sequence[str]) -> Any:
+def unbuilt(spec: Mapping[str, Any], key: str, trusted: Sequence[str]) -> Any:
     """Return what `spec._target_` names without calling it, with the other entries bound."""
     target = resolve(str(spec["_target_"]), key, trusted)
     arguments = {
@@ -129,7 +129,7 @@ def _untrusted(target: str, key: str, what: str) -> InputError:
 def _build_nested(value: Any, key: str, trusted: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
         if "_target_" in value:
-            return (_unbuilt if value.get("_partial_") else build)(value, key, trusted)
+            return (unbuilt if value.get("_partial_") else build)(value, key, trusted)
         return {name: _build_nested(item, f"{key}.{name}", trusted) for name, item in value.items()}
     if isinstance(value, list):
         return [_build_nested(item, f"{key}[{i}]", trusted) for i, item in enumerate(value)]

@@ -19,6 +19,7 @@ from seedbed.config.rules import (
     OPEN_SECTIONS,
     OPTIONAL_KEYS,
     RULES,
+    SUPERVISED,
     TASKS,
     promises_bits,
     require_sections,
@@ -53,7 +54,7 @@ def check(config: DictConfig) -> None:
     for key, rule in RULES.items():
         value = OmegaConf.select(config, key, default=_MISSING)
         if value is _MISSING:
-            if key not in OPTIONAL_KEYS:
+            if key not in OPTIONAL_KEYS and not _is_ones_own(config, key):
                 group = key.rpartition(".")[0].partition(".")[0]
                 place = f"the YAML file of {group}" if group else "config.yaml"
                 raise InputError(f"{key}: expected {rule.expected}, got nothing; add it to {place}")
@@ -67,6 +68,11 @@ def check(config: DictConfig) -> None:
 
 
 _MISSING: Any = object()
+
+
+def _is_ones_own(config: DictConfig, key: str) -> bool:
+    """Return whether a key belongs to a schedule, and this one is a class of somebody's."""
+    return key.startswith("schedule.") and "_target_" in config.schedule
 
 
 def _show(value: Any) -> str:
@@ -93,7 +99,7 @@ def nearest(name: str, names: Sequence[str]) -> str:
 def _check_known(tree: Mapping[str, Any], prefix: str = "") -> None:
     for name, value in tree.items():
         key = f"{prefix}{name}"
-        if key in OPEN_SECTIONS or key in RULES:
+        if key in OPEN_SECTIONS or key in RULES or (key == "schedule" and "_target_" in value):
             continue
         if isinstance(value, Mapping) and any(rule.startswith(f"{key}.") for rule in RULES):
             _check_known(value, f"{key}.")
@@ -109,11 +115,16 @@ def _check_combination(config: DictConfig) -> None:
             f"model: expected a model for data of kind {kind} (data={config.data.name}), got "
             f"{config.model.name}, which takes {' or '.join(accepts)}; try model=lstm"
         )
-    task = config.data.task
-    if "_target_" not in task and task.name not in TASKS:
+    task = config.data.get("task")
+    if task is None and (config.get("method") or {}).get("_target_", SUPERVISED) == SUPERVISED:
+        raise InputError(
+            "data.task: expected a task for method=supervised, got nothing; add it to the YAML "
+            "file of data, or choose another method"
+        )
+    if task is not None and "_target_" not in task and task.get("name") not in TASKS:
         raise InputError(
             f"data.task.name: expected one of {', '.join(TASKS)}, or a task with a _target_, got "
-            f"{_show(task.name)}; see docs/extending.md"
+            f"{_show(task.get('name'))}; see docs/extending.md"
         )
     on_nondeterministic = config.determinism.on_nondeterministic
     check_shards(config.trainer.shards, config.trainer.processes, config.data.batch_size)

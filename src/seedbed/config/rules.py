@@ -67,6 +67,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
+def _is_text_or_null(value: Any) -> bool:
+    return value is None or _is_text(value)
+
+
 def _is_list_of_names(value: Any) -> bool:
     return isinstance(value, list | ListConfig) and all(_is_text(name) for name in value)
 
@@ -111,6 +115,9 @@ RULES: dict[str, Rule] = {
     "data.prefetch_factor": _integer(1, None, "try data.prefetch_factor=2"),
     "data.start_method": _choice("fork", "spawn", "forkserver"),
     "data.loading_threads": _choice(1, "all"),
+    "data.sampler._target_": _TARGET,
+    "data.streams": _integer(1, None, "try data.streams=8"),
+    "data.samples_per_epoch": _integer(1, None, "try data.samples_per_epoch=10000"),
     "data.task.name": _TEXT,
     "data.train._target_": _TARGET,
     "data.validation._target_": _TARGET,
@@ -118,10 +125,13 @@ RULES: dict[str, Rule] = {
     "model.name": _TEXT,
     "model._target_": _TARGET,
     "model.accepts": Rule("a list of kinds of data", _is_list_of_names, "try [image]"),
+    "method.name": _TEXT,
+    "method._target_": _TARGET,
     "optimizer.name": _TEXT,
     "optimizer._target_": _TARGET,
     "optimizer.lr": _number(0, 1e308, "try optimizer.lr=0.006"),
     "schedule.name": _TEXT,
+    "schedule._target_": _TARGET,
     "schedule.warmup_fraction": _number(0, 1, "try schedule.warmup_fraction=0.25"),
     "schedule.final_fraction": _number(0, 1, "try schedule.final_fraction=0"),
     "determinism.name": _TEXT,
@@ -165,6 +175,8 @@ RULES: dict[str, Rule] = {
     "trainer.log_every_steps": _integer(0, None, "try trainer.log_every_steps=20"),
     "trainer.validate_every_epochs": _integer(0, None, "try trainer.validate_every_epochs=1"),
     "trainer.checkpoint_every_steps": _integer(0, None, "try trainer.checkpoint_every_steps=200"),
+    "trainer.monitor": Rule("the name of a value or null", _is_text_or_null, "try null"),
+    "trainer.mode": _choice("min", "max", None),
     "trainer.early_stopping_patience": _integer(1, None, "try null", optional=True),
     "trainer.processes": _integer(1, None, "try trainer.processes=1"),
     "trainer.shards": _integer(1, None, "try trainer.shards=1"),
@@ -178,18 +190,24 @@ RULES: dict[str, Rule] = {
 }
 # Sections whose other keys are arguments of a class that the user chooses.
 OPEN_SECTIONS = (
-    *("data", "model", "optimizer", "logger"),
+    *("data", "model", "method", "optimizer", "logger", "callbacks", "metrics"),
     *("determinism.env", "files", "trusted_packages"),
 )
 # Keys that a chosen class may or may not have; the others must be there.
 OPTIONAL_KEYS = (
     "data.loading_threads",
+    "data.task.name",  # a method may need no task
+    "data.sampler._target_",
+    "data.streams",
+    "data.samples_per_epoch",
     "data.task.label_smoothing",
     "model.accepts",
     "determinism.env.PYTHONHASHSEED",
     "determinism.avx",  # records from before it have none
     "files",  # likewise
+    *("schedule._target_", "method.name", "method._target_", "trainer.monitor", "trainer.mode"),
 )
+SUPERVISED = "seedbed.methods.Supervised"  # the method where a configuration names none
 TASKS = ("classification", "regression")  # others come with a `_target_`
 
 

@@ -2,34 +2,88 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seedbed import rng
 
+Ids = NDArray[np.int64]
+
 
 class Position(NamedTuple):
-    """Which samples, and in which epoch: all that a batch depends on."""
+    """Which samples, and in which epoch: all that a batch depends on.
+
+    Attributes:
+        ids: int64 (B,).
+        repeats: int64 (B,), how often each sample came before in the epoch; None if none did.
+    """
 
     epoch: int
-    ids: NDArray[np.int64]
+    ids: Ids
+    repeats: Ids | None = None
+
+    def cut(self, start: int, stop: int) -> "Position":
+        """Return a slice of the batch."""
+        repeats = None if self.repeats is None else self.repeats[start:stop]
+        return Position(self.epoch, self.ids[start:stop], repeats)
+
+    def sample(self, index: int) -> tuple[int, ...]:
+        """Return what a sample's draws belong to: its id and, from the second time on, how often
+        it came before. So a sample that comes twice in an epoch is augmented in two ways.
+        """
+        sample_id = int(self.ids[index])
+        repeat = 0 if self.repeats is None else int(self.repeats[index])
+        return (sample_id, repeat) if repeat else (sample_id,)
+
+
+class Order(Protocol):
+    """In which batches a training set is taken."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return how many batches an epoch has; every epoch has as many."""
+
+    def position(self, epoch: int, index: int) -> Position:
+        """Return a batch of an epoch."""
+
+    def samples(self, steps: int) -> int:
+        """Return how many samples so many steps take."""
+
+
+def positions(order: Order, first_step: int, last_step: int) -> Iterator[Position]:
+    """Yield the positions of steps first_step + 1 to last_step."""
+    for step in range(first_step, last_step):
+        yield order.position(*divmod(step, order.steps_per_epoch))
+
+
+class Shuffled:
+    """Each epoch is a permutation of its own, in batches of one size.
+
+    What does not fill a batch at the end of an epoch is left out.
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int) -> None:
+        """Take the number of samples, and the seed of the order stream."""
+        self._n, self._batch_size, self._seed = n, batch_size, seed
+        self.steps_per_epoch = n // batch_size
+
+    def position(self, epoch: int, index: int) -> Position:
+        """Return a batch of an epoch."""
+        size = self._batch_size
+        return Position(epoch, _order(self._seed, epoch, self._n)[index * size :][:size])
+
+    def samples(self, steps: int) -> int:
+        """Return how many samples so many steps take."""
+        return steps * self._batch_size
 
 
 def training_positions(
     n: int, batch_size: int, seed: int, first_step: int, last_step: int
 ) -> Iterator[Position]:
-    """Yield the positions of steps first_step + 1 to last_step.
-
-    Each epoch is a permutation of its own; what does not fill a batch at its end is left out, so
-    that all batches have the same shape.
-    """
-    batches_per_epoch = n // batch_size
-    for step in range(first_step, last_step):
-        epoch, index = divmod(step, batches_per_epoch)
-        ids = _order(seed, epoch, n)[index * batch_size : (index + 1) * batch_size]
-        yield Position(epoch, ids)
+    """Yield the positions of steps first_step + 1 to last_step, in the order of `Shuffled`."""
+    return positions(Shuffled(n, batch_size, seed), first_step, last_step)
 
 
 def evaluation_positions(n: int, batch_size: int) -> list[Position]:
@@ -38,5 +92,5 @@ def evaluation_positions(n: int, batch_size: int) -> list[Position]:
 
 
 @lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+def _order(seed: int, epoch: int, n: int) -> Ids:
     return rng.permutation(rng.key(seed, "order", epoch), n)

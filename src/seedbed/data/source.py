@@ -68,27 +68,34 @@ class Source(Dataset[Batch]):
             torch.set_num_threads(before)
 
     def _load(self, position: Position) -> Batch:
-        epoch, ids = position
+        epoch, ids, repeats = position
         training = self._split == 0
         # Evaluation draws the same numbers every time: what is measured stays the same.
         place = (self._split, epoch if training else 0)
         if hasattr(self.dataset, "fetch"):
             key = rng.key(self._seed, "augment", epoch)
-            draws = rng.Draws(key, ids) if training else None
-            self._seed_globals(*place, -1, int(ids[0]))
+            rows = None if repeats is None else ids + repeats * len(self)
+            draws = rng.Draws(key, ids, rows) if training else None
+            self._seed_globals(*place, -1, *position.sample(0))
             inputs, targets = self.dataset.fetch(ids, draws)
         else:
-            samples = [self._sample(place, int(i)) for i in ids]
-            self._seed_globals(*place, -1, int(ids[0]))
+            samples = [self._load_sample(place, position.sample(i)) for i in range(len(ids))]
+            self._seed_globals(*place, -1, *position.sample(0))
             inputs, targets = (self._collate or default_collate)(samples)
             if self._collate is not None:
                 # It may return the data set's own tensors, which models may change in place.
                 inputs, targets = map_tensors(torch.Tensor.clone, (inputs, targets))
         return Batch(torch.from_numpy(ids), inputs, targets)
 
-    def _sample(self, place: tuple[int, int], sample_id: int) -> Any:
-        self._seed_globals(*place, sample_id)
-        return self.dataset[sample_id]
+    def _load_sample(self, place: tuple[int, int], sample: tuple[int, ...]) -> Any:
+        """Load a sample; the generators are seeded by place and sample.
+
+        Args:
+            place: number of the split, and epoch.
+            sample: see `Position.sample`.
+        """
+        self._seed_globals(*place, *sample)
+        return self.dataset[sample[0]]
 
     def _seed_globals(self, *position: int) -> None:
         if self._seeded:

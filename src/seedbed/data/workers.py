@@ -19,13 +19,14 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from seedbed import determinism, offline, signals
 from seedbed.data import pipe
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors
+from seedbed.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def _workers(
 ) -> Iterator[Batch]:
     no_more, stop_printing = multiprocessing.Pipe(duplex=False)
     _loading.add(stop_printing)
-    loader: DataLoader[Batch] = DataLoader(
-        source,
+    loader: DataLoader[Batch | InputError] = DataLoader(
+        _Refusing(source),
         sampler=positions,
         batch_size=None,
         num_workers=how.num_workers,
@@ -83,12 +84,30 @@ def _workers(
         generator=torch.Generator().manual_seed(0),
     )
     try:
-        yield from _start(loader, how.start_method)
+        for batch in _start(loader, how.start_method):
+            if isinstance(batch, InputError):
+                raise batch
+            yield batch
     finally:
         stop_printing.send(None)
 
 
-def _start(loader: DataLoader[Batch], start_method: str) -> Iterator[Batch]:
+class _Refusing(Dataset[Batch | InputError]):
+    """A source that returns its error: a DataLoader would add the traceback of its worker."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getitem__(self, position: Position) -> Batch | InputError:
+        try:
+            return self._source[position]
+        except InputError as error:
+            return error
+
+
+def _start(
+    loader: DataLoader[Batch | InputError], start_method: str
+) -> Iterator[Batch | InputError]:
     """Start loader workers with stop signals held back: while they import, none can ignore them.
 
     What serves them inherits that for good: a forkserver, and a resource tracker.

@@ -17,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, fingerprint, offline, record
-from seedbed.data.positions import Position, training_positions
+from seedbed.data.positions import Position, positions
 from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_status
 from seedbed.explain.trace_data import noted
@@ -29,6 +29,7 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
+from seedbed.worker.order import build_order
 
 BEFORE, AFTER = "before the step", "after the step"
 
@@ -57,16 +58,15 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     shards = assemble.cut_batches(settings["trainer"])
     source = assemble.build_sources(settings).train
     training = assemble.build_training_state(settings, device, source)
-    plan = assemble.make_plan(settings, len(source))
+    order = build_order(settings, source)
+    plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
     shards.begin(training, start)
     fingerprint_rows, events = fingerprint.FingerprintRows(), list[Event]()
     hasher = fingerprint.Hasher(device)
-    size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
-    positions = training_positions(len(source), size, seed, start, step)
-    for number, position in enumerate(positions, start + 1):
+    for number, position in enumerate(positions(order, start, step), start + 1):
         factor = plan.learning_rate_factor(number - 1)
-        schedules.set_learning_rate(training.optimizer, factor)
+        schedules.set_learning_rates(training.optimizers, factor)
         places = list(shards.divide(iter([position])))
         if number < step:
             batches = [source[place] for place in places]
@@ -113,7 +113,7 @@ def take_noted(
     events += state_events(training, BEFORE)
     with noted(source, events):
         batches = [source[place] for place in places]
-    with traced(training.model, training.optimizer) as operations:
+    with traced(training.model, training.optimizers.values()) as operations:
         stages = train_step(training, batches, step, shards, False, hasher)[2]
     events += operations
     events += state_events(training, AFTER)
@@ -122,7 +122,7 @@ def take_noted(
 
 def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
     """Yield an event for each tensor that is kept from step to step."""
-    for name, tensor in state(training.model, training.optimizer):
+    for name, tensor in state(training.model, training.optimizers.values()):
         module = name.rpartition(" of ")[2].rpartition(".")[0]
         yield Event(Place(module, "", phase), name, (), hashes([tensor]))
 

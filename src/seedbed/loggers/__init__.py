@@ -27,8 +27,7 @@ class Entry:
     @classmethod
     def of_row(cls, row: Mapping[str, object]) -> "Entry":
         """Read a row as it is written to metrics.csv, or as it is read from there."""
-        columns = (name for name in record.METRIC_FIELDS if name not in ("step", "phase"))
-        filled = {name: str(row.get(name, "")) for name in columns}
+        filled = {name: str(cell) for name, cell in row.items() if name not in ("step", "phase")}
         values = {f"{row['phase']}/{name}": float(text) for name, text in filled.items() if text}
         return cls(int(str(row["step"])), values)
 

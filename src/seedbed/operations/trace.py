@@ -2,7 +2,7 @@
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,13 +53,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes each operation while it is active, refused ones too, which run all the same."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, stops: bool
+        self, model: nn.Module, optimizers: Iterable[torch.optim.Optimizer], stops: bool
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._model, self._stops = model, stops
         self._parameters = list(model.named_parameters())
-        self._known = {_address(t): name for name, t in state(model, optimizer)}
+        self._known = {_address(t): name for name, t in state(model, optimizers)}
         self._made_at: dict[int, Place] = {}
         self._workspaces: dict[int | None, Tensor] = {}  # held, so that no other takes their place
 
@@ -138,28 +138,27 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def traced(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, stops: bool = False
+    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = (), stops: bool = False
 ) -> Iterator[list[Event]]:
     """Collect the operations that run meanwhile.
 
     Args:
         stops: whether an operation that deterministic algorithms refuse raises, once it is noted.
     """
-    tracer = Tracer(model, optimizer, stops)
+    tracer = Tracer(model, optimizers, stops)
     with tracer:
         yield tracer.events
 
 
 def state(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None
+    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that a model and an optimizer keep from step to step, with their names."""
+    """Yield the tensors that a model and optimizers keep from step to step, with their names."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     tensors = [*model.named_parameters(), *model.named_buffers()]
     yield from ((name, tensor) for name, tensor in tensors if not is_lazy(tensor))
-    if optimizer is None:
-        return
-    for group in optimizer.param_groups:
+    groups = ((each, group) for each in optimizers for group in each.param_groups)
+    for optimizer, group in groups:
         for parameter in group["params"]:
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):

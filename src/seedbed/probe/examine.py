@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, record
 from seedbed.data import tensors
-from seedbed.data.positions import Position, training_positions
+from seedbed.data.positions import Position, positions
 from seedbed.data.source import Batch, Source
 from seedbed.errors import InputError, exit_status
 from seedbed.operations.place import is_refusal, locate
@@ -34,6 +34,7 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
+from seedbed.worker.order import build_order
 
 STEPS = 2
 REPEATS = 3
@@ -103,7 +104,7 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
         found.weights = weights_of(training.model)
         start_alike(training.model, (first or found).weights)
         lookout.watch({"model": training.model, "data.train": source})
-        for index, position in enumerate(first_positions(settings, len(source))):
+        for index, position in enumerate(positions(build_order(settings, source), 0, STEPS)):
             found.batches.append(load(source, position, found.remarks))
             found.remarks += unseeded(lookout.drawn(seeded=seeding), "data.train", "loading")
             batch = (first or found).batches[index]
@@ -138,12 +139,6 @@ def _has_bits(value: Any) -> bool:
     """Return whether a part of a state_dict is a tensor, not get_extra_state's or a lazy
     module's."""
     return isinstance(value, Tensor) and not is_lazy(value)
-
-
-def first_positions(settings: dict[str, Any], samples: int) -> Iterable[Position]:
-    """Return the positions of the first steps."""
-    batch_size, seed = settings["data"]["batch_size"], settings["seeds"]["order"]
-    return training_positions(samples, batch_size, seed, 0, STEPS)
 
 
 def load(source: Source, position: Position, remarks: list[Remark]) -> Batch:

@@ -23,6 +23,7 @@ from seedbed.record.tables import (
     read_fingerprints,
     read_metrics,
     require_bytes,
+    values_of,
 )
 from seedbed.record.untrusted import read_json
 
@@ -49,6 +50,7 @@ __all__ = [
     "require_in_place",
     "require_run",
     "sync_folder",
+    "values_of",
     "write_atomically",
     "write_environment",
     "write_json",

@@ -14,6 +14,7 @@ KEYS = (
     "trainer.distributed_timeout_seconds",
     "trusted_packages",
     "logger.*",
+    "callbacks.*",
 )
 # What is recorded of the environment but cannot reach a training process's arithmetic: names of
 # places, sizes of the machine (threads are part of the preset), what composes configurations.

@@ -15,7 +15,7 @@ from seedbed.errors import InputError
 from seedbed.record.files import write_atomically
 from seedbed.record.folder import read_config
 from seedbed.record.summary import read_summary
-from seedbed.record.tables import Row, read_metrics
+from seedbed.record.tables import METRIC_FIELDS, Row, read_metrics, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +45,7 @@ _STYLE: dict[str, Any] = {
     "agg.path.chunksize": 10_000,  # a curve of a million steps is drawn in pieces
 }
 _MOST_ROWS_DRAWN_ALONE = 20
+_PANELS_IN_LINE, _MOST_PANELS = 3, 12
 _LOG_FROM_RATIO = 20.0
 
 
@@ -78,21 +79,35 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
         np.allclose(points(rows, phase, "loss")[1], points(rows, phase, "metric")[1], rtol=1e-3)
         for phase in PHASES
     )
-    names = ["loss"] if loss_is_metric else ["loss", "metric"]
-    figure = Figure(figsize=(3.4 * len(names) + 0.4, 2.7), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+    names = panels(rows, metric_name, loss_is_metric)
+    lines, columns = -(-len(names) // _PANELS_IN_LINE), min(len(names), _PANELS_IN_LINE)
+    figure = Figure(figsize=(3.4 * columns + 0.4, 2.7 * lines), layout="constrained")
+    every = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes in every[len(names) :]:
+        axes.set_axis_off()
+    for axes, name in zip(every, names, strict=False):
         is_share = (name, metric_name) == ("metric", "accuracy")
         curves = {phase: points(rows, phase, name, 100.0 if is_share else 1.0) for phase in PHASES}
         _curves(axes, curves)
-        label = metric_name if loss_is_metric or name == "metric" else "loss"
+        label = metric_name if loss_is_metric or name == "metric" else name
         axes.set(xlabel="step", ylabel=LABELS.get(label, label))
         if is_share:
             _fit_percent(axes, curves)
         else:
             axes.set_yscale(scale(curves.values()))
-        finish(axes, legend=name == "loss")
+        finish(axes, legend=name == names[0])
     figure.axes[0].set_title(title)
     return figure
+
+
+def panels(rows: Sequence[Row], metric_name: str, loss_is_metric: bool) -> list[str]:
+    """Return the columns of metrics.csv to draw: those of a method's own follow the usual ones."""
+    values = dict.fromkeys(name for row in rows for name in values_of(row))
+    own = [name for name in values if name not in METRIC_FIELDS and "learning_rate" not in name]
+    usual = ["loss"] if loss_is_metric or metric_name == "loss" else ["loss", "metric"]
+    if own and "loss" not in values:
+        usual.remove("loss")
+    return [*usual, *own][:_MOST_PANELS]
 
 
 def points(rows: Iterable[Row], phase: str, name: str, scale: float = 1.0) -> tuple[Array, Array]:
@@ -101,7 +116,7 @@ def points(rows: Iterable[Row], phase: str, name: str, scale: float = 1.0) -> tu
     Raises:
         InputError: a cell is no number.
     """
-    cells = [(row["step"], row[name]) for row in rows if row["phase"] == phase]
+    cells = [(row["step"], row[name]) for row in rows if row["phase"] == phase and row[name] != ""]
     try:
         table = np.array(cells, dtype=np.float64).reshape(-1, 2)
     except ValueError as error:

@@ -1,28 +1,39 @@
 """The tables of a record, which only grow: metrics.csv and fingerprints.csv."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.record import untrusted
+from seedbed.record.files import write_atomically
 
+MAX_COLUMNS = 1000
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "metric", "learning_rate")
 FINGERPRINT_FIELDS = ("step", *STAGES)
 Row = dict[str, str]
 
 
 class Table:
-    """A CSV file of a record that only grows, and can be cut back to where a checkpoint was."""
+    """A CSV file of a record that only grows, and can be cut back to where a checkpoint was.
 
-    def __init__(self, path: Path, fields: tuple[str, ...], keep_bytes: int | None = None) -> None:
-        """Start the file with its header, or resume with its first `keep_bytes` bytes."""
-        self._fields = fields
+    Attributes:
+        fields: its columns; a row with others adds them at the end.
+    """
+
+    def __init__(self, path: Path, fields: Sequence[str], keep_bytes: int | None = None) -> None:
+        """Start the file with its header, or resume with its first `keep_bytes` bytes.
+
+        Args:
+            fields: the columns that it had when it was as long as that.
+        """
+        self._path, self.fields = path, tuple(fields)
         if keep_bytes is None:
             self._file = open(path, "w", newline="")
             self.append([dict(zip(fields, fields, strict=True))])
             return
+        _narrow(path, len(fields))
         require_bytes(path, keep_bytes)
         os.truncate(path, keep_bytes)
         self._file = open(path, "a", newline="")
@@ -30,8 +41,19 @@ class Table:
     def append(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows; fields that are missing stay empty."""
         for row in rows:
-            self._file.write(",".join(str(row.get(field, "")) for field in self._fields) + "\n")
+            if not row.keys() <= set(self.fields):
+                self._widen([name for name in row if name not in self.fields])
+            self._file.write(",".join(str(row.get(field, "")) for field in self.fields) + "\n")
         self._file.flush()
+
+    def _widen(self, names: Sequence[str]) -> None:
+        """Add columns, empty in the rows so far."""
+        self._file.close()
+        header, *rows = self._path.read_text().splitlines()
+        lines = [",".join((header, *names)), *(row + "," * len(names) for row in rows)]
+        write_atomically(self._path, "".join(f"{line}\n" for line in lines))
+        self.fields += tuple(names)
+        self._file = open(self._path, "a", newline="")
 
     def sync(self) -> int:
         """Make what was written survive a power cut; return the file's length in bytes."""
@@ -42,6 +64,14 @@ class Table:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _narrow(path: Path, count: int) -> None:
+    """Take away the columns that were added after the first `count`."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    if lines and lines[0].count(",") >= count:
+        kept = (",".join(line.split(",")[:count]) for line in lines)
+        write_atomically(path, "".join(f"{line}\n" for line in kept))
 
 
 def require_bytes(path: Path, least: int) -> None:
@@ -55,8 +85,14 @@ def require_bytes(path: Path, least: int) -> None:
 
 
 def read_metrics(folder: Path) -> list[Row]:
-    """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`)."""
-    return list(untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS))
+    """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, and what methods log)."""
+    return list(untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS, MAX_COLUMNS))
+
+
+def values_of(row: Mapping[str, object]) -> dict[str, str]:
+    """Return the cells of a row of metrics.csv that hold a value, by column."""
+    others = ("step", "epoch", "phase")
+    return {name: str(cell) for name, cell in row.items() if name not in others and cell != ""}
 
 
 def read_fingerprints(folder: Path) -> list[Row]:

@@ -83,8 +83,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_rows(path: Path, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def read_rows(
+    path: Path, fields: tuple[str, ...], most_columns: int = 0
+) -> Iterator[dict[str, str]]:
     """Yield the rows of a table of a record; its cells are not quoted.
+
+    Args:
+        fields: its columns, or the first of them.
+        most_columns: how many there may be, if they may be more.
 
     Raises:
         InputError: a row is cut off, too long or has other columns, or there are too many.
@@ -96,6 +102,8 @@ def read_rows(path: Path, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
                 if not line:
                     return
                 values = line.decode().rstrip("\r\n").split(",")
+                if not number and values[: len(fields)] == [*fields]:
+                    fields = _more_fields(fields, values, most_columns)
                 if not line.endswith(b"\n") or len(values) != len(fields):
                     raise InputError(
                         f"{path}: expected {len(fields)} columns in line {number + 1}, got a line "
@@ -112,6 +120,12 @@ def read_rows(path: Path, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected a CSV file, got {_first_line(error)}") from None
     raise InputError(f"{path}: expected at most {MAX_ROWS:,} rows, got more; shorten the table")
+
+
+def _more_fields(fields: tuple[str, ...], header: list[str], most: int) -> tuple[str, ...]:
+    """Return the columns of a header: those known, and others if there may be such."""
+    unique = len(set(header)) == len(header) <= most and all(header)
+    return tuple(header) if unique else fields
 
 
 def require_no_way_out(folder: Path) -> None:

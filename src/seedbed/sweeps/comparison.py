@@ -11,7 +11,7 @@ from seedbed.sweeps.groups import ABSENT, Group, Seeds, Sweep, differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.report import lost_runs, markdown_table, show_count
 from seedbed.sweeps.statistics import Floats, Interval
-from seedbed.sweeps.summary import Scale, independent_seeds, summarise
+from seedbed.sweeps.summary import Scale, independent_values, summarise
 
 _MOST_KEYS_SHOWN = 12
 _ROUNDING = 1e-9  # what the same difference of other floats may differ by
@@ -74,14 +74,14 @@ def differences(a: Group, b: Group) -> list[Difference]:
     Paired decides if all seeds of the smaller group are in the other, too. Each needs two values,
     of runs that share no seeds with others of their group.
     """
-    drawn_a, drawn_b = independent_seeds(a), independent_seeds(b)
+    drawn_a, drawn_b = independent_values(a), independent_values(b)
     matching = [seeds for seeds in drawn_a if seeds in drawn_b]
     all_matched = len(matching) == min(len(drawn_a), len(drawn_b))
     found = []
     if min(len(drawn_a), len(drawn_b)) > 1:
-        found.append(_unpaired(_values(a, drawn_a), _values(b, drawn_b)))
+        found.append(_unpaired(*(np.array(list(each.values())) for each in (drawn_a, drawn_b))))
     if len(matching) > 1:
-        paired = _paired(_values(b, matching) - _values(a, matching))
+        paired = _paired(np.array([drawn_b[seeds] - drawn_a[seeds] for seeds in matching]))
         found.insert(0 if all_matched else len(found), paired)
     return found
 
@@ -107,7 +107,9 @@ def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
         return "No difference can be claimed: one seed a side says nothing about the others."
     best = found[0]
     interval = scale.show_interval(best.interval, "+")
-    seeds = f"{best.n_a} seeds in both" if best.paired else f"{best.n_a} and {best.n_b} seeds"
+    seeds = f"{best.n_a} {a.unit} in both"
+    if not best.paired:
+        seeds = f"{best.n_a} and {best.n_b} {a.unit if a.unit == b.unit else 'runs'}"
     if best.sd == best.mean == 0:
         return f"No difference can be claimed: {seeds}, and not one value differs."
     if best.sd <= _ROUNDING * abs(best.mean):
@@ -126,7 +128,9 @@ def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
 
 
 def _seeds_needed(a: Group, best: Difference) -> str:
-    """Return a sentence on how many seeds it takes; none if the mean is 0."""
+    """Return a sentence on how many seeds it takes; none if the mean is 0, or there is only one."""
+    if a.unit == "folds":
+        return ""
     scale = Scale(a.metric)
     differences = scale.differences(float(np.mean(_values(a, a.values))))
     needed = [statistics.seeds_to_detect(each, best.sd, best.paired) for each in differences]

@@ -1,4 +1,7 @@
-"""Reading a sweep: a folder of run folders becomes groups of runs that differ only in seeds."""
+"""Reading a sweep: a folder of run folders becomes groups of runs that differ only in seeds.
+
+The fold of cross-validation (`data.fold`) is taken as one more seed.
+"""
 
 import fnmatch
 import math
@@ -19,10 +22,14 @@ from seedbed.sweeps import plan
 
 ABSENT = "absent"
 _MAX_DEPTH = 16  # of the folders of a sweep
-Seeds = tuple[int, ...]  # one for each of STREAMS, in that order
+FOLD = "fold"
+NO_FOLD = -1
+COLUMNS = (*STREAMS, FOLD)
+Seeds = tuple[int, ...]  # one for each of COLUMNS, in that order
 # How the work is done, which makes no other configuration.
 _NEUTRAL = re.compile("|".join(map(fnmatch.translate, neutral.KEYS)))
 _IS_SEED = re.compile(r"(^|\.)seeds?$")  # also one that is given to a class
+_IS_FOLD = re.compile(r"^data\.(.+\.)?fold$")
 
 
 @dataclass(frozen=True)
@@ -90,22 +97,37 @@ class Group:
 
     @cached_property
     def varied(self) -> Sequence[str]:
+        """Return the streams whose seed is not the same in all runs, and FOLD if folds are not."""
+        columns = zip(COLUMNS, zip(*self.replicates, strict=True), strict=True)
+        return [column for column, seeds in columns if len(set(seeds)) > 1]
+
+    @property
+    def varied_streams(self) -> Sequence[str]:
         """Return the streams whose seed is not the same in all runs."""
-        columns = zip(STREAMS, zip(*self.replicates, strict=True), strict=True)
-        return [stream for stream, seeds in columns if len(set(seeds)) > 1]
+        return [column for column in self.varied if column != FOLD]
+
+    @property
+    def folds(self) -> int:
+        """Return the number of folds, 0 if there are not several."""
+        return len({seeds[-1] for seeds in self.replicates}) if FOLD in self.varied else 0
+
+    @property
+    def unit(self) -> str:
+        """Return what is counted: folds if there is one seed, else seeds."""
+        return "folds" if self.folds and not self.varied_streams else "seeds"
 
     def in_step(self, seeds: Seeds) -> bool:
         """Return whether the streams that vary in the group have one seed in common."""
-        return len({seeds[STREAMS.index(stream)] for stream in self.varied}) == 1
+        return len({seeds[STREAMS.index(stream)] for stream in self.varied_streams}) == 1
 
     def name_seeds(self, seeds: Seeds) -> str:
-        """Name a run's seeds: `3`, or `0 init=5` where a stream has a seed of its own."""
-        seed = self.replicates[seeds][0].seed
-        table = dict(zip(STREAMS, seeds, strict=True))
-        if len(self.varied) > 1 and self.in_step(seeds):
-            return str(table[self.varied[0]])
-        own = [f"{stream}={table[stream]}" for stream in self.varied if table[stream] != seed]
-        return " ".join([str(seed), *own])
+        """Name a run's seeds: `3`, `0 init=5` where a stream has its own, `0 fold=2`."""
+        seed, streams = self.replicates[seeds][0].seed, self.varied_streams
+        table = dict(zip(COLUMNS, seeds, strict=True))
+        own = [f"{stream}={table[stream]}" for stream in streams if table[stream] != seed]
+        if len(streams) > 1 and self.in_step(seeds):
+            seed, own = table[streams[0]], []
+        return " ".join([str(seed), *own, *([f"fold={table[FOLD]}"] if self.folds else [])])
 
 
 @dataclass(frozen=True)
@@ -203,7 +225,7 @@ def _read_run(folder: Path, sweep: Path) -> Run:
 
 
 def _read_settings(path: Path) -> tuple[dict[str, Any], int, Seeds]:
-    """Return a run's flat configuration without seeds, its seed, and the seeds of its streams.
+    """Return a run's flat configuration without seeds and fold, its seed, and those by COLUMNS.
 
     Not by OmegaConf, which is ten times slower; that counts over a thousand runs.
     """
@@ -211,12 +233,15 @@ def _read_settings(path: Path) -> tuple[dict[str, Any], int, Seeds]:
         tree = untrusted.read_yaml(path)
         seeds = tuple(int(tree["seeds"][stream]) for stream in STREAMS)
         seed = int(tree["seed"])
-    except (KeyError, TypeError, ValueError) as error:
+        fold = tree["data"].get(FOLD)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: expected a run's configuration, got {reason}") from None
     settings = flatten({**tree, "seeds": None, "logger": None})
-    kept = (key for key in settings if not (_IS_SEED.search(key) or _NEUTRAL.match(key)))
-    return {key: settings[key] for key in kept}, seed, seeds
+    has_fold = isinstance(fold, int)
+    dropped = (_IS_SEED.search, _NEUTRAL.match, *([_IS_FOLD.match] if has_fold else []))
+    kept = (key for key in settings if not any(drops(key) for drops in dropped))
+    return {key: settings[key] for key in kept}, seed, (*seeds, fold if has_fold else NO_FOLD)
 
 
 def _metric_names(runs: Sequence[Run]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def _validation_curve(run: Run) -> dict[float, float]:
         return {
             float(row["epoch"]): float(row["metric"])
             for row in rows
-            if row["phase"] == "validation"
+            if row["phase"] == "validation" and row["metric"]
         }
     except (InputError, ValueError):
         return {}
@@ -117,7 +117,7 @@ def _draw_values(axes: "Axes", position: int, group: Group, summary: Summary, co
 
 def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
     axes.set(xlabel="epoch", ylabel=_ERROR_NAMES.get(metric.split("_")[-1], _text(metric)))
-    axes.set_title("median, middle half and range over seeds")
+    axes.set_title("median, middle half and range of the runs")
     if not shown.size:
         axes.text(0.5, 0.5, "fewer than two validations", ha="center", transform=axes.transAxes)
         return
@@ -130,7 +130,7 @@ def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
 
 def _finish_values(axes: "Axes", metric: str, labels: Sequence[str]) -> None:
     axes.set(ylabel=_text(Scale(metric).title), xlim=(-0.6, len(labels) - 0.4))
-    axes.set_title("seeds, mean, 95 % interval")
+    axes.set_title("runs, mean, 95 % interval")
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(labels)), labels)
     if sum(map(len, labels)) > _MOST_LETTERS_IN_A_ROW:

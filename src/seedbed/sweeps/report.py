@@ -8,10 +8,9 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.names import STREAMS
-from seedbed.sweeps.groups import Group, Run, Sweep, differing_keys
+from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Run, Sweep, differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
-from seedbed.sweeps.summary import NONE, Scale, Summary, sources, summarise
+from seedbed.sweeps.summary import NONE, Scale, Summary, sources, streams_vary_alone, summarise
 
 LEGEND = """\
 95 % interval: of the mean, by bootstrap, widened for few seeds. new test set: sqrt(p (1 - p) / n),
@@ -61,6 +60,7 @@ def describe(sweep: Sweep, summaries: Sequence[Summary]) -> str:
     parts += _mixture(sweep)
     if summaries:
         parts += [groups_table(summaries), spread_table(summaries), LEGEND]
+    parts += [text for group in sweep.groups for text in _folds(group)]
     parts += [_one_seed(each) for each in summaries if each.n == 1]
     parts += [text for group in sweep.groups for text in _without_effect(group)]
     parts += [text for group in sweep.groups for text in sources_table(group)]
@@ -85,6 +85,22 @@ def _mixture(sweep: Sweep) -> list[str]:
     if len(metrics) > 1:
         text += f" They have no metric in common ({', '.join(metrics)}) and cannot be compared."
     return [text]
+
+
+def _folds(group: Group) -> list[str]:
+    """Return what the numbers of a group with several folds are of."""
+    if not group.folds:
+        return []
+    name = f" in {group.label}" if group.label else ""
+    if group.unit == "seeds":
+        return [
+            f"Cross-validation{name}: {group.folds} folds of each seed; n, mean, sd and interval "
+            "are of the seeds, each the mean over its folds."
+        ]
+    return [
+        f"Cross-validation{name}: {group.folds} folds of one seed; n, mean, sd and interval are of "
+        "the folds. Their training sets overlap, so the interval is too narrow for other data."
+    ]
 
 
 def _one_seed(summary: Summary) -> str:
@@ -149,7 +165,8 @@ def sources_table(group: Group) -> list[str]:
         return []
     title = f"Where the spread of {scale.title} comes from{f', {group.label}' * bool(group.label)}:"
     table = markdown_table(("varied", "runs", "sd", "95 % interval of the sd"), rows)
-    legends = [TOGETHER_LEGEND] if len(group.varied) > 1 else []
+    alone = len(group.varied_streams) > 1 and streams_vary_alone(group)
+    legends = [TOGETHER_LEGEND] if alone else []
     return [title, table, SOURCES_LEGEND, *legends]
 
 
@@ -175,13 +192,15 @@ def runs_csv(sweep: Sweep) -> str:
     metrics = dict.fromkeys(
         name for group in sweep.groups for run in group.runs for name in run.summary["metrics"]
     )
-    header = ["run", "group", "problem", "seed", *(f"seeds.{stream}" for stream in STREAMS)]
+    has_folds = any(run.seeds and run.seeds[-1] != NO_FOLD for run in sweep.runs)
+    columns = COLUMNS if has_folds else COLUMNS[:-1]
+    header = ["run", "group", "problem", "seed", *map(_column, columns)]
     header += [*metrics, "seconds", "weights", "predictions"]
     return _csv(header, (_run_row(run, labels.get(run.name, "")) for run in sweep.runs))
 
 
 def _run_row(run: Run, label: str) -> dict[str, Any]:
-    seeds = dict(zip((f"seeds.{stream}" for stream in STREAMS), run.seeds, strict=False))
+    seeds = dict(zip(map(_column, COLUMNS), run.seeds, strict=False))
     row = {"run": run.name, "group": label, "problem": run.problem, **seeds}
     if run.seeds:
         row["seed"] = run.seed
@@ -190,6 +209,10 @@ def _run_row(run: Run, label: str) -> dict[str, Any]:
         row |= run.summary["metrics"] | {"seconds": run.summary.get("seconds")}
         row |= {name: fingerprints.get(name) for name in ("weights", "predictions")}
     return row
+
+
+def _column(name: str) -> str:
+    return name if name == FOLD else f"seeds.{name}"
 
 
 def _csv(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

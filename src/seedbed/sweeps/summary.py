@@ -11,7 +11,7 @@ from seedbed.errors import InputError
 from seedbed.names import STREAMS
 from seedbed.record import untrusted
 from seedbed.sweeps import statistics
-from seedbed.sweeps.groups import Group, Seeds
+from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Seeds
 from seedbed.sweeps.statistics import Floats, Interval
 
 NONE = "-"
@@ -62,7 +62,7 @@ class Summary:
 
     group: str
     metric: str
-    n: int | None  # seeds whose runs are independent, each once; mean, sd and interval are theirs
+    n: int | None  # independent seeds, or folds of one; mean, sd and interval are theirs
     mean: float
     sd: float | None
     interval_low: float | None
@@ -101,8 +101,7 @@ def summarise(group: Group) -> Summary:
     """Return a group in numbers."""
     by_value = sorted(group.values, key=lambda seeds: group.values[seeds])
     values = np.array([group.values[seeds] for seeds in by_value])
-    drawn = set(independent_seeds(group))
-    draws = np.array([group.values[seeds] for seeds in by_value if seeds in drawn])
+    draws = np.array(sorted(independent_values(group).values()))
     mean = float(np.mean(draws if len(draws) else values))
     several = len(draws) > 1
     sd = statistics.standard_deviation(draws) if several else None
@@ -111,6 +110,7 @@ def summarise(group: Group) -> Summary:
     independent = None
     if counts is not None and len(values) > 1:
         independent = statistics.independent_error_deviation(counts, len(values))
+    spread = sd if group.unit == "seeds" else None  # more folds are no remedy
     small, large = Scale(group.metric).differences(mean)
     return Summary(
         group=group.label,
@@ -131,22 +131,37 @@ def summarise(group: Group) -> Summary:
         if counts is None
         else statistics.binomial_deviation(mean, len(counts)),
         independent_errors_sd=independent,
-        seeds_for_small_difference=statistics.seeds_to_detect(small, sd) if sd else None,
-        seeds_for_large_difference=statistics.seeds_to_detect(large, sd) if sd else None,
+        seeds_for_small_difference=statistics.seeds_to_detect(small, spread) if spread else None,
+        seeds_for_large_difference=statistics.seeds_to_detect(large, spread) if spread else None,
     )
 
 
-def independent_seeds(group: Group) -> list[Seeds]:
-    """Return the seeds of runs that are independent of each other.
+def independent_values(group: Group) -> dict[Seeds, float]:
+    """Return the values of runs that are independent of each other, by seeds.
 
     All, unless streams vary one at a time: such runs share their other seeds. Then those in which
-    all vary together, or none if there are not two.
+    all vary together, or none if there are not two. The folds of one of several seeds are one
+    value, their mean; those of a single seed are taken as they are.
     """
-    alone = any(_held_but(group, index) for index in range(len(STREAMS)))
-    if not alone or len(group.varied) < 2:
-        return list(group.values)
-    together = [seeds for seeds in group.values if group.in_step(seeds)]
-    return together if len(together) > 1 else []
+    values = dict(group.values) if group.unit == "folds" else _means_of_folds(group)
+    if len(group.varied_streams) < 2 or not streams_vary_alone(group):
+        return values
+    together = {seeds: value for seeds, value in values.items() if group.in_step(seeds)}
+    return together if len(together) > 1 else {}
+
+
+def streams_vary_alone(group: Group) -> bool:
+    """Return whether there are runs in which one stream differs and the others do not."""
+    return any(_held_but(group, index) for index in range(len(STREAMS)))
+
+
+def _means_of_folds(group: Group) -> dict[Seeds, float]:
+    """Return the mean over the folds of each seed that has them all, by seeds with NO_FOLD."""
+    table: dict[Seeds, list[float]] = {}
+    for seeds, value in group.values.items():
+        table.setdefault((*seeds[:-1], NO_FOLD), []).append(value)
+    whole = max(group.folds, 1)
+    return {seeds: float(np.mean(each)) for seeds, each in table.items() if len(each) == whole}
 
 
 def right_counts(group: Group) -> NDArray[np.int64] | None:
@@ -155,6 +170,8 @@ def right_counts(group: Group) -> NDArray[np.int64] | None:
     Returns:
         int64 (samples,); None if a run has no record of its predictions, or another test set.
     """
+    if group.folds:
+        return None
     counts: NDArray[np.int64] | None = None
     test_set: NDArray[np.int64] | None = None
     for runs in group.replicates.values():
@@ -177,20 +194,23 @@ def _read_predictions(path: Path) -> NDArray[np.int64] | None:
 
 
 def sources(group: Group) -> list[Source]:
-    """Attribute the spread of a group: to each stream that was varied while others were held.
+    """Attribute the spread of a group: to each stream that was varied while others were held, and
+    to folds, if seeds vary as well.
 
     The standard deviation is pooled over the sets of runs whose other seeds agree. `same seeds`
     stands for replicates; `all together` for the runs whose streams share one seed. Empty unless a
     stream was varied alone or seeds were repeated.
     """
-    alone = {stream: _held_but(group, index) for index, stream in enumerate(STREAMS)}
+    alone = {column: _held_but(group, index) for index, column in enumerate(COLUMNS)}
+    if not group.varied_streams:
+        del alone[FOLD]
     repeated = [
         np.array([run.value(group.metric) for run in runs])
         for runs in group.replicates.values()
         if len(runs) > 1
     ]
     sets: dict[str, list[Floats]] = {s: sets for s, sets in alone.items() if sets}
-    if sets and len(group.varied) > 1:
+    if sets and len(group.varied_streams) > 1:
         sets["all together"] = _all_together(group)
     if repeated:
         sets["same seeds"] = repeated
@@ -203,7 +223,7 @@ def sources(group: Group) -> list[Source]:
 
 
 def _held_but(group: Group, index: int) -> list[Floats]:
-    """Return the values of runs in which only the stream at `index` differs, set by set."""
+    """Return the values of runs in which only the column at `index` differs, set by set."""
     sets: dict[Seeds, list[float]] = {}
     for seeds, value in group.values.items():
         sets.setdefault(seeds[:index] + seeds[index + 1 :], []).append(value)
@@ -211,6 +231,9 @@ def _held_but(group: Group, index: int) -> list[Floats]:
 
 
 def _all_together(group: Group) -> list[Floats]:
-    """Return the values of the runs in which all streams that vary have the same seed."""
-    values = [value for seeds, value in group.values.items() if group.in_step(seeds)]
-    return [np.array(values)] if len(values) > 1 else []
+    """Return the values of the runs in which all streams that vary have one seed, fold by fold."""
+    sets: dict[int, list[float]] = {}
+    for seeds, value in group.values.items():
+        if group.in_step(seeds):
+            sets.setdefault(seeds[-1], []).append(value)
+    return [np.array(values) for values in sets.values() if len(values) > 1]

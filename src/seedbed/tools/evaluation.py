@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 from seedbed import record
-from seedbed.errors import exit_status, printable
+from seedbed.errors import InputError, exit_status, printable
 from seedbed.tools import places, request, weights
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
-from seedbed.training.state import Evaluation
+from seedbed.training.state import Evaluation, TrainingState
 from seedbed.worker import assemble, parts, run_logger
 
 
@@ -22,40 +22,57 @@ def main() -> int:
     training, step = weights.load(settings, path, source)
     shards = Shards()
     result = evaluate(training, parts.evaluation_batches(settings, source, shards), shards)
-    name = training.task.metric_name
     print(
         printable(
             f"{path} (step {step}) on {split} of {settings['data']['name']}, "
             f"{len(source):,} samples, {training.device}"
         )
     )
-    print(f"{split}_loss {result.loss!r}\n{split}_{name} {result.metric!r}")
+    for name, value in result.values.items():
+        print(printable(f"{split}_{name} {value!r}"))
     if not asked["overrides"] and split != "train":
-        print(beside_the_record(run, split, step, result))
+        print(beside_the_record(run, split, step, result, training.metric_name))
     if asked["predictions"]:
-        out = Path(asked["predictions"])
-        places.write("--predictions", out, run_logger.predictions_csv(result))
-        print(f"predictions: {out}")
+        write_predictions(Path(asked["predictions"]), result, training)
     return 0
 
 
-def beside_the_record(run: Path, split: str, step: int, result: Evaluation) -> str:
+def write_predictions(out: Path, result: Evaluation, training: TrainingState) -> None:
+    """Write each sample's prediction.
+
+    Raises:
+        InputError: the method makes none.
+    """
+    if result.predictions is None:
+        raise InputError(
+            "--predictions: expected a method that makes predictions, got "
+            f"{type(training.method).__name__}; leave the option out"
+        )
+    places.write(
+        "--predictions", out, run_logger.predictions_csv(result.targets, result.predictions)
+    )
+    print(f"predictions: {out}")
+
+
+def beside_the_record(
+    run: Path, split: str, step: int, result: Evaluation, metric_name: str
+) -> str:
     """Return a line that compares an evaluation with what the run recorded of these weights."""
     recorded = recorded_rows(record.read_metrics(run), split, step)
     if recorded is None:
         return f"metrics.csv has no {split} evaluation of step {step} to compare with"
-    if (repr(result.loss), repr(result.metric)) == recorded:
+    found = {name: repr(value) for name, value in result.values.items()}
+    named = {metric_name if name == "metric" else name: cell for name, cell in recorded.items()}
+    if found == named:
         return f"the same bits as metrics.csv has of step {step}"
-    loss, metric = recorded
-    return printable(
-        f"other bits than metrics.csv has of step {step}: loss {loss}, metric {metric}"
-    )
+    values = ", ".join(f"{name} {cell}" for name, cell in named.items())
+    return printable(f"other bits than metrics.csv has of step {step}: {values}")
 
 
-def recorded_rows(metrics: list[record.Row], split: str, step: int) -> tuple[str, str] | None:
-    """Return loss and metric of an evaluation of a split after a step; None if there is none."""
+def recorded_rows(metrics: list[record.Row], split: str, step: int) -> dict[str, str] | None:
+    """Return the values of an evaluation of a split after a step; None if there is none."""
     rows = [row for row in metrics if row["phase"] == split and row["step"] == str(step)]
-    return (rows[-1]["loss"], rows[-1]["metric"]) if rows else None
+    return record.values_of(rows[-1]) if rows else None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """State and shards: what a forward pass changes would depend on who sees which slice of a batch."""
 
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -12,11 +13,14 @@ from seedbed.training import held
 def refuse_running_statistics(model: nn.Module) -> None:
     """Refuse layers whose running statistics would depend on who saw which slice.
 
+    A layer in evaluation mode, as in a frozen part, only reads them.
+
     Raises:
         InputError: it names the first one.
     """
     for path, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+        is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
+        if is_norm and module.track_running_stats and module.training:
             raise InputError(
                 f"model.{path}: expected no running statistics with trainer.shards > 1, got "
                 f"{type(module).__name__}, which would see one slice of a batch at a time; use "
@@ -24,17 +28,19 @@ def refuse_running_statistics(model: nn.Module) -> None:
             )
 
 
-def refuse_changes(model: nn.Module, before: dict[str, Any], with_trained: bool = False) -> None:
+def refuse_changes(
+    model: nn.Module, before: dict[str, Any], without: Mapping[str, Any] | None = None
+) -> None:
     """Refuse a model whose forward pass changes its state: how often depends on who has a slice.
 
     Args:
         before: what `bits_of_state` gave before the forward passes.
-        with_trained: whether trained weights were among it; updates change them.
+        without: what was left out of it.
 
     Raises:
         InputError: it names the first one.
     """
-    now = bits_of_state(model, with_trained)
+    now = bits_of_state(model, without)
     for path in {**now, **before}:
         if before.get(path) != now.get(path):
             raise InputError(
@@ -44,14 +50,13 @@ def refuse_changes(model: nn.Module, before: dict[str, Any], with_trained: bool 
             )
 
 
-def bits_of_state(model: nn.Module, with_trained: bool = False) -> dict[str, Any]:
-    """Return what tells state with other bits apart, by name.
+def bits_of_state(model: nn.Module, without: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what tells state with other bits apart, by name: weights, buffers, extra states.
 
     Args:
-        with_trained: beside buffers, frozen weights and extra states, the weights that are trained.
+        without: weights to leave out, by name: updates change those that are trained.
     """
-    weights = model.named_parameters()
-    chosen = {name: p for name, p in weights if with_trained or not p.requires_grad}
+    chosen = {name: p for name, p in model.named_parameters() if name not in (without or {})}
     kept = {**dict(model.named_buffers()), **chosen}
     found: dict[str, Any] = dict(zip(kept, held.bits_of(list(kept.values())), strict=True))
     for path, module in model.named_modules():

@@ -22,19 +22,31 @@ _SHAPED = (
 )
 
 
-def capture(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state of a model and its optimizer; its tensors are the live ones."""
-    return capture_model(model) | {"optimizer": capture_optimizer(optimizer)}
+Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
-def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Bring a model and its optimizer into a state that was captured.
+def capture(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
+    """Return the state of a model and its optimizers; its tensors are the live ones."""
+    captured = {name: capture_optimizer(each) for name, each in labelled(optimizers).items()}
+    return capture_model(model) | captured
+
+
+def restore(model: nn.Module, optimizers: Optimizers, state: Mapping[str, Any]) -> None:
+    """Bring a model and its optimizers into a state that was captured.
 
     Raises:
         KeyError, RuntimeError, TypeError, ValueError: it is the state of others.
     """
     restore_model(model, state)
-    restore_optimizer(optimizer, state["optimizer"])
+    for name, optimizer in labelled(optimizers).items():
+        restore_optimizer(optimizer, state[name])
+
+
+def labelled(optimizers: Optimizers) -> Optimizers:
+    """Return optimizers by what checkpoints and messages call them."""
+    if len(optimizers) == 1:
+        return {"optimizer": next(iter(optimizers.values()))}
+    return {f"optimizer.{name}": optimizer for name, optimizer in optimizers.items()}
 
 
 def capture_model(model: nn.Module) -> dict[str, Any]:
@@ -164,11 +176,14 @@ def _is_made_for(parameter: Tensor, name: str, value: Any) -> bool:
     return (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the tensors of an optimizer's state for its fingerprint, in parameters' order.
+def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the tensors of optimizers' states for their fingerprint, in parameters' order.
 
     Those under keys that are no parameters follow; numbers and texts are one more, on the CPU.
     """
+    if len(optimizers) > 1:
+        return [tensor for each in optimizers for tensor in optimizer_tensors(each)]
+    (optimizer,) = optimizers
     state = optimizer.state
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p in state]
     entries = [state[parameter] for parameter in parameters]

@@ -33,7 +33,7 @@ MISMATCH = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[str, Any]:
-    """Return a checkpoint of a run: where it stands, its model and its optimizer.
+    """Return a checkpoint of a run: where it stands, its model and its optimizers.
 
     Args:
         notes: what the run's record adds, by keys of its own.
@@ -42,7 +42,8 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         "format_version": record.FORMAT_VERSION,
         "progress": asdict(progress),
         **notes,
-        **states.capture(training.model, training.optimizer),
+        **states.capture(training.model, training.optimizers),
+        **training.callbacks.state(),
     }
 
 
@@ -58,7 +59,8 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
     Raises:
         AttributeError, KeyError, RuntimeError, TypeError, ValueError: see `MISMATCH`.
     """
-    states.restore(training.model, training.optimizer, state)
+    states.restore(training.model, training.optimizers, state)
+    training.callbacks.restore(state)
     return progress_of(state)
 
 
@@ -98,7 +100,7 @@ def require_readable(value: Any, name: str = "") -> None:
     kind = type(value)
     if kind in (dict, OrderedDict, Counter):
         for key, item in value.items():
-            plain = isinstance(key, str) and key.isidentifier()
+            plain = isinstance(key, str) and key.replace(".", "_").isidentifier()
             require_readable(key, f"{name}: a key")
             require_readable(item, f"{name}.{key}".lstrip(".") if plain else f"{name}[{key!r}]")
     elif kind in (list, tuple):

@@ -1,20 +1,42 @@
-"""One evaluation: losses, metrics and predictions of all samples, in evaluation mode."""
+"""One evaluation: what the method keeps of all samples, in evaluation mode."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seedbed import fingerprint, tasks
+from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.data.tensors import tensors_of
-from seedbed.errors import Interrupted
+from seedbed.errors import InputError, Interrupted
+from seedbed.methods import Method
 from seedbed.operations.refusals import explained
 from seedbed.training import held
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, TrainingState
-from seedbed.training.step import in_float32, seed_draws, to_device
+from seedbed.training.step import seed_draws, to_device
+from seedbed.training.values import of_compute, of_validation_step
+
+
+@dataclass
+class Kept:
+    """What one process keeps of an evaluation's batches, on the CPU, in their order.
+
+    Attributes:
+        values: by name, tensors and pairs (sum, count), one for each batch.
+        columns: the predictions and the first numbers of targets of samples, hashes of batches.
+        states: of the configuration's metrics, one for each batch.
+    """
+
+    values: dict[str, list[Any]]
+    columns: dict[str, list[Tensor]]
+    states: dict[str, list[Any]]
+
+
+COMPUTE, TRAIN_END = -3, -4  # where a shard's number stands otherwise
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
@@ -24,30 +46,52 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         batches: those that are ours by `shards.share`.
 
     Raises:
-        InputError: model or task do not return what an evaluation takes, or PyTorch refuses an
+        InputError: model or method do not return what an evaluation takes, or PyTorch refuses an
             operation.
         Interrupted: the run was asked to stop meanwhile.
     """
     parts = shards.gather(lambda: measure(training, batches, shards.asked_to_stop))
-    columns = [torch.cat(column) for column in zip(*filter(None, parts), strict=True)]
-    losses, metrics, predictions, targets, hashes = columns
-    return Evaluation(tasks.mean([losses]), tasks.mean([metrics]), predictions, targets, hashes)
+    kept = [part for part in parts if part.values]
+    method = training.method
+    found = {
+        name: _together(method, name, [part.values[name] for part in kept])
+        for name in kept[0].values
+    }
+    columns = {
+        name: torch.cat([each for part in kept for each in part.columns[name]])
+        for name in kept[0].columns
+    }
+    seed_draws(training, 0, COMPUTE)
+    with torch.no_grad():
+        values = of_compute(method, method.compute(found))
+    names = training.metrics.names
+    states = {name: [each for part in kept for each in part.states[name]] for name in names}
+    values |= training.metrics.of_all(states)
+    return Evaluation(
+        values, columns.get("predictions"), columns["targets"], columns["output_hashes"]
+    )
+
+
+@torch.no_grad()
+def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
+    """Let the method look at the trained model, which it leaves as it is."""
+    if training.overrides("on_train_end"):
+        with held.kept(training.model, training.method, training.strict):
+            seed_draws(training, 0, TRAIN_END)
+            training.method.on_train_end(training.model, log)
 
 
 @torch.no_grad()
 def measure(
     training: TrainingState, batches: Iterable[Batch], asked_to_stop: Callable[[], bool]
-) -> list[Tensor]:
-    """Return, on the CPU, what is kept of an evaluation's batches; [] if there are none.
-
-    Returns:
-        Each sample's loss, metric, prediction and first number of its target; each batch's hash of
-        what the model returned.
-    """
-    rows = []
+) -> Kept:
+    """Return what is kept of an evaluation's batches."""
+    values: dict[str, list[Any]] = {}
+    columns: dict[str, list[Tensor]] = {}
+    states: dict[str, list[Any]] = {}
     hasher = fingerprint.Hasher(training.device)
-    channels_last = training.channels_last
-    kept = held.kept(training.model, training.task, training.strict)
+    method, channels_last = training.method, training.channels_last
+    kept = held.kept(training.model, method, training.strict)
     with kept, explained(training.model, channels_last):
         for batch in batches:
             if asked_to_stop():
@@ -55,11 +99,73 @@ def measure(
             batch = to_device(batch, training)
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation, too
             with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
-                outputs = in_float32(training.model(batch.inputs))
-            found = tasks.for_each_sample(training.task, outputs, batch.targets)
-            hasher.add(tensors_of(outputs))
-            rows.append([*found, _first_numbers(batch.targets, len(found[0])), hasher.hashes()])
-    return [torch.cat(column).cpu() for column in zip(*rows, strict=True)]
+                returned = method.validation_step(training.model, batch)
+            found, others = of_validation_step(method, returned, len(batch.ids))
+            hasher.add(tensors_of(others.get("outputs", list(found.values()))))
+            row = {"targets": _first_numbers(batch.targets, len(batch.ids))}
+            row |= {"output_hashes": hasher.hashes()}
+            if others.get("predictions") is not None:
+                row["predictions"] = others["predictions"]
+            _append(method, values, found)
+            _append(method, columns, row)
+            if training.metrics.names:
+                found = states_of_metrics(training, batch, others)
+                _append(method, states, found)
+    return Kept(_on_cpu(values), _on_cpu(columns), states)
+
+
+def states_of_metrics(
+    training: TrainingState, batch: Batch, returned: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the states of the configuration's metrics after a batch."""
+    if "outputs" not in returned:
+        raise InputError(
+            f"metrics: expected 'outputs' from {type(training.method).__name__}.validation_step "
+            "for the metrics of the configuration, got none; return them beside the others"
+        )
+    targets = returned.get("targets", batch.targets)
+    return training.metrics.of_batch(returned["outputs"], targets, training.device)
+
+
+def _append(method: Method, columns: dict[str, list[Any]], row: Mapping[str, Any]) -> None:
+    """Add what is kept of one batch to that of those before it."""
+    if not columns:
+        columns.update({name: [] for name in row})
+    if others := sorted(row.keys() ^ columns.keys()):
+        raise InputError(
+            f"method: expected the same names from {type(method).__name__}.validation_step for "
+            f"all batches, got {others[0]!r} for some; return all of them for each"
+        )
+    for name, value in row.items():
+        columns[name].append(value)
+
+
+def _on_cpu(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return columns with their tensors on the CPU, one for each batch."""
+    return {
+        name: [
+            tuple(float(part) for part in each) if isinstance(each, tuple) else each.cpu()
+            for each in column
+        ]
+        for name, column in columns.items()
+    }
+
+
+def _together(method: Method, name: str, parts: Sequence[list[Any]]) -> Any:
+    """Return the values of all batches: one tensor, or the exact sums of pairs."""
+    batches = [each for part in parts for each in part]
+    if isinstance(batches[0], tuple):
+        sums, counts = zip(*batches, strict=True)
+        return math.fsum(sums), math.fsum(counts)
+    shapes = {tuple(each.shape[1:]) for each in batches}
+    if len(shapes) > 1:
+        first, other, *_ = shapes
+        raise InputError(
+            f"method: expected values of one shape for each sample in {name!r} of "
+            f"{type(method).__name__}.validation_step, got {first} and {other}; return one number "
+            "for each sample, or (sum, count)"
+        )
+    return torch.cat(batches)
 
 
 def _first_numbers(targets: Any, count: int) -> Tensor:

@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import fingerprint
 from seedbed.errors import InputError
+from seedbed.methods import Method
 
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _CONTAINERS = (dict, list, set, deque)
@@ -152,13 +153,13 @@ class Held:
 
 
 @contextmanager
-def kept(model: nn.Module, task: Any, with_weights: bool) -> Iterator[None]:
-    """Put a model into evaluation mode, and give it and its task back as they went in.
+def kept(model: nn.Module, method: Method, with_weights: bool) -> Iterator[None]:
+    """Put a model into evaluation mode, and give it and its method back as they went in.
 
     Raises:
         InputError: with `with_weights`, if their bits are others; nobody has a copy of them.
     """
-    before = Held(model=model, task=task)
+    before = Held(model=model, task=method.task, method=method)
     weights = _hash_of_weights(model) if with_weights else None
     try:
         with evaluating(model):

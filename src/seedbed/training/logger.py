@@ -17,7 +17,7 @@ class Logger(Protocol):
     last: dict[str, float]
 
     def log_step(
-        self, step: int, loss: Tensor, metric: Tensor | None, stages: Tensor | None
+        self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:
         """Note a step; nothing is read from the device yet."""
 
@@ -47,7 +47,7 @@ class NullLogger:
         self.last: dict[str, float] = {}
 
     def log_step(
-        self, step: int, loss: Tensor, metric: Tensor | None, stages: Tensor | None
+        self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:
         """Note nothing."""
 

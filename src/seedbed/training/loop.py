@@ -1,19 +1,19 @@
 """The training loop: steps, validations and checkpoints, in the order of the plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-from torch import Tensor
+from dataclasses import replace
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import Interrupted
 from seedbed.operations.refusals import explained
-from seedbed.training import schedules
+from seedbed.training import held, schedules
 from seedbed.training.evaluate import evaluate
 from seedbed.training.logger import Logger
 from seedbed.training.shards import Shards
-from seedbed.training.state import Plan, Progress, TrainingState
-from seedbed.training.step import train_step
+from seedbed.training.state import Plan, Progress, StepResult, TrainingState
+from seedbed.training.step import look, train_step
+from seedbed.training.values import monitored
 
 # Looks at a step's batches before it is taken, at its number and at that of the first shard.
 Watcher = Callable[[Sequence[Batch], int, int], None]
@@ -48,7 +48,7 @@ def fit(
             if shards.stop_requested():
                 raise Interrupted
             step = progress.step + 1
-            schedules.set_learning_rate(training.optimizer, plan.learning_rate_factor(step - 1))
+            schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
             with explained(training.model, training.channels_last):
                 parts = [next(batches) for _ in shards.mine]
                 if before_step is not None:
@@ -73,17 +73,17 @@ def take_step(
     batches: Sequence[Batch],
     step: int,
     shards: Shards,
-    with_metric: bool,
+    with_values: bool,
     hasher: fingerprint.Hasher | None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> StepResult:
     """Take a step, as `train_step` does.
 
     Raises:
         InputError: PyTorch refuses an operation; the step was repeated to find its place.
     """
 
-    def take() -> tuple[Tensor, Tensor | None, Tensor | None]:
-        return train_step(training, batches, step, shards, with_metric, hasher)
+    def take() -> StepResult:
+        return train_step(training, batches, step, shards, with_values, hasher)
 
     with explained(training.model, training.channels_last, repeat=take):
         return take()
@@ -99,7 +99,14 @@ def validate(
     """Evaluate the model on the validation set, and note the result."""
     shards.compare(training, progress.step)
     result = evaluate(training, batches, shards)
-    is_best = progress.note_validation(result.metric, training.task.higher_is_better)
+    value = monitored(training.method, result.values, training.metric_name)
+    is_best = progress.note_validation(value, training.higher_is_better)
+    if training.callbacks.run is not None:
+        training.callbacks.run.logs = True
+        with held.evaluating(training.model):
+            logged = look(training, "on_validation_end", progress.step)
+        values = {name: float(scalar) for name, scalar in logged.items()}
+        result = replace(result, values=values | result.values)
     run_logger.log_validation(progress, result, is_best)
 
 

@@ -1,8 +1,17 @@
 """Learning rates as a pure function of the step: nothing to save, nothing to restore."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
+
+from seedbed.config import build
+from seedbed.errors import InputError
+
+Factor = float | Mapping[str, float]  # of all groups, or of each group or optimizer by its name
+Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
 def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: float) -> float:
@@ -22,7 +31,80 @@ def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: 
     return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * min(progress, 1))) / 2
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set each group's learning rate to its peak times a factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+def of_settings(
+    schedule: Mapping[str, Any], trusted: Sequence[str], total_steps: int
+) -> Callable[[int], Factor]:
+    """Return the factor of each step, as the section `schedule` describes it.
+
+    Raises:
+        InputError: its `_target_` is neither a function nor a class with `factor`, or not pure.
+    """
+    if "_target_" not in schedule:
+        return partial(
+            factor,
+            total_steps=total_steps,
+            warmup_fraction=schedule["warmup_fraction"],
+            final_fraction=schedule["final_fraction"],
+        )
+    target = build.resolve(schedule["_target_"], "schedule", trusted)
+    if isinstance(target, type):
+        function = getattr(build.build(schedule, "schedule", trusted), "factor", None)
+    else:
+        named = {key: value for key, value in schedule.items() if key != "name"}
+        function = build.unbuilt(named, "schedule", trusted)
+    if not callable(function):
+        raise InputError(
+            f"schedule: expected a class with factor(step, total_steps), got {target.__name__}; "
+            "give it one, or name a function"
+        )
+    own = partial(function, total_steps=total_steps)
+    later = min(1, total_steps - 1)
+    if (own(0), own(later)) != (own(0), own(later)):
+        raise InputError(
+            f"schedule: expected a pure function of the step, got {target.__name__}, which returns "
+            "another factor when it is called again; let it depend on the step alone"
+        )
+    return own
+
+
+def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
+    """Set each group's learning rate to its peak times a factor.
+
+    Raises:
+        InputError: it is no number, or a mapping that does not fit the groups.
+    """
+    for name, optimizer in optimizers.items():
+        for number, group in enumerate(optimizer.param_groups):
+            own: Any = factor
+            if isinstance(factor, Mapping):
+                own = factor.get(_label(optimizers, name, number), factor.get(name))
+            if not isinstance(own, int | float) or not math.isfinite(own):
+                raise _no_factor(optimizers, factor)
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * own
+
+
+def learning_rates(optimizers: Optimizers) -> dict[str, Any]:
+    """Return the learning rate of each group, by a name that no other group has."""
+    return {
+        _label(optimizers, name, number): group["lr"]
+        for name, optimizer in optimizers.items()
+        for number, group in enumerate(optimizer.param_groups)
+    }
+
+
+def _label(optimizers: Optimizers, name: str, number: int) -> str:
+    """Return what a group is called: as it is named, after the optimizer if there are several."""
+    groups = optimizers[name].param_groups
+    own = str(groups[number].get("name", number))
+    if len(groups) == 1:
+        return name
+    return f"{name}_{own}" if len(optimizers) > 1 else own
+
+
+def _no_factor(optimizers: Optimizers, factor: object) -> InputError:
+    names = ", ".join(learning_rates(optimizers))
+    got = ", ".join(map(str, factor)) if isinstance(factor, Mapping) else repr(factor)
+    return InputError(
+        f"schedule: expected a finite number for the learning rate, or one for each of {names}, "
+        f"got {got}; return a number or a mapping"
+    )

@@ -144,8 +144,10 @@ class SharedShards(Shards):
     def begin(self, training: TrainingState, step: int) -> None:
         """Refuse running statistics, and processes that begin unlike."""
         refuse_running_statistics(training.model)
-        self._model, self._buffers = training.model, bits_of_state(training.model)
-        self._at_first = bits_of_state(training.model, with_trained=True)
+        self._model = training.model
+        self._at_first = bits_of_state(training.model)
+        if not training.overrides("on_step_end"):  # which changes state alike in all processes
+            self._buffers = bits_of_state(training.model, training.to_train)
         self.compare(training, step)
 
     def compare(self, training: TrainingState, step: int) -> None:
@@ -155,12 +157,12 @@ class SharedShards(Shards):
             InputError: they do, or a buffer is not what it was at the beginning.
         """
         if self._buffers is not None:
-            refuse_changes(training.model, self._buffers)
+            refuse_changes(training.model, self._buffers, training.to_train)
         if self._others is None:
             return
         model = training.model
         tensors = [*model.parameters(), *model.buffers()]
-        tensors += capture.optimizer_tensors(training.optimizer)
+        tensors += capture.optimizer_tensors(*training.optimizers.values())
         states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
         usual, _ = Counter(states).most_common(1)[0]
         if drifted := [rank for rank, state in enumerate(states) if state != usual]:
@@ -173,10 +175,10 @@ class SharedShards(Shards):
 
     def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
         """Yield the positions of our slices, batch after batch."""
-        for epoch, ids in positions:
-            size = len(ids) // self.count
+        for position in positions:
+            size = len(position.ids) // self.count
             for index in self.mine:
-                yield Position(epoch, ids[index * size : (index + 1) * size])
+                yield position.cut(index * size, (index + 1) * size)
 
     def share(self, positions: list[Position]) -> list[Position]:
         """Return those batches of an evaluation that are ours: neighbours, so order is kept."""
@@ -187,7 +189,7 @@ class SharedShards(Shards):
         """Return the means of floats and the sums of integers over all slices."""
         sums = [*tree_sum(parts, len(self.mine)), *ours]
         if self._at_first is not None:  # later ones, but for trained weights: `compare`
-            refuse_changes(self._model, self._at_first, with_trained=True)
+            refuse_changes(self._model, self._at_first)
             self._at_first = None
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)

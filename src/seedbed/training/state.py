@@ -1,28 +1,136 @@
 """What is trained, when things happen, where a run stands, and what an evaluation found."""
 
+import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from seedbed import tasks
+from seedbed.errors import InputError
+from seedbed.methods import Method
+from seedbed.training.callbacks import Callbacks
+from seedbed.training.metrics import Metrics
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What is trained, and how a batch reaches it."""
+    """What is trained, and how a batch reaches it.
+
+    Attributes:
+        optimizers: by name, in the order of their updates.
+        monitor, mode: what goes before the method's own; None for that.
+    """
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
-    task: tasks.Task
+    optimizers: Mapping[str, torch.optim.Optimizer]
+    method: Method
     device: torch.device
     autocast: bool = False
     channels_last: bool = False
     gradient_clip_norm: float | None = None
     dropout_seed: int | None = 0  # None: global generators are left alone
     strict: bool = False  # what cannot promise bits is an error
+    monitor: str | None = None
+    mode: str | None = None
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    @cached_property
+    def metric_name(self) -> str:
+        """Return the name of the value that best.pt and early stopping follow."""
+        return (self.monitor or self.method.monitor).removeprefix("validation_")
+
+    @cached_property
+    def higher_is_better(self) -> bool:
+        """Return whether a larger one is better.
+
+        Raises:
+            InputError: nothing says so.
+        """
+        name, task = self.metric_name, self.method.task
+        if self.mode is not None:
+            return self.mode == "max"
+        if name == self.method.monitor.removeprefix("validation_"):
+            return self.method.mode == "max"
+        if name == "loss":
+            return False
+        if task is not None and name == task.metric_name:
+            return task.higher_is_better
+        known = self.metrics.higher_is_better(name)
+        if known is None:
+            raise InputError(
+                f"trainer.mode: expected min or max, since nothing says which {name} is better, "
+                "got null; say which"
+            )
+        return known
+
+    @cached_property
+    def parameters_of(self) -> Mapping[str, list[nn.Parameter]]:
+        """Return the parameters of each optimizer, in the order of the model's."""
+        everything = list(self.model.parameters())
+        return {
+            name: [parameter for parameter in everything if id(parameter) in taken]
+            for name, taken in (
+                (name, {id(p) for group in optimizer.param_groups for p in group["params"]})
+                for name, optimizer in self.optimizers.items()
+            )
+        }
+
+    @cached_property
+    def name_of(self) -> Mapping[int, str]:
+        """Return the name of each parameter of the model, by its id."""
+        return {id(parameter): name for name, parameter in self.model.named_parameters()}
+
+    @cached_property
+    def to_train(self) -> Mapping[str, nn.Parameter]:
+        """Return by name the parameters of all optimizers that needed gradients at first."""
+        taken = {id(p) for parameters in self.parameters_of.values() for p in parameters}
+        return {
+            name: p
+            for name, p in self.model.named_parameters()
+            if id(p) in taken and p.requires_grad
+        }
+
+    @cached_property
+    def takes_all(self) -> Mapping[str, bool]:
+        """Return of each optimizer whether nobody else has parameters that get gradients."""
+        needed = {id(p) for p in self.model.parameters() if p.requires_grad}
+        return {
+            name: needed <= {id(p) for p in parameters}
+            for name, parameters in self.parameters_of.items()
+        }
+
+    @cached_property
+    def needs_closure(self) -> Mapping[str, bool]:
+        """Return of each optimizer whether it repeats forward and backward passes itself."""
+        empty = inspect.Parameter.empty
+        found = {
+            name: inspect.signature(optimizer.step).parameters.get("closure")
+            for name, optimizer in self.optimizers.items()
+        }
+        return {name: each is not None and each.default is empty for name, each in found.items()}
+
+    def overrides(self, function: str) -> bool:
+        """Return whether the method has a function of its own in the place of a default."""
+        return getattr(type(self.method), function) is not getattr(Method, function)
+
+
+class StepResult(NamedTuple):
+    """What a step gives, on the device and not synchronised.
+
+    Attributes:
+        loss: of the whole batch, in the step's last update.
+        values: scalars by name, where they were asked for.
+        stages: fingerprints, as `fingerprint.FingerprintRows` takes them, where asked for.
+    """
+
+    loss: Tensor
+    values: dict[str, Tensor] | None
+    stages: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -36,7 +144,7 @@ class Plan:
     checkpoint_every_steps: int
     fingerprint_every_steps: int
     early_stopping_patience: int | None
-    learning_rate_factor: Callable[[int], float]
+    learning_rate_factor: Callable[[int], float | Mapping[str, float]]
 
     def validates_after(self, step: int) -> bool:
         """Return whether a validation follows this step."""
@@ -84,14 +192,14 @@ class Evaluation:
     """What was found on a data set.
 
     Attributes:
-        loss, metric: means over the samples.
-        predictions: one of each sample, (N,), on the CPU and in the order of the samples.
+        values: of `Method.compute`, by name.
+        predictions: one of each sample, (N,), on the CPU and in the order of the samples; None
+            where the method makes none.
         targets: the first number of each sample's target, (N,).
         output_hashes: of all that the model returned, int64 (batches,).
     """
 
-    loss: float
-    metric: float
-    predictions: Tensor
+    values: dict[str, float]
+    predictions: Tensor | None
     targets: Tensor
     output_hashes: Tensor

@@ -1,19 +1,42 @@
-"""One step: forward and backward for each shard, their mean, clipping, the update, fingerprints."""
+"""One step: each update's gradients over all shards, clipping, the optimizer, fingerprints."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from seedbed import fingerprint, rng, tasks
+from seedbed import fingerprint, rng
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
-from seedbed.training import capture
+from seedbed.training import capture, trainable, values
 from seedbed.training.shards import Shards
-from seedbed.training.state import TrainingState
+from seedbed.training.state import StepResult, TrainingState
 
-UPDATE = -1  # where a shard's number stands otherwise
+UPDATE, STEP_END = -1, -2  # where a shard's number stands otherwise
+
+
+class Update(NamedTuple):
+    """One of the updates of a step.
+
+    Attributes:
+        number: its place in their order, from 0.
+        optimizer: the name of the optimizer that makes it.
+        parameters: those that it trains.
+    """
+
+    step: int
+    number: int
+    optimizer: str
+    parameters: list[nn.Parameter]
+
+
+class Found(NamedTuple):
+    """What forward and backward passes give: gradients of parameters, scalars by name."""
+
+    gradients: list[Tensor]
+    values: dict[str, Tensor]  # the loss first
 
 
 def train_step(
@@ -21,77 +44,182 @@ def train_step(
     batches: Sequence[Batch],
     step: int,
     shards: Shards,
-    with_metric: bool,
+    with_values: bool,
     hasher: fingerprint.Hasher | None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> StepResult:
     """Take one step.
 
     Args:
         batches: one for each of `shards.mine`.
+        with_values: whether the method's values are asked for, beside the loss.
         hasher: what takes the fingerprints of the step; None for none.
-
-    Returns:
-        The whole batch's loss and (if asked for) metric, scalars on the device, not synchronised;
-        the fingerprints of the step (if asked for), as `fingerprint.FingerprintRows` takes them.
     """
-    model, optimizer = training.model, training.optimizer
-    parameters = [p for p in model.parameters() if p.requires_grad]
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
+    trainable.choose(training, step)
+    named: dict[str, Tensor] = {}
+    losses: list[Tensor] = []
+    gradients: list[Tensor] = []  # of several updates, their hashes
 
-    results = (
-        forward_and_backward(training, parameters, batch, step, shard, with_metric)
-        for shard, batch in zip(shards.mine, batches, strict=True)
-    )
-    mean = shards.reduce(results, hashes)
-    gradients, loss = mean[: len(parameters)], mean[len(parameters)]
-    metric = mean[len(parameters) + 1] if with_metric else None
+    updates = updates_of(training, step)
+    for update in updates:
+        compute = partial(mean_of_shards, training, batches, update, shards, with_values)
+        found, sums = compute([] if losses else hashes)
+        losses.append(found.values["loss"])
+        if hasher:  # before clipping, which changes gradients in place
+            for shard_hashes in sums:
+                hasher.add_shards(shard_hashes)
+            several = len(updates) > 1
+            gradients += [fingerprint.of_tensors(found.gradients)] if several else found.gradients
+            if len(losses) == len(updates):
+                hasher.add(losses, gradients)
+        look_at_gradients(training, update, found, with_values)
+        apply_update(training, update, found, shards, partial(compute, []))
+        named |= _named(training, update, found.values)
+    end_step(training, step)
+    named |= look(training, "on_step_end", step)
 
-    if hasher:  # before clipping, which changes gradients in place
-        if hashes:
-            hasher.add_shards(mean[-1])
-        hasher.add([loss], gradients)
-    if shards.count > 1:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-    if training.gradient_clip_norm is not None:
-        nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
-    seed_draws(training, step, UPDATE)  # the same in all processes, for optimizers that draw
-    optimizer.step()
     if hasher:
-        state = capture.optimizer_tensors(optimizer)
-        hasher.add(list(model.parameters()), list(model.buffers()), state)
-    return loss, metric, hasher.hashes() if hasher else None
+        state = capture.optimizer_tensors(*training.optimizers.values())
+        hasher.add(list(training.model.parameters()), list(training.model.buffers()), state)
+    stages = hasher.hashes() if hasher else None
+    return StepResult(losses[-1], named if with_values else None, stages)
+
+
+def updates_of(training: TrainingState, step: int) -> list[Update]:
+    """Return the updates of a step, in order."""
+    names = list(training.optimizers)
+    found = values.of_updates(training.method, training.method.updates(step, names), names)
+    return [
+        Update(step, number, name, [p for p in training.parameters_of[name] if p.requires_grad])
+        for number, name in enumerate(found)
+    ]
+
+
+def mean_of_shards(
+    training: TrainingState,
+    batches: Sequence[Batch],
+    update: Update,
+    shards: Shards,
+    with_values: bool,
+    hashes: Sequence[Tensor],
+) -> tuple[Found, list[Tensor]]:
+    """Return what all shards of a batch give together, and the sums of integers of all processes.
+
+    Args:
+        hashes: integers of this process.
+    """
+    names: list[str] = []
+
+    def parts() -> Iterator[list[Tensor]]:
+        for shard, batch in zip(shards.mine, batches, strict=True):
+            found = forward_and_backward(training, batch, update, shard, with_values)
+            values.require_same_names(training.method, names, found.values)
+            if shards.count > 1:
+                found = _scaled(found, found.values.get("weight"))
+            yield [*found.gradients, *found.values.values()]
+
+    tensors = shards.reduce(parts(), hashes)
+    end = len(tensors) - len(hashes)
+    start = end - len(names)
+    mean = Found(tensors[:start], dict(zip(names, tensors[start:end], strict=True)))
+    weight = mean.values.pop("weight", None)
+    if shards.count > 1 and weight is not None:
+        mean = _scaled(mean, 1 / weight)
+    return mean, tensors[end:]
 
 
 def forward_and_backward(
-    training: TrainingState,
-    parameters: Sequence[Tensor],
-    batch: Batch,
-    step: int,
-    shard: int,
-    with_metric: bool,
-) -> list[Tensor]:
-    """Return each parameter's gradient, then the loss and (if asked for) the metric of a batch."""
-    seed_draws(training, step, shard)
+    training: TrainingState, batch: Batch, update: Update, shard: int, with_values: bool
+) -> Found:
+    """Return what one shard gives: the loss, other values if asked for, and maybe its weight."""
+    seed_draws(training, update.step, shard, update.number)
     with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
-        outputs = in_float32(training.model(batch.inputs))
-        loss = training.task.loss(outputs, batch.targets)
-    tasks.check_loss(training.task, loss)
-    for parameter in parameters:
+        returned = training.method.training_step(training.model, batch, update.optimizer)
+    loss, others, weight = values.of_training_step(training.method, returned)
+    for parameter in update.parameters:
         parameter.grad = None
-    loss.backward()  # type: ignore[no-untyped-call]
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    if not with_metric:
-        return [*gradients, loss.detach()]
-    with torch.no_grad():
-        metric = training.task.metric(outputs, batch.targets).mean()
-    return [*gradients, loss.detach(), metric]
+    takes_all = training.takes_all[update.optimizer]
+    loss.backward(inputs=None if takes_all else update.parameters)  # type: ignore[no-untyped-call]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in update.parameters]
+    found = {"loss": loss.detach()}
+    if with_values:
+        with torch.no_grad():
+            found |= {name: values.scalar(training, name, each) for name, each in others.items()}
+    return Found(gradients, found if weight is None else found | {"weight": weight})
 
 
-def in_float32(outputs: Any) -> Any:
-    """Return a model's output for its task: one tensor as float32, anything else as it is."""
-    return outputs.float() if isinstance(outputs, Tensor) else outputs
+def apply_update(
+    training: TrainingState,
+    update: Update,
+    found: Found,
+    shards: Shards,
+    again: Callable[[], tuple[Found, Any]],
+) -> None:
+    """Clip the gradients, and let the optimizer change its parameters.
+
+    Args:
+        again: repeats forward and backward passes, for an optimizer that asks for it.
+    """
+    optimizer, parameters = training.optimizers[update.optimizer], update.parameters
+
+    def give(gradients: Sequence[Tensor]) -> None:
+        if shards.count > 1:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+        if training.gradient_clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
+
+    give(found.gradients)
+    seed_draws(training, update.step, UPDATE, update.number)  # alike everywhere: some draw
+    if not training.needs_closure[update.optimizer]:
+        optimizer.step()
+        return
+    known = [found]  # the first one asked for is this
+
+    def closure() -> Tensor:
+        if known:
+            return known.pop().values["loss"]
+        repeated, _ = again()
+        give(repeated.gradients)
+        return repeated.values["loss"]
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+
+
+def look_at_gradients(
+    training: TrainingState, update: Update, found: Found, with_values: bool
+) -> None:
+    """Let callbacks look at the gradients of an update."""
+    run = training.callbacks.run
+    if run is not None:
+        run.optimizer, run.logs = update.optimizer, with_values
+        names = (training.name_of[id(parameter)] for parameter in update.parameters)
+        gradients = dict(zip(names, found.gradients, strict=True))
+        call(training, "on_before_optimizer_step", update.step, gradients)
+
+
+def look(training: TrainingState, hook: str, step: int) -> dict[str, Tensor]:
+    """Let callbacks look at the model; return what they have logged."""
+    run = training.callbacks.run
+    if run is None:
+        return {}
+    call(training, hook, step)
+    return {name: values.scalar(training, name, value) for name, value in run.take().items()}
+
+
+def call(training: TrainingState, hook: str, step: int, *arguments: Any) -> None:
+    """Call a function of all callbacks."""
+    seed, device = training.dropout_seed, training.device.type
+    training.callbacks.call(hook, seed, device, step, *arguments)
+
+
+def end_step(training: TrainingState, step: int) -> None:
+    """Let the method change the model after a step's updates."""
+    if training.overrides("on_step_end"):
+        seed_draws(training, step, STEP_END)
+        with torch.no_grad():
+            training.method.on_step_end(training.model, step)
 
 
 def to_device(batch: Batch, training: TrainingState) -> Batch:
@@ -106,14 +234,16 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
     return Batch(batch.ids, *map_tensors(arrange, moved))
 
 
-def seed_draws(training: TrainingState, step: int, place: int) -> None:
-    """Seed what a model or an optimizer may draw from.
+def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) -> None:
+    """Seed what a model, a method or an optimizer may draw from.
 
     Args:
         place: a shard, or the update, in training; a sample in evaluation.
+        update: which of those of the step.
     """
     if training.dropout_seed is not None:
-        key = rng.key(training.dropout_seed, "dropout", step, place)
+        position = (step, place, update) if update else (step, place)
+        key = rng.key(training.dropout_seed, "dropout", *position)
         rng.seed_globals(key, training.device.type)
 
 
@@ -146,3 +276,18 @@ def _hash_batches(
         return [hasher.of_shards(ids, contents, shards.mine, shards.count)]
     hasher.add(ids, *contents)
     return []
+
+
+def _scaled(found: Found, factor: Tensor | None) -> Found:
+    """Multiply gradients and values, but for the weight."""
+    if factor is None:
+        return found
+    scaled = {name: value * factor for name, value in found.values.items() if name != "weight"}
+    kept = {name: value for name, value in found.values.items() if name == "weight"}
+    return Found([gradient * factor for gradient in found.gradients], scaled | kept)
+
+
+def _named(training: TrainingState, update: Update, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what is logged of an update by name; of several optimizers, each has its loss."""
+    loss = {f"{update.optimizer}_loss": found["loss"]} if len(training.optimizers) > 1 else {}
+    return loss | {name: value for name, value in found.items() if name != "loss"}

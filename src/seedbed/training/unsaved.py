@@ -16,10 +16,19 @@ from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
-from seedbed.training import capture
+from seedbed.training import capture, trainable
 from seedbed.training.held import Held
+from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.training.step import UPDATE, forward_and_backward, seed_draws, to_device
+from seedbed.training.step import (
+    Found,
+    Update,
+    apply_update,
+    end_step,
+    forward_and_backward,
+    to_device,
+    updates_of,
+)
 
 Values = Mapping[str, tuple[str, Any]]
 
@@ -36,15 +45,15 @@ class Watch:
     """
 
     def __init__(
-        self, training: TrainingState, log: Callable[[str], None], with_metric: bool = True
+        self, training: TrainingState, log: Callable[[str], None], with_values: bool = True
     ) -> None:
         """Take what trains, and what prints a line.
 
         Args:
             log: for a warning, where the preset does not promise bits.
-            with_metric: whether any step of the run asks for the metric.
+            with_values: whether any step of the run asks for the values that are logged.
         """
-        self._training, self._say, self._with_metric = training, log, with_metric
+        self._training, self._say, self._with_values = training, log, with_values
         self._first: Held | None = None
         self._is_over = training.dropout_seed is None  # nothing is seeded, nothing is promised
 
@@ -75,7 +84,7 @@ class Watch:
         updates = bool(_differing(_of_optimizer(now), _of_optimizer(began)))
 
         def run() -> tuple[tuple[int, int], Values]:
-            return _pass(training, batch, step, shard, self._with_metric, updates)
+            return _pass(training, batch, step, shard, self._with_values, updates)
 
         try:
             outcome, values = run()
@@ -108,11 +117,14 @@ class Watch:
 
 
 def _held(training: TrainingState) -> Held:
-    optimizer = training.optimizer
-    if type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:  # it knows what to save
-        return Held(model=training.model, task=training.task)
-    saved = (optimizer.state, optimizer.param_groups)
-    return Held(*saved, model=training.model, task=training.task, optimizer=optimizer)
+    saved, roots = [], {}
+    for name, optimizer in capture.labelled(training.optimizers).items():
+        # One with a `state_dict` of its own knows what to save.
+        if type(optimizer).state_dict is torch.optim.Optimizer.state_dict:
+            saved += [optimizer.state, optimizer.param_groups]
+            roots[name] = optimizer
+    method = training.method
+    return Held(*saved, model=training.model, task=method.task, method=method, **roots)
 
 
 def _of_optimizer(values: Values) -> Values:
@@ -124,33 +136,46 @@ def _of_others(values: Values) -> Values:
 
 
 def _pass(
-    training: TrainingState, batch: Batch, step: int, shard: int, with_metric: bool, updates: bool
+    training: TrainingState, batch: Batch, step: int, shard: int, with_values: bool, updates: bool
 ) -> tuple[tuple[int, int], Values]:
-    """Run forward and backward, with the metric of a step that is logged, and maybe an update.
+    """Run the step's forward and backward passes, with the values that are logged.
+
+    Args:
+        updates: whether the optimizers make their updates, too.
 
     Returns:
-        A hash of loss and gradients, and of what the update made; what is held then.
+        A hash of losses and gradients, and of what the updates made; what is held then.
     """
-    model, optimizer = training.model, training.optimizer
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    copied = Batch(batch.ids, *map_tensors(Tensor.clone, (batch.inputs, batch.targets)))
+    model, found, made = training.model, list[Tensor](), list[Tensor]()
     # A forward pass may change weights, as it may its inputs.
-    with _weights_kept(model), _state_kept(optimizer) if updates else nullcontext():
-        moved = to_device(copied, training)
-        found = forward_and_backward(training, parameters, moved, step, shard, with_metric)
-        outcome, updated = int(fingerprint.of_tensors(found)), 0
+    with _weights_kept(model), _state_kept(training) if updates else nullcontext():
+        trainable.choose(training, step)
+        for update in updates_of(training, step):
+            copied = Batch(batch.ids, *map_tensors(Tensor.clone, (batch.inputs, batch.targets)))
+            moved = to_device(copied, training)
+
+            def run(moved: Batch = moved, update: Update = update) -> tuple[Found, None]:
+                return forward_and_backward(training, moved, update, shard, with_values), None
+
+            part, _ = run()
+            found += [*part.gradients, *part.values.values()]
+            found = [fingerprint.of_tensors(found)]  # an update may change gradients
+            if updates:
+                apply_update(training, update, part, Shards(), run)
+                made = [*model.parameters()]
+        end_step(training, step)
         if updates:
-            seed_draws(training, step, UPDATE)
-            optimizer.step()
-            made = [*model.parameters(), *capture.optimizer_tensors(optimizer)]
-            updated = int(fingerprint.of_tensors(made))
-        return (outcome, updated), _held(training).unsaved()
+            made += capture.optimizer_tensors(*training.optimizers.values())
+        outcome = (int(fingerprint.of_tensors(found)), int(fingerprint.of_tensors(made)))
+        return outcome, _held(training).unsaved()
 
 
 @contextmanager
-def _state_kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Give the state and the options of an optimizer back that an update changes."""
-    before = Held(state=optimizer.state, groups=optimizer.param_groups)
+def _state_kept(training: TrainingState) -> Iterator[None]:
+    """Give the state and the options of optimizers back that an update changes."""
+    optimizers = training.optimizers.values()
+    state, groups = [each.state for each in optimizers], [each.param_groups for each in optimizers]
+    before = Held(state=state, groups=groups)
     try:
         yield
     finally:
@@ -182,7 +207,7 @@ def _describe(path: str, kind: str) -> str:
         remedy = "draw from a global generator or seedbed.rng.generator(), seeded in each step"
     elif path.endswith(".requires_grad"):
         remedy = "set it in __init__, not while training"
-    elif path.startswith("task."):
+    elif path.startswith(("task.", "method.")):
         remedy = "keep it in a buffer of the model"
     elif path.startswith("optimizer."):
         remedy = "keep it in self.state, under a parameter or a name"

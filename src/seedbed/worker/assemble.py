@@ -1,7 +1,5 @@
 """From the settings to each part of a run: device, shards, data sets, model, optimizer, plan."""
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +9,20 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import config, determinism, rng, tasks
+from seedbed import config, determinism, rng
 from seedbed.config import build
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
+from seedbed.data.streams import StreamSource
 from seedbed.data.workers import Loading
 from seedbed.errors import InputError
+from seedbed.methods import Method
 from seedbed.names import SPLITS
 from seedbed.operations import refusals
-from seedbed.training import held, schedules
+from seedbed.training import callbacks, held, metrics, schedules
 from seedbed.training.shards import Others, Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
+from seedbed.worker import methods, order
 
 Settings = Mapping[str, Any]
 
@@ -79,14 +80,7 @@ def cut_batches(
 
 def build_sources(settings: Settings) -> Sources:
     """Build the data sets; without one to test on, the validation set is it."""
-    sources = Sources(*(build_source(settings, split) for split in SPLITS))
-    size = settings["data"]["batch_size"]
-    if size > len(sources.train):
-        raise InputError(
-            f"data.batch_size: expected at most {len(sources.train)}, the number of training "
-            f"samples, got {size}; try data.batch_size={min(64, len(sources.train))}"
-        )
-    return sources
+    return Sources(*(build_source(settings, split) for split in SPLITS))
 
 
 def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
@@ -103,17 +97,21 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
         position = SPLITS.index(split)
         rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
     dataset = build.build(spec, f"data.{split}", trusted)
-    if not hasattr(dataset, "__len__"):
+    role = seen_as or split
+    iterable = order.is_iterable(dataset)
+    if iterable:
+        dataset = order.as_streams(dataset, data, split, role, seed)
+    elif not hasattr(dataset, "__len__"):
         raise InputError(
             f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
             f"{type(dataset).__name__}; see docs/extending.md"
         )
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
-    role = seen_as or split
     collate = collate_for(data, role, dataset, trusted)
     one_thread = data.get("loading_threads", 1) != "all"
-    return Source(dataset, role, seed, collate, seeded, one_thread)
+    kind = StreamSource if iterable else Source
+    return kind(dataset, role, seed, collate, seeded, one_thread)
 
 
 def collate_for(
@@ -148,10 +146,11 @@ def collate_for(
 def build_training_state(
     settings: Settings, device: torch.device, source: Source | None = None
 ) -> TrainingState:
-    """Build model and optimizer. The weights are drawn on the CPU, so every device has the same.
+    """Build model, method and optimizers.
 
-    (CUDA's generator depends on the GPU's number of multiprocessors.) A model that comes in
-    evaluation mode as a whole is to be trained; a part in evaluation mode is frozen, and stays so.
+    The weights are drawn on the CPU, so every device has the same. (CUDA's generator
+    depends on the GPU's number of multiprocessors.) A model that comes in evaluation mode as a
+    whole is to be trained; a part in evaluation mode is frozen, and stays so.
 
     Args:
         source: of the training samples, of which lazy modules take their shapes.
@@ -167,8 +166,9 @@ def build_training_state(
         model: nn.Module = build.build(settings["model"], "model", trusted)
     if not model.training:
         model.train()
+    method = methods.build_method(settings)
     with refusals.explained(model):
-        materialize(model, settings, source)
+        materialize(model, method, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
     if preset["channels_last"] and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
@@ -181,60 +181,46 @@ def build_training_state(
     refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
     if not trainer["compile"]:  # a compiler would see the flag that this switches
         determinism.leave_recurrent_unfilled(model)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise InputError("model: expected a model with parameters to train, got none")
-    make_optimizer = build.prepare(settings["optimizer"], "optimizer", trusted, parameters)
-    optimizer = make_optimizer()
-    require_usable(optimizer, model)
+    optimizers = methods.build_optimizers(method, model, settings)
     if trainer["compile"]:
         # Kernels of their own for each shape: which shapes came before must not matter, and after a
         # resume others came before.
         model.compile(dynamic=False)
     return TrainingState(
         model=model,
-        optimizer=optimizer,
-        task=tasks.make(settings["data"]["task"], trusted),
+        optimizers=optimizers,
+        method=method,
         device=device,
         autocast=autocast,
         channels_last=preset["channels_last"],
         gradient_clip_norm=trainer["gradient_clip_norm"],
         dropout_seed=settings["seeds"]["dropout"] if preset["seeding"] else None,
         strict=config.promises_bits(preset["on_nondeterministic"]),
+        monitor=trainer.get("monitor"),
+        mode=trainer.get("mode"),
+        metrics=metrics.of_settings(settings.get("metrics") or {}, trusted),
+        callbacks=callbacks.of_settings(settings.get("callbacks") or {}, trusted),
     )
 
 
-def require_usable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Raise InputError for an optimizer that could take no step with this model."""
-    name = type(optimizer).__name__
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InputError(
-            f"optimizer: expected one whose step() needs no closure, got {name}; try "
-            "optimizer=adamw"
-        )
-    if isinstance(optimizer, torch.optim.SparseAdam):
-        sparse = {id(m.weight) for m in model.modules() if getattr(m, "sparse", False) is True}
-        if any(id(p) not in sparse for group in optimizer.param_groups for p in group["params"]):
-            raise InputError(
-                f"optimizer: expected one that takes dense gradients, got {name}; try "
-                "optimizer=adamw"
-            )
-
-
-def materialize(model: nn.Module, settings: Settings, source: Source | None) -> None:
+def materialize(
+    model: nn.Module, method: Method, settings: Settings, source: Source | None
+) -> None:
     """Let lazy modules take their shapes from a batch, and draw their weights; the rest stays.
 
     Raises:
         InputError: a module is lazy still.
     """
     if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        ids = np.arange(settings["data"]["batch_size"])
+        ids = np.arange(min(settings["data"]["batch_size"], len(source)))
         batch = source[Position(0, ids)]
         if settings["determinism"]["seeding"]:
             rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 1))
         with torch.no_grad(), held.evaluating(model):
-            model(batch.inputs)
+            if type(method).validation_step is Method.validation_step:
+                model(batch.inputs)
+            else:
+                method.validation_step(model, batch)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise InputError(
@@ -243,10 +229,9 @@ def materialize(model: nn.Module, settings: Settings, source: Source | None) -> 
             )
 
 
-def make_plan(settings: Settings, training_samples: int) -> Plan:
+def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     """Work out when things happen."""
-    trainer, schedule = settings["trainer"], settings["schedule"]
-    steps_per_epoch = training_samples // settings["data"]["batch_size"]
+    trainer = settings["trainer"]
     total_steps = trainer["max_epochs"] * steps_per_epoch
     if trainer["max_steps"] is not None:
         total_steps = min(total_steps, trainer["max_steps"])
@@ -258,11 +243,8 @@ def make_plan(settings: Settings, training_samples: int) -> Plan:
         checkpoint_every_steps=trainer["checkpoint_every_steps"],
         fingerprint_every_steps=settings["fingerprint"]["every_steps"],
         early_stopping_patience=trainer["early_stopping_patience"],
-        learning_rate_factor=functools.partial(
-            schedules.factor,
-            total_steps=total_steps,
-            warmup_fraction=schedule["warmup_fraction"],
-            final_fraction=schedule["final_fraction"],
+        learning_rate_factor=schedules.of_settings(
+            settings["schedule"], settings["trusted_packages"], total_steps
         ),
     )
 

@@ -14,7 +14,7 @@ from seedbed.operations import refusals
 from seedbed.record import source
 from seedbed.record.origin import Origin
 from seedbed.training import checkpoint, loop, unsaved
-from seedbed.training.evaluate import evaluate
+from seedbed.training.evaluate import end_training, evaluate
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.state import Progress
 from seedbed.worker import assemble, environment, inputs, restore
@@ -50,6 +50,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()
     if job.group.leads:
+        parts.training.callbacks.open(parts.training.model, job.folder)
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
     print_header(run_logger, parts, progress)
     if lacking := source.warning(found["git"]):
@@ -96,6 +97,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:
     batches = parts.evaluation_batches(parts.sources.test)
     result = evaluate(parts.training, batches, parts.shards)
     run_logger.log_test(progress, result)
+    end_training(parts.training, run_logger.log)
     return hash_of([result.output_hashes])
 
 
@@ -138,6 +140,8 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress) -> None:
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
         + (f", resuming after step {progress.step}" if progress.step else "")
     )
+    if cost := parts.cost_of_resuming(progress.step):
+        run_logger.log(cost)
     if training.autocast and training.device.type == "cpu" and not determinism.computes_bfloat16():
         run_logger.log(
             "warning: trainer.precision: this processor has no bfloat16 instructions, so bfloat16 "
@@ -149,15 +153,15 @@ def summarize(
     folder: Path, parts: Parts, progress: Progress, last: dict[str, float], summary: Summary
 ) -> None:
     """Bring a summary up to date with where the run stands."""
-    settings, model, task = parts.settings, parts.training.model, parts.training.task
+    settings, training, model = parts.settings, parts.training, parts.training.model
     metrics = dict(last)
     if progress.best_metric is not None:
-        metrics[f"best_validation_{task.metric_name}"] = progress.best_metric
-    samples = progress.step * settings["data"]["batch_size"]
+        metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
+    samples = parts.order.samples(progress.step)
     summary.values |= {
-        "task": settings["data"]["task"]["name"],
-        "metric_name": task.metric_name,
-        "higher_is_better": task.higher_is_better,
+        "task": (settings["data"].get("task") or {}).get("name"),
+        "metric_name": training.metric_name,
+        "higher_is_better": training.higher_is_better,
         "steps": progress.step,
         "epochs": progress.step / parts.plan.steps_per_epoch,
         "metrics": metrics,

@@ -8,15 +8,16 @@ from typing import Any
 from seedbed.errors import InputError
 
 # Whose values are arguments of classes that may open files.
-_SECTIONS = ("data", "model", "optimizer", "schedule")
+_SECTIONS = ("data", "model", "method", "optimizer", "schedule")
 _NO_ARGUMENTS = ("_target_", "name", "kind", "accepts", "requires", "collate")
 
 
 def digests(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the SHA-256 of each file that a configuration names, by its path there.
 
-    These are the values of `model`, `data`, `optimizer` and `schedule` that are the path of a
-    file that exists, from the current folder, and all files of `files`, which may name folders.
+    These are the values of `model`, `data`, `method`, `optimizer` and `schedule` that are the path
+    of a file that exists, from the current folder, and all files of `files`, which may name
+    folders.
 
     Raises:
         InputError: `files` names nothing that exists, or a file cannot be read.

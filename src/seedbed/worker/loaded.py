@@ -16,7 +16,7 @@ CORE = {
     "torch": "torch", "torchvision": "torchvision", "numpy": "numpy", "PIL": "pillow",
     "hydra": "hydra-core", "omegaconf": "omegaconf",
 }  # fmt: skip
-_SECTIONS = ("data", "model", "optimizer", "schedule")
+_SECTIONS = ("data", "model", "method", "optimizer", "schedule")
 
 
 def versions() -> dict[str, str | None]:

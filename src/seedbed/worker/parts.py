@@ -1,18 +1,20 @@
 """All that a run is made of, and its batches."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from seedbed import config
-from seedbed.data.positions import evaluation_positions, training_positions
+from seedbed.data.positions import Order, evaluation_positions, positions
 from seedbed.data.source import Batch, Source
+from seedbed.data.streams import Streamed, StreamSource
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
+from seedbed.worker.order import build_order
 
 
 @dataclass(frozen=True)
@@ -21,23 +23,31 @@ class Parts:
 
     settings: assemble.Settings
     sources: assemble.Sources
+    order: Order
     training: TrainingState
     plan: Plan
     shards: Shards
 
     def training_batches(self, first_step: int) -> Iterator[Batch]:
         """Load this process's shards of each batch, from the step after `first_step` on."""
-        data, sources = self.settings["data"], self.sources
-        positions = training_positions(
-            len(sources.train),
-            data["batch_size"],
-            self.settings["seeds"]["order"],
-            first_step,
-            self.plan.total_steps,
-        )
+        places = self.shards.divide(positions(self.order, first_step, self.plan.total_steps))
         how = assemble.loading(self.settings, self.training.device)
-        preset = self.settings["determinism"]
-        return load(sources.train, self.shards.divide(positions), how, preset)
+        if isinstance(self.order, Streamed):
+            workers = self.order.workers(how.num_workers, self.shards.processes)
+            how = replace(how, num_workers=workers)
+        return load(self.sources.train, places, how, self.settings["determinism"])
+
+    def cost_of_resuming(self, step: int) -> str | None:
+        """Return a line on what is read again to resume after a step; None if nothing is."""
+        if not isinstance(self.order, Streamed) or not self.order.samples_before(step):
+            return None
+        dataset = self.sources.train.dataset.dataset
+        if hasattr(dataset, "seek"):
+            return None
+        return (
+            f"data.train: reads the {self.order.samples_before(step):,} samples before this step "
+            f"again; a method seek(stream, position) of {type(dataset).__name__} would save that"
+        )
 
     def evaluation_batches(self, source: Source) -> Iterator[Batch]:
         """Load this process's batches of a data set."""
@@ -49,10 +59,12 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Load this process's batches of a data set; those that load whole ones need no workers."""
     data = settings["data"]
-    positions = evaluation_positions(len(source), data["eval_batch_size"])
+    places = evaluation_positions(len(source), data["eval_batch_size"])
     workers = 0 if hasattr(source.dataset, "fetch") else data["num_workers"]
+    if isinstance(source, StreamSource):  # one stream: two workers would both read all of it
+        workers = min(workers, 1)
     how = Loading(workers, True, 2, data["start_method"])
-    return load(source, shards.share(positions), how, settings["determinism"])
+    return load(source, shards.share(places), how, settings["determinism"])
 
 
 def build_parts(settings: assemble.Settings, device: torch.device, shards: Shards) -> Parts:
@@ -62,19 +74,22 @@ def build_parts(settings: assemble.Settings, device: torch.device, shards: Shard
         InputError: a class refuses its arguments, or what it builds cannot be trained.
     """
     sources = assemble.build_sources(settings)
+    order = build_order(settings, sources.train)
     training = assemble.build_training_state(settings, device, sources.train)
-    check_objective(settings["objective"], training.task.metric_name)
-    return Parts(
-        settings, sources, training, assemble.make_plan(settings, len(sources.train)), shards
-    )
+    _ = training.higher_is_better  # or nothing says so
+    if not training.overrides("validation_step") and not training.overrides("compute"):
+        check_objective(settings["objective"], training)
+    plan = assemble.make_plan(settings, order.steps_per_epoch)
+    return Parts(settings, sources, order, training, plan, shards)
 
 
-def check_objective(name: str, metric_name: str) -> None:
+def check_objective(name: str, training: TrainingState) -> None:
     """Raise InputError for an objective that no run of this task can have."""
-    known = ["last_train_loss"] + [
-        f"{phase}_{what}" for phase in ("validation", "test") for what in ("loss", metric_name)
-    ]
-    known.append(f"best_validation_{metric_name}")
+    task = training.method.task
+    values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics.names))
+    known = ["last_train_loss"]
+    known += [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
+    known.append(f"best_validation_{training.metric_name}")
     if name not in known:
         raise InputError(
             f"objective: expected one of {', '.join(known)}, got {name}; "

@@ -153,10 +153,12 @@ def restore(
     folder: Path, training: TrainingState, state: dict[str, Any], found: list[Change]
 ) -> None:
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
-    options = [dict(group) for group in training.optimizer.param_groups]
+    optimizers = training.optimizers.values()
+    options = [[dict(group) for group in each.param_groups] for each in optimizers]
     try:
         checkpoint.restore(training, state)
-        change_options(training.optimizer, options, found)
+        for optimizer, its_options in zip(optimizers, options, strict=True):
+            change_options(optimizer, its_options, found)
     except checkpoint.MISMATCH as error:
         advice = "resume with the code and configuration that wrote it"
         if "Unexpected key" in str(error) and not any(change.alters_bits for change in found):

@@ -13,9 +13,12 @@ from tqdm import tqdm
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
-from seedbed.training import checkpoint
+from seedbed.training import checkpoint, schedules
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
+
+# The values of a step by name, on the device, and the learning rates of the groups.
+Noted = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Observer(Protocol):
@@ -52,26 +55,26 @@ class RunLogger:
             origin: under what checkpoints are made (`record.origin.Origin`).
             resumed_from: the checkpoint.
         """
-        lengths = (resumed_from or {}).get("table_bytes", {})
+        resumed_from = resumed_from or {}
+        lengths = resumed_from.get("table_bytes", {})
         self._folder, self._training, self._plan = folder, training, plan
         self._origin = origin
-        self._metrics = record.Table(
-            folder / "metrics.csv", record.METRIC_FIELDS, lengths.get("metrics.csv")
-        )
+        columns = resumed_from.get("columns", record.METRIC_FIELDS)
+        self._metrics = record.Table(folder / "metrics.csv", columns, lengths.get("metrics.csv"))
         self._fingerprints = record.Table(
             folder / "fingerprints.csv", record.FINGERPRINT_FIELDS, lengths.get("fingerprints.csv")
         )
         self.observers: list[Observer] = []
         self._finished = self._checked = False
-        self._pending: list[tuple[int, Tensor, Tensor | None]] = []
+        self._pending: list[tuple[int, Tensor, Noted | None]] = []
         self._pending_fingerprints = fingerprint.FingerprintRows()
         self._since = time.perf_counter()
-        self.last: dict[str, float] = dict((resumed_from or {}).get("last", {}))
-        first_step = checkpoint.progress_of(resumed_from or {}).step
+        self.last: dict[str, float] = dict(resumed_from.get("last", {}))
+        first_step = checkpoint.progress_of(resumed_from).step
         self._bar = _bar(plan.total_steps, first_step)
 
     def log_step(
-        self, step: int, loss: Tensor, metric: Tensor | None, stages: Tensor | None
+        self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:
         """Note a step; nothing is read from the device yet.
 
@@ -81,7 +84,8 @@ class RunLogger:
         if not self._checked:
             checkpoint.require_readable(checkpoint.capture(self._training, Progress()))
             self._checked = True
-        self._pending.append((step, loss, metric))
+        rates = schedules.learning_rates(self._training.optimizers) if values is not None else {}
+        self._pending.append((step, loss, None if values is None else (values, rates)))
         if stages is not None:
             self._pending_fingerprints.add(step, stages)
         if self._bar is not None:
@@ -99,11 +103,11 @@ class RunLogger:
             return
         losses = torch.stack([loss for _, loss, _ in self._pending]).tolist()
         rows = []
-        for (step, _, metric), loss in zip(self._pending, losses, strict=True):
+        for (step, _, noted), loss in zip(self._pending, losses, strict=True):
             if not math.isfinite(loss):
                 raise InputError(self._not_finite("loss", loss, step))
-            if metric is not None:
-                rows.append(self._training_row(step, loss, float(metric)))
+            if noted is not None:
+                rows.append(self._training_row(step, loss, noted))
         self._pending = []
         self._append(rows)
         self._fingerprints.append(self._pending_fingerprints.take_rows())
@@ -117,29 +121,28 @@ class RunLogger:
             InputError: its loss is not finite.
         """
         self.write(progress)
-        if not math.isfinite(result.loss):
-            raise InputError(self._not_finite("validation loss", result.loss, progress.step))
-        name = self._training.task.metric_name
-        self.last |= {"validation_loss": result.loss, f"validation_{name}": result.metric}
-        self._append([self._row("validation", progress.step, result)])
+        loss = result.values.get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise InputError(self._not_finite("validation loss", loss, progress.step))
+        self.last |= {f"validation_{name}": value for name, value in result.values.items()}
+        self._append([self._row("validation", progress.step, result.values)])
         mark = " (best so far)" if is_best else ""
         epoch = round(progress.step / self._plan.steps_per_epoch, 2)
-        self.log(
-            f"epoch {epoch:<4g} step {progress.step}  "
-            f"validation loss {result.loss:.4f}  {name} {result.metric:.4f}{mark}"
-        )
+        values = "  ".join(f"{name} {value:.4f}" for name, value in result.values.items())
+        self.log(f"epoch {epoch:<4g} step {progress.step}  validation {values}{mark}")
         if is_best:
-            state = checkpoint.capture_best(self._training.model, progress.step, result.metric)
+            value = result.values[self._training.metric_name]
+            state = checkpoint.capture_best(self._training.model, progress.step, value)
             best.save(state, self._folder / "checkpoints")
 
     def log_test(self, progress: Progress, result: Evaluation) -> None:
-        """Write down the evaluation at the end, with each sample's prediction."""
+        """Write down the evaluation at the end, with each sample's prediction if there are any."""
         record.require_in_place(self._folder)
-        name = self._training.task.metric_name
-        self.last |= {"test_loss": result.loss, f"test_{name}": result.metric}
-        self._append([self._row("test", progress.step, result)])
-        content = predictions_csv(result)
-        record.write_atomically(self._folder / "test_predictions.csv", content)
+        self.last |= {f"test_{name}": value for name, value in result.values.items()}
+        self._append([self._row("test", progress.step, result.values)])
+        if result.predictions is not None:
+            content = predictions_csv(result.targets, result.predictions)
+            record.write_atomically(self._folder / "test_predictions.csv", content)
         self._finished = True
 
     def save_checkpoint(self, progress: Progress) -> None:
@@ -162,7 +165,12 @@ class RunLogger:
             "fingerprints.csv": self._fingerprints.sync(),
         }
         state = checkpoint.capture(
-            self._training, progress, origin=self._origin, last=self.last, table_bytes=lengths
+            self._training,
+            progress,
+            origin=self._origin,
+            last=self.last,
+            table_bytes=lengths,
+            columns=list(self._metrics.fields),
         )
         checkpoint.save(state, self._folder / "checkpoints" / checkpoint.LAST)
         best.settle(self._folder / "checkpoints")
@@ -189,31 +197,36 @@ class RunLogger:
         for observer in self.observers:
             observer.note(rows)
 
-    def _training_row(self, step: int, loss: float, metric: float) -> dict[str, object]:
-        peak = self._training.optimizer.param_groups[0].get("initial_lr", 0.0)
-        learning_rate = peak * self._plan.learning_rate_factor(step - 1)
-        epoch = step / self._plan.steps_per_epoch
+    def _training_row(self, step: int, loss: float, noted: Noted) -> dict[str, object]:
+        values = {"loss": loss} | {name: float(value) for name, value in noted[0].items()}
         self.last |= {"last_train_loss": loss}  # of one batch
-        return dict(
-            zip(
-                record.METRIC_FIELDS,
-                (step, repr(epoch), "train", repr(loss), repr(metric), repr(learning_rate)),
-                strict=True,
-            )
-        )
+        first, *others = ((name, repr(float(rate))) for name, rate in noted[1].items())
+        rates = {"learning_rate": first[1]}
+        if others:
+            rates |= {f"learning_rate_{name}": rate for name, rate in (first, *others)}
+        return self._row("train", step, values) | rates
 
-    def _row(self, phase: str, step: int, result: Evaluation) -> dict[str, object]:
-        epoch = repr(step / self._plan.steps_per_epoch)
-        loss, metric = repr(result.loss), repr(result.metric)
-        return {"step": step, "epoch": epoch, "phase": phase, "loss": loss, "metric": metric}
+    def _row(self, phase: str, step: int, values: Mapping[str, float]) -> dict[str, object]:
+        """Return a row: `metric` is the value that best.pt follows, others have their own names."""
+        epoch, followed = repr(step / self._plan.steps_per_epoch), self._training.metric_name
+        row: dict[str, object] = {"step": step, "epoch": epoch, "phase": phase}
+        if followed in values:
+            row["metric"] = repr(values[followed])
+        return row | {
+            name: repr(value)
+            for name, value in values.items()
+            if name == "loss" or name != followed
+        }
 
     def _show(self, row: dict[str, object], progress: Progress) -> None:
-        loss, metric = float(str(row["loss"])), float(str(row["metric"]))
-        name = self._training.task.metric_name
+        names = {"metric": self._training.metric_name}
+        cells = record.values_of(row).items()
+        shown = {names.get(name, name): cell for name, cell in cells if "learning_rate" not in name}
+        texts = [f"{name} {float(cell):.4f}" for name, cell in shown.items()]
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {loss:.4f}, {name} {metric:.4f}", refresh=False)
+            self._bar.set_postfix_str(", ".join(texts), refresh=False)
         elif int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
-            print(f"step {row['step']}  loss {loss:.4f}  {name} {metric:.4f}", flush=True)
+            print(f"step {row['step']}  {'  '.join(texts)}", flush=True)
 
     def _not_finite(self, what: str, value: float, step: int) -> str:
         epoch = 1 + (step - 1) // self._plan.steps_per_epoch
@@ -227,9 +240,9 @@ class RunLogger:
         )
 
 
-def predictions_csv(result: Evaluation) -> str:
+def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
     """Return the table of each sample's target (the first of several) and prediction."""
-    pairs = zip(result.targets.tolist(), result.predictions.tolist(), strict=True)
+    pairs = zip(targets.tolist(), predictions.tolist(), strict=True)
     lines = [
         f"{sample},{target!r},{prediction!r}\n" for sample, (target, prediction) in enumerate(pairs)
     ]

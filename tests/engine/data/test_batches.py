@@ -17,6 +17,7 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
+from seedbed.methods import Supervised
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
@@ -206,7 +207,13 @@ def test_a_step_is_the_same_from_any_number_of_workers(
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         device = torch.device("cpu")
-        training = TrainingState(net, optimizer, tasks.Regression(), device, channels_last=True)
+        training = TrainingState(
+            net,
+            {"optimizer": optimizer},
+            Supervised(tasks.Regression()),
+            device,
+            channels_last=True,
+        )
         hasher = fingerprint.Hasher(device)
         found = []
         for step, batch in enumerate(batches(MAKES[make][0], workers), start=1):

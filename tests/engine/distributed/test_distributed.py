@@ -22,6 +22,7 @@ from seedbed.data.source import Batch
 from seedbed.distributed import torchrun
 from seedbed.distributed.processes import Processes, find
 from seedbed.errors import InputError, Interrupted
+from seedbed.methods import Supervised
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards, SharedShards, tree_sum
 from seedbed.training.state import TrainingState
@@ -207,7 +208,13 @@ class Net(nn.Module):
 def training_of(model: nn.Module) -> TrainingState:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     task = tasks.Classification(0.1)
-    return TrainingState(model, optimizer, task, torch.device("cpu"), gradient_clip_norm=1.0)
+    return TrainingState(
+        model,
+        {"optimizer": optimizer},
+        Supervised(task),
+        torch.device("cpu"),
+        gradient_clip_norm=1.0,
+    )
 
 
 def batch_of(step: int, shards: Shards) -> list[Batch]:
@@ -230,10 +237,10 @@ def fingerprint_rows(
     found = []
     for step in range(1, 9):
         batches = batch_of(step, shards)
-        loss, metric, stages = train_step(training, batches, step, shards, True, hasher)
-        assert metric is not None
+        loss, values, stages = train_step(training, batches, step, shards, True, hasher)
+        assert values is not None
         assert stages is not None
-        found.append((loss.item(), metric.item(), stages.tolist()))
+        found.append((loss.item(), values["accuracy"].item(), stages.tolist()))
     return found
 
 
@@ -299,7 +306,7 @@ def evaluated(processes: Processes | None) -> list[Any]:
     ]
     result = evaluate(training, batches, shards)
     columns = (result.predictions, result.targets, result.output_hashes)
-    return [result.loss, result.metric, *(column.tolist() for column in columns)]
+    return [*result.values.values(), *(column.tolist() for column in columns)]
 
 
 def test_evaluation_does_not_depend_on_the_number_of_processes() -> None:
@@ -671,7 +678,7 @@ def drawn_weights(processes: Processes | None) -> list[bytes]:
     shards = SharedShards(SHARDS, lambda: False, processes)
     training = training_of(Net(recurrent=False))
     optimizer = Langevin(training.model.parameters(), lr=0.1)
-    training = replace(training, optimizer=optimizer)
+    training = replace(training, optimizers={"optimizer": optimizer})
     for step in range(1, 4):
         train_step(training, batch_of(step, shards), step, shards, False, None)
     shards.compare(training, step)

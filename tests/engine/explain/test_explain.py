@@ -22,6 +22,7 @@ from seedbed.explain import explain, replay
 from seedbed.explain.replay import AFTER
 from seedbed.explain.trace_compare import describe, first_difference
 from seedbed.explain.trace_data import AUGMENTATION, hashes_of, noted
+from seedbed.methods import Supervised
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, traced
 from seedbed.training import capture, checkpoint
@@ -99,7 +100,7 @@ def save_checkpoint(settings: dict[str, object], step: int, path: Path) -> None:
     state = {
         "format_version": record.FORMAT_VERSION,
         "progress": {"step": step},
-        **capture.capture(trainings[0].model, trainings[0].optimizer),
+        **capture.capture(trainings[0].model, trainings[0].optimizers),
     }
     checkpoint.save(state, path)
 
@@ -115,14 +116,16 @@ class Counts(nn.Linear):
 def counting_training(outputs: int = 2) -> TrainingState:
     model = Counts(outputs)
     optimizer = torch.optim.Adam(model.parameters())
-    return TrainingState(model, optimizer, tasks.Classification(0.0), torch.device("cpu"))
+    return TrainingState(
+        model, {"optimizer": optimizer}, Supervised(tasks.Classification(0.0)), torch.device("cpu")
+    )
 
 
 def save_counting(training: TrainingState, path: Path) -> None:
     state = {
         "format_version": record.FORMAT_VERSION,
         "progress": {"step": 1},
-        **capture.capture(training.model, training.optimizer),
+        **capture.capture(training.model, training.optimizers),
     }
     checkpoint.save(state, path)
 

@@ -12,6 +12,7 @@ from torch import nn
 from seedbed import tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
+from seedbed.methods import Supervised
 from seedbed.operations import refusals
 from seedbed.operations.place import is_refusal
 from seedbed.operations.refusals import explained
@@ -146,7 +147,10 @@ def test_an_operation_that_is_refused_beside_the_steps_is_named_too() -> None:
     """In an evaluation, or in a transform; other errors stay what they are."""
     model = ForwardRefused()
     training = TrainingState(
-        model, torch.optim.SGD(model.parameters()), tasks.Classification(0.0), torch.device("cpu")
+        model,
+        {"optimizer": torch.optim.SGD(model.parameters())},
+        Supervised(tasks.Classification(0.0)),
+        torch.device("cpu"),
     )
     batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
     with deterministic(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
@@ -190,7 +194,11 @@ def test_a_view_of_images_in_channels_last_is_explained() -> None:
         device, model = torch.device("cpu"), Viewing()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         training = TrainingState(
-            model, optimizer, tasks.Regression(), device, channels_last=channels_last
+            model,
+            {"optimizer": optimizer},
+            Supervised(tasks.Regression()),
+            device,
+            channels_last=channels_last,
         )
         batch = Batch(torch.arange(2), torch.rand(2, 1, 28, 28), torch.rand(2, 1))
         loop.take_step(training, [batch], 1, Shards(), False, None)

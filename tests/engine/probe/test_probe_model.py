@@ -396,7 +396,7 @@ def test_sparse_gradients_are_traced_like_others(sparse: bool) -> None:
     """They lie in parts, and are looked into all the same: other gradients, other hashes."""
     embedding = nn.Embedding(5, 3, sparse=sparse)
     optimizer = torch.optim.SGD(embedding.parameters(), 0.1)
-    with traced(embedding, optimizer) as events:
+    with traced(embedding, [optimizer]) as events:
         embedding(torch.tensor([1, 2])).sum().backward()
         optimizer.step()
 
@@ -413,7 +413,7 @@ def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
         model = Recurrent((100, 2), 1, "lstm", 64, 1, 0.0)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         torch.full((6_300_000,), dirt)  # of the workspace's size
-        with traced(model, optimizer) as events:
+        with traced(model, [optimizer]) as events:
             model(torch.full((64, 100, 2), value)).sum().backward()
         return events
 

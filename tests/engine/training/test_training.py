@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from seedbed import fingerprint, rng, tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
+from seedbed.methods import Supervised
 from seedbed.names import STAGES
 from seedbed.tasks import Classification, Regression
 from seedbed.training import loop, schedules
@@ -42,7 +43,9 @@ def training(**chosen: Any) -> TrainingState:
         nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return TrainingState(model, optimizer, Classification(), torch.device("cpu"), **chosen)
+    return TrainingState(
+        model, {"optimizer": optimizer}, Supervised(Classification()), torch.device("cpu"), **chosen
+    )
 
 
 def batch(first: int) -> Batch:
@@ -76,7 +79,7 @@ class TestTrainStep:
     def test_a_step_is_the_textbook_step(self) -> None:
         """Loss, backward pass, clipping and update, to the bit; another clipping differs."""
         ours, theirs = training(gradient_clip_norm=0.05, dropout_seed=3), training()
-        loss, metric, _ = take_step(ours)
+        loss, values, _ = take_step(ours)
 
         rng.seed_globals(rng.key(3, "dropout", 1, 0))
         _, inputs, targets = batch(0)
@@ -84,10 +87,10 @@ class TestTrainStep:
         expected = F.cross_entropy(outputs, targets)
         expected.backward()
         nn.utils.clip_grad_norm_(theirs.model.parameters(), 0.05)
-        theirs.optimizer.step()
+        theirs.optimizers["optimizer"].step()
 
         assert torch.equal(loss, expected)
-        assert float(metric) == float((outputs.argmax(1) == targets).float().mean())
+        assert float(values["accuracy"]) == float((outputs.argmax(1) == targets).float().mean())
         assert bits(ours.model) == bits(theirs.model)
         control = training(gradient_clip_norm=None, dropout_seed=3)
         take_step(control)
@@ -142,7 +145,7 @@ class TestTrainStep:
         assert other_batch["sample_ids"] == same["sample_ids"]
         assert other_batch["batch"] != same["batch"]
         slower = training()
-        schedules.set_learning_rate(slower.optimizer, 0.5)
+        schedules.set_learning_rates(slower.optimizers, 0.5)
         differs = {name for name, value in stages(batch(0), slower).items() if value != same[name]}
         assert differs == {"weights"}
 
@@ -215,7 +218,9 @@ class TestTrainStep:
 
         model = Model()
         nested = replace(
-            training(), model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
+            training(),
+            model=model,
+            optimizers={"optimizer": torch.optim.SGD(model.parameters(), lr=0.1)},
         )
         ids, inputs, targets = batch(0)
         pairs = Batch(ids, {"pair": (inputs, inputs)}, targets)
@@ -288,14 +293,16 @@ class TestEvaluate:
         targets = torch.cat([part.targets for part in uneven])
         result = evaluate(training(), uneven, Shards())
         losses = F.cross_entropy(outputs, targets, reduction="none")
-        assert result.loss == math.fsum(losses.tolist()) / 11
-        assert result.metric == float((outputs.argmax(1) == targets).sum()) / 11
+        assert result.values["loss"] == math.fsum(losses.tolist()) / 11
+        assert result.values["accuracy"] == float((outputs.argmax(1) == targets).sum()) / 11
         assert torch.equal(result.predictions, outputs.argmax(1))
         assert torch.equal(result.targets, targets)
         hashes = [fingerprint.of_tensors([part]) for part in outputs.split((BATCH_SIZE, 3))]
         assert result.output_hashes.tolist() == [int(found) for found in hashes]
         by_batch = [float(part.mean()) for part in losses.split((BATCH_SIZE, 3))]
-        assert result.loss != pytest.approx(sum(by_batch) / 2, rel=1e-6), "negative control"
+        assert result.values["loss"] != pytest.approx(sum(by_batch) / 2, rel=1e-6), (
+            "negative control"
+        )
 
     def test_what_a_model_draws_in_evaluation_belongs_to_the_samples(self) -> None:
         """History changes nothing; unseeded, it does; other seeds draw otherwise."""
@@ -318,7 +325,12 @@ class TestEvaluate:
         def kept(classes: int, first: int = 0, repeats: int = 1) -> int:
             wide = replace(training(), model=nn.Linear(4, classes))
             found = measure(wide, samples()[first:] * repeats, lambda: False)
-            return sum(column.numel() for column in found)
+            return sum(
+                each.numel()
+                for columns in (found.values, found.columns)
+                for column in columns.values()
+                for each in column
+            )
 
         assert kept(3) == kept(3000)
         assert kept(3) < kept(3, repeats=2)
@@ -469,16 +481,18 @@ class TestWhatModelAndTaskReturn:
     @pytest.mark.parametrize("container", [tuple, list, lambda pair: dict(enumerate(pair)), Pair])
     def test_several_outputs(self, container: Any, task: Any) -> None:
         """The tasks that are here take one tensor; one of the user's takes all."""
-        trained = replace(training(), model=TwoHeads(container), task=task)
+        model = TwoHeads(container)
+        optimizers = {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+        trained = replace(training(), model=model, optimizers=optimizers, method=Supervised(task))
         one_line = rf"^model: expected one tensor for {type(task).__name__}, got a \w+; return the"
         with pytest.raises(InputError, match=one_line):
             take_step(trained)
         with pytest.raises(InputError, match=one_line):
             evaluate(trained, samples(), Shards())
-        both = replace(trained, task=OfBoth())
-        loss, metric, _ = take_step(both)
+        both = replace(trained, method=Supervised(OfBoth()))
+        loss, values, _ = take_step(both)
         result = evaluate(both, samples(), Shards())
-        assert all(math.isfinite(x) for x in (loss, metric, result.loss, result.metric))
+        assert all(math.isfinite(x) for x in (loss, *values.values(), *result.values.values()))
         changed = replace(both, model=copy.deepcopy(both.model))
         with torch.no_grad():
             changed.model.second.bias += 1
@@ -490,7 +504,7 @@ class TestWhatModelAndTaskReturn:
         task = type("Scalar", (Classification,), {name: lambda *_: torch.tensor(1.0)})()
         expected = rf"number for each sample, \(B,\), from Scalar\.{name}, got shape \(\)"
         with pytest.raises(InputError, match=expected):
-            evaluate(replace(training(), task=task), samples(), Shards())
+            evaluate(replace(training(), method=Supervised(task)), samples(), Shards())
 
     @pytest.mark.parametrize(
         ("loss", "got"), [
@@ -502,7 +516,7 @@ class TestWhatModelAndTaskReturn:
     def test_a_loss_without_a_gradient(self, loss: Any, got: str) -> None:
         task = type("Odd", (Classification,), {"loss": loss})()
         with pytest.raises(InputError, match=rf"^data\.task: .* Odd\.loss, got {got}; return the"):
-            take_step(replace(training(), task=task))
+            take_step(replace(training(), method=Supervised(task)))
 
     def test_outputs_of_several_lengths(self) -> None:
         """For each token of batches that are as long as their longest sample."""
@@ -520,11 +534,11 @@ class TestWhatModelAndTaskReturn:
                 return super().predictions(outputs[:, :, 0])
 
         model = Tokens(4, 3)
-        tokens = replace(training(), model=model, task=Task())
+        tokens = replace(training(), model=model, method=Supervised(Task()))
         plain = replace(training(), model=copy.deepcopy(model))
         plain.model.__class__ = nn.Linear
         found, expected = (evaluate(each, samples(), Shards()) for each in (tokens, plain))
-        assert (found.loss, found.metric) == (expected.loss, expected.metric)
+        assert found.values == expected.values
         assert torch.equal(found.predictions, expected.predictions)
 
     @pytest.mark.parametrize(
@@ -538,7 +552,7 @@ class TestWhatModelAndTaskReturn:
     def test_targets_of_any_kind(self, targets: Any, first: list[Any]) -> None:
         """Listed is the first number of each sample's; of one that has none, that there is none."""
         task = OfBoth(lambda outputs, targets: outputs.mean(1))
-        trained = replace(training(), task=task)
+        trained = replace(training(), method=Supervised(task))
         batch_of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
         found = evaluate(trained, [batch_of_two], Shards()).targets.tolist()
         assert [None if math.isnan(x) else x for x in found] == first
@@ -569,7 +583,8 @@ def test_what_an_optimizer_draws_belongs_to_the_step() -> None:
         torch.manual_seed(0)
         model = Draws(4, 3)
         model.extra = extra
-        trained = replace(training(), model=model, optimizer=Langevin(model.parameters(), lr=0.1))
+        optimizers = {"optimizer": Langevin(model.parameters(), lr=0.1)}
+        trained = replace(training(), model=model, optimizers=optimizers)
         take_step(trained, step)
         found.append(bits(model))
     assert found[0] == found[1]
@@ -612,14 +627,14 @@ class Notes(NullLogger):
         return self
 
     def log_step(self, step: int, *_: Any) -> None:
-        self.rates.append(self._watched.optimizer.param_groups[0]["lr"])
+        self.rates.append(self._watched.optimizers["optimizer"].param_groups[0]["lr"])
 
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         self.validated.append(progress.step)
         self.best += [progress.step] if is_best else []
 
     def save_checkpoint(self, progress: Progress) -> None:
-        model, optimizer = self._watched.model, self._watched.optimizer
+        model, optimizer = self._watched.model, self._watched.optimizers["optimizer"]
         self.saved.append(asdict(progress))
         self.states.append(copy.deepcopy((model.state_dict(), optimizer.state_dict())))
 
@@ -705,7 +720,7 @@ class TestFit:
         resumed = training(dropout_seed=0)
         weights, optimizer = notes.states[-1]
         resumed.model.load_state_dict(weights)
-        resumed.optimizer.load_state_dict(optimizer)
+        resumed.optimizers["optimizer"].load_state_dict(optimizer)
         rest = fit(resumed, plan(), Progress(**notes.saved[-1]))
         assert bits(resumed.model) == bits(straight.model)
         assert notes.validated + rest.validated == whole.validated
@@ -774,7 +789,7 @@ def test_the_factor_is_taken_of_the_peak_not_of_the_last_rate() -> None:
     weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": weights[:1], "lr": 0.5}, {"params": weights[1:]}], 2.0)
     for _ in range(2):
-        schedules.set_learning_rate(optimizer, 0.25)
+        schedules.set_learning_rates({"optimizer": optimizer}, 0.25)
         assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.5]
 
 
@@ -935,5 +950,5 @@ def test_an_evaluation_gives_the_task_back_as_it_went_in() -> None:
 
     task = Noting()
     object.__setattr__(task, "seen", [])
-    evaluate(replace(training(), task=task), samples(), Shards())
+    evaluate(replace(training(), method=Supervised(task)), samples(), Shards())
     assert vars(task) == {"label_smoothing": 0.0, "seen": []}

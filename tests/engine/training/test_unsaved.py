@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from seedbed import rng, tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
+from seedbed.methods import Supervised
 from seedbed.training import capture
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
@@ -177,7 +178,9 @@ def training(model: nn.Module, strict: bool = True, optimizer: Any = None) -> Tr
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = (optimizer or torch.optim.SGD)(trained, lr=0.01)
     task = tasks.Classification()
-    return TrainingState(model, optimizer, task, torch.device("cpu"), strict=strict)
+    return TrainingState(
+        model, {"optimizer": optimizer}, Supervised(task), torch.device("cpu"), strict=strict
+    )
 
 
 def train(trained: TrainingState, shape: tuple[int, ...] = (4,), watched: bool = True) -> list[str]:
@@ -349,7 +352,9 @@ def test_a_task_is_looked_at_as_well() -> None:
 
     model = nn.Linear(4, CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    annealed = TrainingState(model, optimizer, Annealed(), torch.device("cpu"), strict=True)
+    annealed = TrainingState(
+        model, {"optimizer": optimizer}, Supervised(Annealed()), torch.device("cpu"), strict=True
+    )
     with pytest.raises(InputError, match=r"^task\.calls: "):
         train(annealed)
 
@@ -376,7 +381,11 @@ def test_a_task_that_is_a_module_has_no_buffers_in_a_checkpoint() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     task: Any = Centred()
     with pytest.raises(InputError, match=r"^task\.centre: .* keep it in a buffer of the model"):
-        train(TrainingState(model, optimizer, task, torch.device("cpu"), strict=True))
+        train(
+            TrainingState(
+                model, {"optimizer": optimizer}, Supervised(task), torch.device("cpu"), strict=True
+            )
+        )
 
 
 def test_what_a_metric_keeps_for_the_loss_is_named() -> None:
@@ -395,10 +404,10 @@ def test_what_a_metric_keeps_for_the_loss_is_named() -> None:
             object.__setattr__(self, "right", float(found.mean()) + 0.25)
             return found
 
-    trained = replace(training(built(fills_a_cache)), task=Focused())
+    trained = replace(training(built(fills_a_cache)), method=Supervised(Focused()))
     with pytest.raises(InputError, match=r"^task\.right: .* keep it in a buffer of the model"):
         train(trained)
-    assert trained.task.right == 0.0  # type: ignore[attr-defined]
+    assert trained.method.task.right == 0.0  # type: ignore[attr-defined]
 
 
 # Optimizers that keep something beside their state, and where; and others that may.
@@ -502,10 +511,10 @@ def test_optimizers_that_go_on_from_a_checkpoint_pass_unchanged(optimizer: Any) 
     found = []
     for watched in (True, False):
         trained = training(built(fills_a_cache), optimizer=optimizer)
-        torch.optim.lr_scheduler.StepLR(trained.optimizer, 10)
-        trained.optimizer.register_step_post_hook(lambda *_: None)
+        torch.optim.lr_scheduler.StepLR(trained.optimizers["optimizer"], 10)
+        trained.optimizers["optimizer"].register_step_post_hook(lambda *_: None)
         assert train(trained, watched=watched) == []
-        state = capture.optimizer_tensors(trained.optimizer)
+        state = capture.optimizer_tensors(trained.optimizers["optimizer"])
         found.append([t.detach().numpy().tobytes() for t in (*trained.model.parameters(), *state)])
     assert found[0] == found[1]
 

@@ -1,0 +1,129 @@
+"""Text as bytes, to be continued: sums written out, `17+25=42`, or a text file."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from seedbed import rng
+from seedbed.errors import InputError
+from seedbed.names import SPLITS
+
+END = "\n"  # of a line, which the model has to write as well
+PADDING = 0  # a byte that no text has
+NO_TARGET = -100  # the next token is not to be guessed here; `F.cross_entropy` ignores it
+
+
+class Sums(Dataset[tuple[Tensor, Tensor]]):
+    """All sums of two numbers, each in one split: 8 in 10 to train, 1 to validate, 1 to test."""
+
+    def __init__(self, split: str, seed: int, digits: int) -> None:
+        """Choose the sums of a split.
+
+        Args:
+            split: train, validation or test.
+            seed: of the split stream.
+            digits: of the largest number, 1 to 3.
+        """
+        if type(digits) is not int or not 1 <= digits <= 3:
+            raise InputError(
+                f"data.digits: expected an integer from 1 to 3, got {digits}; try data.digits=2"
+            )
+        self._count = 10**digits
+        order = rng.permutation(rng.key(seed, "split"), self._count**2)
+        self._pairs = order[_part(split, len(order), (8, 1, 1))]
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return a sum's bytes and, where the answer is, the next byte of each; int64 (T,)."""
+        a, b = divmod(int(self._pairs[index]), self._count)
+        question = f"{a}+{b}="
+        inputs, targets = following(encode(f"{question}{a + b}{END}"))
+        targets[: len(question) - 1] = NO_TARGET
+        return inputs, targets
+
+
+class Text(Dataset[tuple[Tensor, Tensor]]):
+    """A text file in pieces: its first 8 tenths to train, then 1 to validate, then 1 to test.
+
+    Attributes:
+        sha256: digest of the file, for the record.
+    """
+
+    def __init__(self, split: str, file: str, length: int) -> None:
+        """Read a file.
+
+        Args:
+            split: train, validation or test.
+            file: where it is.
+            length: bytes of a piece.
+        """
+        try:
+            content = Path(file).read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"data.file: expected a text file, got {file} ({error.strerror}); correct the path"
+            ) from None
+        if len(content) <= 10 * length:
+            raise InputError(
+                f"data.file: expected more than {10 * length} bytes, ten of data.length, got "
+                f"{len(content)}; take a longer text"
+            )
+        self.sha256 = {file: hashlib.sha256(content).hexdigest()}
+        self._text = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        pieces = range((len(content) - 1) // length)
+        self._pieces, self._length = pieces[_part(split, len(pieces), (8, 1, 1))], length
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return a piece's bytes and the next byte of each, int64 (length,) both."""
+        start = self._pieces[index] * self._length
+        return following(self._text[start : start + self._length + 1].long())
+
+
+def text_or_sums(
+    split: str, seed: int, digits: int, file: str | None, length: int
+) -> Dataset[tuple[Tensor, Tensor]]:
+    """Return the pieces of a file or, where there is none, the sums."""
+    return Sums(split, seed, digits) if file is None else Text(split, file, length)
+
+
+def pad(samples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Stack sequences, filled up to the longest one of the batch; int64 (B, T) both."""
+    inputs, targets = map(list, zip(*samples, strict=True))
+    return (
+        pad_sequence(inputs, batch_first=True, padding_value=PADDING),
+        pad_sequence(targets, batch_first=True, padding_value=NO_TARGET),
+    )
+
+
+def encode(text: str) -> Tensor:
+    """Return a text's bytes, int64 (T,)."""
+    return torch.tensor(list(text.encode()))
+
+
+def decode(tokens: Tensor) -> str:
+    """Return the text of bytes, (T,)."""
+    return bytes(tokens.tolist()).decode(errors="replace")
+
+
+def following(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all tokens but the last, and of each the next one."""
+    return tokens[:-1], tokens[1:].clone()
+
+
+def _part(split: str, count: int, shares: tuple[int, int, int]) -> slice:
+    """Return where a split's samples are among `count`."""
+    if split not in SPLITS:
+        raise InputError(f"data: expected split train, validation or test, got {split}; correct it")
+    place = SPLITS.index(split)
+    edges = [count * sum(shares[:n]) // sum(shares) for n in range(4)]
+    return slice(edges[place], edges[place + 1])

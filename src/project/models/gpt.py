@@ -1,0 +1,112 @@
+"""A small GPT: characters in, and a guess at each next one out."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from project.models.arguments import check_count
+from seedbed.errors import InputError
+
+
+class GPT(nn.Module):
+    """Transformer blocks over embedded tokens, as in GPT-2 (Radford et al. 2019)."""
+
+    def __init__(
+        self, vocabulary: int, context: int, width: int, layers: int, heads: int, dropout: float
+    ) -> None:
+        """Build the network.
+
+        Args:
+            vocabulary: tokens that there are.
+            context: most tokens of a sequence.
+            width: values of a token between the layers, a multiple of `heads`.
+            layers: blocks.
+            heads: of the attention in each block.
+            dropout: probability that a value, or an attention weight, is dropped.
+        """
+        super().__init__()
+        _check(vocabulary, context, width, layers, heads)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(context, width)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight  # as in GPT-2: fewer weights, and better ones
+        self.apply(_initialize)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens, int64 (B, T), to logits of each next one, float32 (B, T, vocabulary)."""
+        context, length = self.places.num_embeddings, tokens.shape[1]
+        if length > context:
+            raise InputError(
+                f"model.context: expected at least {length}, the length of a sequence, got "
+                f"{context}; try model.context={length}"
+            )
+        x = self.tokens(tokens) + self.places.weight[:length]
+        logits: Tensor = self.head(self.norm(self.blocks(self.dropout(x))))
+        return logits.float()
+
+    @torch.no_grad()
+    def generate(self, tokens: Tensor, steps: int, temperature: float = 0.0) -> Tensor:
+        """Return tokens, int64 (B, T), and as many more as there are steps, (B, T + steps).
+
+        A temperature of 0 takes the likeliest token; a larger one draws, from the global generator.
+        """
+        for _ in range(steps):
+            logits = self(tokens[:, -self.places.num_embeddings :])[:, -1]
+            if temperature:
+                chances = torch.softmax(logits / temperature, dim=1)
+                following = torch.multinomial(chances, 1)
+            else:
+                following = logits.argmax(dim=1, keepdim=True)
+            tokens = torch.cat([tokens, following], dim=1)
+        return tokens
+
+
+class Block(nn.Module):
+    """Attention to earlier tokens, then two linear layers on each; both are added to the input."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.rate = heads, dropout
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map values, (B, T, width), to such."""
+        x = x + self.dropout(self.mix(self._attend(self.norm_1(x))))
+        outputs: Tensor = x + self.dropout(self.mlp(self.norm_2(x)))
+        return outputs
+
+    def _attend(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = self.attention(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = heads  # (B, heads, T, width / heads) each
+        rate = self.rate if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=True)
+        return mixed.transpose(1, 2).reshape(batch, length, width)
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def _check(vocabulary: object, context: object, width: int, layers: object, heads: int) -> None:
+    check_count("vocabulary", vocabulary, "try model.vocabulary=256, for bytes")
+    check_count("context", context, "set it to the longest sequence's length")
+    check_count("width", width, "try model.width=64")
+    check_count("layers", layers, "try model.layers=2")
+    check_count("heads", heads, "try model.heads=4")
+    if width % heads:
+        raise InputError(
+            f"model.width: expected a multiple of model.heads={heads}, got {width}; "
+            f"try model.width={heads * 16}"
+        )

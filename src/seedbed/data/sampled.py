@@ -1,0 +1,139 @@
+"""The order that a sampler gives: asked for each epoch, and held to what was agreed."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seedbed import rng
+from seedbed.data.positions import Ids, Position
+from seedbed.errors import InputError
+
+_CHECK = "data.sampler: expected"
+
+
+class Sampled:
+    """Batches by a sampler (`data.sampler`), whose every answer must be the same again.
+
+    It is asked twice for each epoch, and at the start for the first, the second and the first
+    again: a resumed run, and each process of several, asks for less and must get the same.
+    """
+
+    def __init__(self, sampler: Any, n: int, seed: int, multiple_of: int = 1) -> None:
+        """Ask a sampler for the first two epochs.
+
+        Args:
+            n: samples of the training set.
+            seed: of the order stream.
+            multiple_of: what the size of every batch must be a multiple of: the shards.
+
+        Raises:
+            InputError: it is no sampler, or not a pure one.
+        """
+        self._sampler, self._n, self._seed, self._multiple_of = sampler, n, seed, multiple_of
+        self._name = type(sampler).__name__
+        self._kept: dict[int, list[Position]] = {}  # of the last epochs that were asked for
+        self._samples: dict[int, int] = {}  # of each epoch that was asked for
+        self.steps_per_epoch = 0  # not known yet
+        first = self._ask(0)
+        self.steps_per_epoch = len(first)
+        self._epoch(0), self._epoch(1)
+        self._require_same(first, self._ask(0), 0)
+
+    def position(self, epoch: int, index: int) -> Position:
+        """Return a batch of an epoch."""
+        return self._epoch(epoch)[index]
+
+    def samples(self, steps: int) -> int:
+        """Return how many samples so many steps take; asks for epochs before a resumed one."""
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        for epoch in range(epochs):
+            if epoch not in self._samples:
+                self._epoch(epoch)
+        last = [len(position.ids) for position in self._epoch(epochs)[:rest]] if rest else []
+        return sum(self._samples[epoch] for epoch in range(epochs)) + sum(last)
+
+    def _epoch(self, epoch: int) -> list[Position]:
+        if epoch not in self._kept:
+            batches = self._ask(epoch)
+            self._require_same(batches, self._ask(epoch), epoch)
+            if len(self._kept) == 2:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[epoch] = _with_repeats(epoch, batches)
+            self._samples[epoch] = sum(map(len, batches))
+        return self._kept[epoch]
+
+    def _ask(self, epoch: int) -> list[Ids]:
+        """Return the batches of an epoch, each int64 (B,), checked and copied."""
+        key = rng.key(self._seed, "order", epoch)
+        rng.seed_globals(key)  # a sampler may draw from them, too
+        found = self._sampler.batches(epoch, self._n, rng.generator(key))
+        batches = list(map(_array, found)) if isinstance(found, Iterable) else []
+        if not batches:
+            got = "no batch" if isinstance(found, Iterable) else type(found).__name__
+            raise self._wrong(f"{got} in epoch {epoch}")
+        for batch in batches:
+            if batch.ndim != 1 or batch.dtype.kind not in "iu" or not batch.size:
+                got = f"{batch.dtype} of shape {batch.shape}" if batch.size else "an empty one"
+                raise self._wrong(f"{got} in epoch {epoch}")
+        self._check_values(batches, epoch)
+        return [batch.astype(np.int64) for batch in batches]
+
+    def _check_values(self, batches: Sequence[Ids], epoch: int) -> None:
+        everything = np.concatenate(batches)
+        for wrong in (everything.min(), everything.max()):
+            if not 0 <= wrong < self._n:
+                raise self._wrong(f"id {wrong} in epoch {epoch}")
+        odd = [len(batch) for batch in batches if len(batch) % self._multiple_of]
+        if odd:
+            raise InputError(
+                f"{_CHECK} batches whose size is a multiple of trainer.shards "
+                f"({self._multiple_of}), got {odd[0]} samples in epoch {epoch} from {self._name}; "
+                "leave out or repeat samples, or set trainer.shards=1"
+            )
+        if self.steps_per_epoch and len(batches) != self.steps_per_epoch:
+            raise InputError(
+                f"{_CHECK} {self.steps_per_epoch} batches in every epoch, as in the first, got "
+                f"{len(batches)} in epoch {epoch} from {self._name}; return as many"
+            )
+
+    def _require_same(self, batches: Sequence[Ids], again: Sequence[Ids], epoch: int) -> None:
+        pairs = zip(batches, again, strict=True)
+        if not all(np.array_equal(first, second) for first, second in pairs):
+            raise InputError(
+                f"{_CHECK} batches that depend on epoch, n and rng alone, got others from "
+                f"{self._name} when asked for epoch {epoch} again; keep nothing from call to call, "
+                "and draw from the generator that batches() gets"
+            )
+
+    def _wrong(self, got: str) -> InputError:
+        return InputError(
+            f"{_CHECK} batches of sample ids from 0 to {self._n - 1}, got {got} from {self._name}; "
+            "return a list with an array or a list of integers for each batch"
+        )
+
+
+def _array(batch: Any) -> NDArray[Any]:
+    """Return a copy of a batch as an array, empty if it is none."""
+    try:
+        return np.asarray(batch).copy()
+    except ValueError:  # ragged
+        return np.empty(0)
+
+
+def _with_repeats(epoch: int, batches: Sequence[Ids]) -> list[Position]:
+    """Return positions, in which a sample that comes again in the epoch knows how often it did."""
+    ids = np.concatenate(batches)
+    by_id = np.argsort(ids, kind="stable")
+    is_new = np.diff(ids[by_id], prepend=-1) != 0
+    if is_new.all():
+        return [Position(epoch, batch) for batch in batches]
+    starts = np.flatnonzero(is_new)
+    repeats = np.empty_like(ids)
+    repeats[by_id] = np.arange(len(ids)) - starts[np.cumsum(is_new) - 1]
+    ends = np.cumsum([len(batch) for batch in batches])
+    return [
+        Position(epoch, batch, each)
+        for batch, each in zip(batches, np.split(repeats, ends[:-1]), strict=True)
+    ]

@@ -1,0 +1,221 @@
+"""How a model is trained and evaluated: `Method`, whose functions a method of your own replaces.
+
+docs/methods.md has an example of each function.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from seedbed import tasks
+from seedbed.data.source import Batch
+from seedbed.errors import InputError
+
+# A scalar, or a function that returns one: it is called in steps that are logged, and only there.
+Value = Tensor | float | Callable[[], Tensor]
+Make = Callable[..., torch.optim.Optimizer]
+
+
+class Method:
+    """How a model is trained and evaluated; by default to minimise the loss of the data's task.
+
+    A method draws from the global generators, which are seeded before each of its functions, and
+    keeps what lasts from step to step in the model: in parameters and buffers.
+
+    Attributes:
+        task: the task of `data.task`, set before training; None where the data set names none.
+    """
+
+    task: tasks.Task | None = None
+
+    @property
+    def monitor(self) -> str:
+        """Name the value of a validation that best.pt and early stopping follow."""
+        return "validation_loss"
+
+    @property
+    def mode(self) -> str:
+        """Return `min` or `max`: which of the values of `monitor` is the best."""
+        return "min"
+
+    def configure_optimizers(
+        self, model: nn.Module, make: Make
+    ) -> torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]:
+        """Return the optimizer, or several by name, in the order of their updates.
+
+        Args:
+            make: `make(parameters, **overrides)` makes the optimizer of the configuration, with
+                other values of its options. Parameters are those of `named_parameters()`, or a list
+                of groups, mappings with `params`, a `name` for metrics.csv and options of theirs.
+        """
+        return make(model.named_parameters())
+
+    def updates(self, step: int, names: Sequence[str]) -> Sequence[str]:
+        """Return which optimizers make an update in a step, in order; one may do so repeatedly.
+
+        A pure function of the step.
+        """
+        return names
+
+    def trainable(self, step: int) -> Iterable[str] | None:
+        """Return patterns (`head.*`) of the parameters that a step trains; None: all of them.
+
+        A pure function of the step.
+        """
+        return None
+
+    def training_step(
+        self, model: nn.Module, batch: Batch, optimizer: str
+    ) -> Tensor | Mapping[str, Value]:
+        """Return the loss, a scalar, of an optimizer's update; or a mapping with `loss` in it.
+
+        Called for each update, and for each shard of the batch. The other values are logged by
+        their names. A value may be a function without arguments, called only where it is logged.
+        `weight` is not logged: it says what a shard counts in the mean over all shards, such as its
+        number of tokens.
+
+        Args:
+            optimizer: the name of the optimizer whose parameters get gradients.
+        """
+        task = self._task("training_step")
+        outputs = in_float32(model(batch.inputs))
+        loss = task.loss(outputs, batch.targets)
+        tasks.check_loss(task, loss)
+        if task.metric_name == "loss":
+            return loss
+        return {"loss": loss, task.metric_name: lambda: task.metric(outputs, batch.targets).mean()}
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        """Change the model after a step's updates, without gradients: averages, teachers."""
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
+        """Return what is kept of a batch of an evaluation, by name.
+
+        That is a tensor with a first dimension, such as the loss of each sample, (B,), or a pair
+        (sum, count) of scalars. Three names are taken, and nothing else of them is kept:
+        `predictions`, a number for each sample, goes to test_predictions.csv; `outputs`, anything,
+        is hashed for the record, and the configuration's metrics are given it with `targets`, by
+        default those of the batch.
+        """
+        task = self._task("validation_step")
+        outputs = in_float32(model(batch.inputs))
+        losses, metric, predictions = tasks.for_each_sample(task, outputs, batch.targets)
+        return {
+            "loss": losses,
+            task.metric_name: metric,
+            "predictions": predictions,
+            "outputs": outputs,
+        }
+
+    def compute(self, values: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return the values of an evaluation: by default the means over all samples.
+
+        Args:
+            values: what `validation_step` returned for all batches, by name: tensors one after the
+                other, on the CPU and in the order of the samples, and pairs summed, as floats.
+        """
+        return {name: mean(self, name, value) for name, value in values.items()}
+
+    def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
+        """Look at the trained model, in evaluation mode and without gradients.
+
+        Args:
+            log: prints a line, which train.log gets as well.
+        """
+
+    def _task(self, function: str) -> tasks.Task:
+        """Return the task, where the default of a function needs it."""
+        if self.task is None:
+            raise InputError(
+                f"data.task: expected a task for {type(self).__name__}.{function}, got none; name "
+                "one, or write that function"
+            )
+        return self.task
+
+
+class Supervised(Method):
+    """Minimise the loss of the data's task, and follow its metric."""
+
+    def __init__(self, task: tasks.Task | None = None) -> None:
+        self.task = task
+
+    @property
+    def monitor(self) -> str:
+        """Name the metric of the task."""
+        return f"validation_{self._task('monitor').metric_name}"
+
+    @property
+    def mode(self) -> str:
+        """Return `max` where the task says that a higher metric is better."""
+        return "max" if self._task("mode").higher_is_better else "min"
+
+
+class Run(Protocol):
+    """What a callback is given of a run.
+
+    Attributes:
+        model: to read from.
+        folder: of the run, for files of the callback's own.
+        optimizer: name of the optimizer whose update is made.
+        logs: whether what is logged now goes to metrics.csv.
+    """
+
+    model: nn.Module
+    folder: Path
+    optimizer: str
+    logs: bool
+
+    def log(self, name: str, value: Tensor | float) -> None:
+        """Log a scalar by a name: a column of metrics.csv."""
+
+
+class Callback:
+    """Looks at a run and changes none of its bits; one process of a run has callbacks.
+
+    Each function is called without gradients, with the global generators seeded for it. What it
+    changes in the model is refused. `callbacks.<name>` in the configuration names a class.
+    """
+
+    def on_before_optimizer_step(
+        self, run: Run, step: int, gradients: Mapping[str, Tensor]
+    ) -> None:
+        """Look at the gradients of an update by parameter, before they are clipped."""
+
+    def on_step_end(self, run: Run, step: int) -> None:
+        """Look at the model after a step."""
+
+    def on_validation_end(self, run: Run, step: int) -> None:
+        """Look at the model, in evaluation mode, after a validation."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the checkpoint holds of the callback: tensors, numbers, texts."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+
+
+def in_float32(outputs: Any) -> Any:
+    """Return a model's output for its task: one tensor as float32, anything else as it is."""
+    return outputs.float() if isinstance(outputs, Tensor) else outputs
+
+
+def mean(method: Method, name: str, value: Any) -> float:
+    """Return the mean of a tensor (N,), or of a pair (sum, count): exact before its one rounding.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if isinstance(value, tuple):
+        return float(value[0]) / float(value[1]) if value[1] else float("nan")
+    if not isinstance(value, Tensor) or value.dim() != 1 or not len(value):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(
+            f"method: expected numbers (N,) or (sum, count) in {name!r} of "
+            f"{type(method).__name__}.validation_step for a mean, got {got}; write "
+            f"{type(method).__name__}.compute"
+        )
+    return tasks.mean([value])

@@ -1,0 +1,135 @@
+"""Callbacks: they look at a run, and what they would change in it is refused."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seedbed import fingerprint, rng
+from seedbed.config import build
+from seedbed.errors import InputError
+from seedbed.methods import Callback
+
+_PLACE = -5  # where a shard's number stands otherwise
+
+
+class Run:
+    """What callbacks are given; see `methods.Run`."""
+
+    def __init__(self, model: nn.Module, folder: Path) -> None:
+        self.model, self.folder = model, folder
+        self.optimizer, self.logs = "", False
+        self.logged: dict[str, Tensor | float] = {}
+
+    def log(self, name: str, value: Tensor | float) -> None:
+        """Note a scalar for metrics.csv.
+
+        Raises:
+            InputError: it is none.
+        """
+        is_number = (
+            value.dim() == 0 if isinstance(value, Tensor) else isinstance(value, int | float)
+        )
+        if not (is_number and str(name).isidentifier()):
+            raise InputError(
+                f"callbacks: expected a name and a scalar in run.log, got {name!r} and "
+                f"{type(value).__name__}; log its mean, by a name of letters, digits and _"
+            )
+        if self.logs:
+            self.logged[name] = value.detach().clone() if isinstance(value, Tensor) else value
+
+    def take(self) -> dict[str, Tensor | float]:
+        """Return what was logged since the last call."""
+        found, self.logged = self.logged, {}
+        return found
+
+
+class Callbacks:
+    """The callbacks of a run by name; they are called once `open` was."""
+
+    def __init__(self, callbacks: Mapping[str, Callback] | None = None) -> None:
+        self._callbacks = dict(callbacks or {})
+        self._seen: set[str] = set()
+        self.run: Run | None = None
+
+    def open(self, model: nn.Module, folder: Path) -> None:
+        """Begin to call them."""
+        if self._callbacks:
+            self.run = Run(model, folder)
+
+    def call(self, hook: str, seed: int | None, device: str, step: int, *arguments: Any) -> None:
+        """Call a function of all of them.
+
+        Raises:
+            InputError: one of them changed the model or the gradients.
+        """
+        assert self.run is not None
+        for number, (name, callback) in enumerate(self._callbacks.items()):
+            if getattr(type(callback), hook) is getattr(Callback, hook):
+                continue
+            if seed is not None:
+                rng.seed_globals(rng.key(seed, "dropout", step, _PLACE, number), device)
+            where = f"{type(callback).__name__}.{hook}"
+            model = self.run.model
+            watched = [*model.parameters(), *model.buffers(), *_tensors(arguments)]
+            thoroughly = hook == "on_validation_end" or where not in self._seen
+            self._seen.add(where)
+            with torch.no_grad(), _unchanged(name, where, model, watched, thoroughly):
+                getattr(callback, hook)(self.run, step, *arguments)
+
+    def state(self) -> dict[str, Any]:
+        """Return what checkpoints hold of each, by what they call it."""
+        return {f"callback.{name}": each.state_dict() for name, each in self._callbacks.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Bring those that a checkpoint knows into its state."""
+        for name, callback in self._callbacks.items():
+            if f"callback.{name}" in state:
+                callback.load_state_dict(state[f"callback.{name}"])
+
+
+def of_settings(specs: Mapping[str, Any], trusted: Sequence[str]) -> Callbacks:
+    """Build the callbacks that the section `callbacks` describes.
+
+    Raises:
+        InputError: one of them is no callback.
+    """
+    found = {}
+    for name, spec in specs.items():
+        found[name] = build.build(spec, f"callbacks.{name}", trusted)
+        if not isinstance(found[name], Callback):
+            raise InputError(
+                f"callbacks.{name}: expected a class that extends seedbed.methods.Callback, got "
+                f"{type(found[name]).__name__}; see docs/methods.md"
+            )
+    return Callbacks(found)
+
+
+@contextmanager
+def _unchanged(
+    name: str, where: str, model: nn.Module, watched: Sequence[Tensor], thoroughly: bool
+) -> Iterator[None]:
+    """Refuse what changes tensors in place; give the modes of modules back.
+
+    Args:
+        thoroughly: look at the bits as well, which `tensor.data` changes without a trace.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    versions = [tensor._version for tensor in watched]
+    bits = int(fingerprint.of_tensors(watched)) if thoroughly else 0
+    yield
+    for module, mode in modes:
+        module.training = mode
+    changed = versions != [tensor._version for tensor in watched]
+    if changed or (thoroughly and bits != int(fingerprint.of_tensors(watched))):
+        raise InputError(
+            f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
+            "changes weights, buffers or gradients; change them in a method's on_step_end"
+        )
+
+
+def _tensors(arguments: Sequence[Any]) -> list[Tensor]:
+    return [tensor for each in arguments if isinstance(each, dict) for tensor in each.values()]

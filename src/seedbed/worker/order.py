@@ -1,0 +1,122 @@
+"""The order in which a run takes its training samples: shuffled, by a sampler, or by streams."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from seedbed import rng
+from seedbed.config import build
+from seedbed.data.positions import Order, Shuffled
+from seedbed.data.sampled import Sampled
+from seedbed.data.source import Source
+from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
+from seedbed.errors import InputError
+
+Settings = Mapping[str, Any]
+
+
+def build_order(settings: Settings, source: Source) -> Order:
+    """Return the order of the training samples, the same in every process of a run.
+
+    Raises:
+        InputError: there are too few samples, or the sampler is none.
+    """
+    data, seed = settings["data"], settings["seeds"]["order"]
+    if isinstance(source, StreamSource):
+        return _streamed(settings, source)
+    if data.get("streams") is not None:
+        raise InputError(
+            "data.streams: expected an iterable training set, got a map-style one "
+            f"({type(source.dataset).__name__}); leave data.streams out"
+        )
+    if data.get("sampler") is not None:
+        return Sampled(_sampler(settings, source.dataset), len(source), seed, _shards(settings))
+    if data["batch_size"] > len(source):
+        raise _too_large(data["batch_size"], len(source))
+    return Shuffled(len(source), data["batch_size"], seed)
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Return whether a data set can only be iterated over."""
+    if isinstance(dataset, IterableDataset):
+        return True
+    loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
+    return hasattr(dataset, "__iter__") and not loads
+
+
+def as_streams(dataset: Any, data: Settings, split: str, role: str, seed: int) -> Streams:
+    """Return an iterable data set as streams: several in training, one in evaluation.
+
+    Args:
+        data: the section of the configuration.
+        split, role: what it is, and what it is seen as.
+        seed: of the augment stream.
+
+    Raises:
+        InputError: the number of its streams or of its samples is not known.
+    """
+    name = type(dataset).__name__
+    training = role == "train"
+    if training and data.get("streams") is None:
+        raise InputError(
+            "data.train: expected a map-style data set, with __len__ and __getitem__, or "
+            f"data.streams for an iterable one, got {name}; set data.streams=8, see docs/data.md"
+        )
+    samples = data.get("samples_per_epoch") if split == "train" else None
+    if samples is None and hasattr(dataset, "__len__"):
+        samples = len(dataset)
+    if samples is None:
+        key = "data.samples_per_epoch" if training else f"data.{split}"
+        raise InputError(
+            f"{key}: expected a number of samples, since {name} has no __len__, got none; "
+            + ("try data.samples_per_epoch=10000" if training else "give it a __len__")
+        )
+    return Streams(dataset, role, data["streams"] if training else 1, samples, seed)
+
+
+def _streamed(settings: Settings, source: StreamSource) -> Streamed:
+    data, shards = settings["data"], _shards(settings)
+    if data.get("sampler") is not None:
+        raise InputError(
+            "data.sampler: expected a map-style training set, got an iterable one, whose samples "
+            "come in the order of its streams; leave data.sampler or data.streams out"
+        )
+    size, samples, count = data["batch_size"], len(source), data["streams"]
+    steps = whole_steps(samples, count, size, shards)
+    if data.get("samples_per_epoch") is not None:
+        steps = samples // size
+    if not steps:
+        raise _too_large(size, samples)
+    return Streamed(count, size, shards, steps)
+
+
+def _sampler(settings: Settings, dataset: Any) -> Any:
+    spec, trusted = settings["data"]["sampler"], settings["trusted_packages"]
+    if settings["determinism"]["seeding"]:  # its constructor may draw
+        rng.seed_globals(rng.key(settings["seeds"]["order"], "order"))
+    target = build.resolve(str(spec.get("_target_")), "data.sampler", trusted)
+    if "dataset" in inspect.signature(target).parameters:
+        spec = {**spec, "dataset": dataset}
+    sampler = build.build(spec, "data.sampler", trusted)
+    batches = getattr(sampler, "batches", None)
+    try:
+        inspect.signature(batches).bind(0, 1, None)  # type: ignore[arg-type]
+    except TypeError:  # not callable, or with other arguments
+        raise InputError(
+            "data.sampler: expected a class with a method batches(epoch, n, rng), got "
+            f"{type(sampler).__name__}; see docs/data.md"
+        ) from None
+    return sampler
+
+
+def _shards(settings: Settings) -> int:
+    return int(settings["trainer"]["shards"])
+
+
+def _too_large(batch_size: int, samples: int) -> InputError:
+    return InputError(
+        f"data.batch_size: expected at most {samples}, the number of training samples, got "
+        f"{batch_size}; try data.batch_size={min(64, samples)}"
+    )

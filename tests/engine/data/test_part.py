@@ -1,0 +1,80 @@
+"""Parts and folds of a data set: disjoint, complete, and a function of the split seed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from seedbed.data.part import Fold, Part
+from seedbed.data.positions import Position
+from seedbed.data.source import Source
+from seedbed.errors import InputError
+
+N = 23
+
+
+class Whole(Dataset[Any]):
+    """A data set that loads whole batches only."""
+
+    sha256 = {"file": "abc"}  # noqa: RUF012
+
+    def __len__(self) -> int:
+        return N
+
+    def fetch(self, ids: Any, _draws: Any) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(ids) * 10, torch.from_numpy(ids)
+
+
+def ids_of(fold: int, part: str, folds: int = 5, seed: int = 0) -> list[int]:
+    dataset = Fold(TensorDataset(torch.arange(N)), part, fold, folds, seed)
+    return [int(dataset[index][0]) for index in range(len(dataset))]
+
+
+@pytest.mark.parametrize("folds", [2, 5, N])
+def test_folds_hold_each_sample_out_once(folds: int) -> None:
+    """Training and validation samples are the whole data set; sizes differ by one at most."""
+    held_out = [ids_of(fold, "validation", folds) for fold in range(folds)]
+    assert sorted(i for fold in held_out for i in fold) == list(range(N))
+    assert {len(fold) for fold in held_out} <= {N // folds, N // folds + 1}
+    for fold in range(folds):
+        both = ids_of(fold, "train", folds) + held_out[fold]
+        assert sorted(both) == list(range(N))
+
+
+def test_folds_are_those_of_the_split_seed() -> None:
+    """Every run of a sweep has the same; another seed has others."""
+    assert ids_of(1, "train") == ids_of(1, "train")
+    assert ids_of(1, "train") != ids_of(1, "train", seed=1)
+
+
+@pytest.mark.parametrize("kind", [Part, Fold])
+def test_a_part_loads_whole_batches_if_the_whole_does(kind: type) -> None:
+    """Its samples by `fetch`; a data set without one has none."""
+    arguments = {"validation_samples": 5} if kind is Part else {"fold": 0, "folds": 5}
+    part = kind(Whole(), part="train", seed=0, **arguments)
+    batch = Source(part, "train", seed=0)[Position(0, np.array([2, 0]))]
+    there = torch.from_numpy(part.indices[[2, 0]])
+    assert torch.equal(batch.inputs, 10 * there)
+    assert part.sha256 == {"file": "abc"}
+    plain = kind(TensorDataset(torch.arange(N)), part="train", seed=0, **arguments)
+    assert not hasattr(plain, "fetch")
+    assert not hasattr(plain, "sha256")
+
+
+@pytest.mark.parametrize(
+    ("fold", "folds", "message"),
+    [
+        (5, 5, r"^data\.fold: expected from 0 to 4, there being 5 folds, got 5; try data\.fold=0"),
+        (-1, 5, r"^data\.fold: expected from 0 to 4"),
+        ("a", 5, r"^data\.fold: expected from 0 to 4"),
+        (0, 1, r"^data\.folds: expected from 2 to 23"),
+        (0, N + 1, r"^data\.folds: expected from 2 to 23"),
+    ],
+)
+def test_a_fold_that_is_none_is_refused(fold: Any, folds: int, message: str) -> None:
+    """One line that names the key."""
+    with pytest.raises(InputError, match=message):
+        ids_of(fold, "train", folds)

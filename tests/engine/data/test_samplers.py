@@ -1,0 +1,378 @@
+"""Samplers: pure functions of the epoch and the seed, whose batches any workers load alike."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from seedbed import fingerprint, rng
+from seedbed.data import samplers
+from seedbed.data.positions import Position, positions
+from seedbed.data.sampled import Sampled
+from seedbed.data.source import Batch, Source
+from seedbed.data.tensors import tensors_of
+from seedbed.data.workers import Loading, load
+from seedbed.errors import InputError
+from seedbed.worker.order import build_order
+
+N, EPOCHS = 40, 4
+PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+
+
+class Uneven(Dataset[tuple[Tensor, int]]):
+    """Sequences of different lengths, each with noise of its own."""
+
+    lengths = tuple(1 + i % 7 for i in range(N))
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.randn(7)[: self.lengths[index]].sum(), index % 2
+
+    def weights(self) -> list[float]:
+        return [float(i % 4) for i in range(N)]
+
+
+class Whole(Uneven):
+    """The same, loaded a batch at a time."""
+
+    def fetch(self, ids: Any, draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
+        assert draws is not None
+        return torch.from_numpy(draws.uniform(3)), torch.from_numpy(ids)
+
+
+READY = {
+    "weighted": lambda: samplers.Weighted(Uneven(), 6, "weights"),
+    "buckets": lambda: samplers.Buckets(Uneven(), 21, "lengths", width=2),
+    "curriculum": lambda: samplers.Curriculum(Uneven(), 6, "lengths", epochs=3),
+}
+
+
+def sampled(sampler: Any, seed: int = 0, multiple_of: int = 1) -> Sampled:
+    return Sampled(sampler, N, seed, multiple_of)
+
+
+def epoch_of(order: Sampled, epoch: int) -> list[Position]:
+    return [order.position(epoch, index) for index in range(order.steps_per_epoch)]
+
+
+def ids_of(order: Sampled, epoch: int) -> list[list[int]]:
+    return [position.ids.tolist() for position in epoch_of(order, epoch)]
+
+
+@pytest.mark.parametrize("name", READY)
+def test_ready_samplers_are_functions_of_epoch_and_seed(name: str) -> None:
+    """Asked in any order they give the same; another epoch and another seed give others."""
+    first, second = sampled(READY[name]()), sampled(READY[name]())
+    backwards = [ids_of(second, epoch) for epoch in reversed(range(EPOCHS))]
+    assert [ids_of(first, epoch) for epoch in range(EPOCHS)] == backwards[::-1]
+    assert ids_of(first, 0) != ids_of(first, 1)
+    assert ids_of(first, 0) != ids_of(sampled(READY[name](), seed=1), 0)
+
+
+def test_weighted_takes_samples_by_their_weights() -> None:
+    """A sample of weight 0 never comes; one of weight 3 about three times as often as of 1."""
+    order = sampled(samplers.Weighted(Uneven(), 8, "weights"))
+    taken = np.concatenate([p.ids for epoch in range(200) for p in epoch_of(order, epoch)])
+    counts = np.bincount(taken % 4, minlength=4) / len(taken)
+    assert counts[0] == 0
+    assert np.abs(counts[1:] - [1 / 6, 2 / 6, 3 / 6]).max() < 0.02
+
+
+@pytest.mark.parametrize("multiple_of", [1, 2, 4])
+def test_buckets_fit_and_hold_everything(multiple_of: int) -> None:
+    """Every sample comes once, but for what is no multiple; a padded batch is never too large."""
+    sampler = samplers.Buckets(Uneven(), 28, "lengths", multiple_of=multiple_of)
+    order = sampled(sampler, multiple_of=multiple_of)
+    batches = ids_of(order, 0)
+    taken = sorted(i for batch in batches for i in batch)
+    assert taken == sorted(set(taken))
+    assert N - multiple_of < len(taken) <= N
+    sizes = {len(batch) for batch in batches}
+    assert len(sizes) > 1
+    assert all(size % multiple_of == 0 for size in sizes)
+    for batch in batches:
+        longest = max(Uneven.lengths[i] for i in batch)
+        assert len(batch) * longest <= 28
+        assert longest - min(Uneven.lengths[i] for i in batch) < 7, (
+            "negative control: not at random"
+        )
+
+
+def test_buckets_mix_what_is_of_one_width() -> None:
+    """With a width over all lengths a batch is any samples; without, lengths of one kind."""
+    mixed = sampled(samplers.Buckets(Uneven(), 28, "lengths", width=7))
+    assert {len({Uneven.lengths[i] for i in batch}) > 1 for batch in ids_of(mixed, 0)} == {True}
+
+
+def test_a_curriculum_begins_with_what_is_easy() -> None:
+    """The hardest sample of each epoch is harder than before, until all samples are taken."""
+    order = sampled(samplers.Curriculum(Uneven(), 8, "lengths", epochs=3, start=0.2))
+    hardest = [max(Uneven.lengths[i] for b in ids_of(order, e) for i in b) for e in range(5)]
+    assert hardest == sorted(hardest)
+    assert hardest[0] <= 2
+    assert hardest[-1] == 7
+    assert {i for batch in ids_of(order, 4) for i in batch} == set(range(N))
+
+
+def test_values_are_found_in_the_whole_of_a_part() -> None:
+    """A part of a data set has the lengths of its samples."""
+    part = Subset(Subset(Uneven(), list(range(10, 20))), [3, 1])
+    assert samplers.values_of(part, "lengths", "x").tolist() == [
+        Uneven.lengths[i] for i in (13, 11)
+    ]
+
+
+@pytest.mark.parametrize("values", ["colour", [1.0], [float("nan")] * N, "lengths_of"])
+def test_values_that_do_not_fit_are_refused(values: Any) -> None:
+    """One line that says what was expected of which argument."""
+    with pytest.raises(InputError, match=r"data\.sampler\.weights: expected a finite number for e"):
+        samplers.Weighted(Uneven(), 8, values)
+
+
+def hashes(batches: Iterator[Batch]) -> list[int]:
+    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
+
+
+def loaded(order: Sampled, data: Dataset[Any], workers: int, first: int = 0) -> list[int]:
+    source, last = Source(data, "train", seed=0), 2 * order.steps_per_epoch + 2
+    return hashes(load(source, positions(order, first, last), Loading(workers), PRESET))
+
+
+@pytest.mark.parametrize("data", [Uneven(), Whole()])
+@pytest.mark.parametrize("name", READY)
+def test_workers_and_a_resume_change_no_batch(name: str, data: Dataset[Any]) -> None:
+    """Batches of any size, samples that come again: the same for 2 workers, and from any step."""
+    order = sampled(READY[name]())
+    here = loaded(order, data, 0)
+    assert loaded(order, data, 2) == here
+    assert loaded(sampled(READY[name]()), data, 2, first=5) == here[5:]
+
+
+@pytest.mark.parametrize("data", [Uneven(), Whole()])
+def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
+    """Within a batch and within an epoch; the first time it has the draws that it always has."""
+
+    class Twice:
+        def batches(self, _epoch: int, _n: int, _rng: Any) -> list[list[int]]:
+            return [[3, 3, 5], [3, 6, 5]]
+
+    order, source = sampled(Twice()), Source(data, "train", seed=0)
+    first, second = (source[order.position(0, index)].inputs for index in (0, 1))
+    threes = [first[0], first[1], second[0]]
+    assert len({tuple(each.reshape(-1).tolist()) for each in threes}) == 3
+    assert not torch.equal(first[2], second[2])
+    alone = source[Position(0, np.array([3]))].inputs[0]
+    assert torch.equal(alone, threes[0])
+    # Whatever batch it is in, and however the batch is cut into shards.
+    assert torch.equal(source[order.position(0, 0).cut(1, 2)].inputs[0], threes[1])
+
+
+def test_samples_are_counted_as_they_come() -> None:
+    """The number of samples up to a step is that of its batches; a resumed run finds it, too."""
+    order = sampled(READY["buckets"]())
+    last = 2 * order.steps_per_epoch + 3
+    sizes = [len(position.ids) for position in positions(order, 0, last)]
+    assert order.samples(last) == sum(sizes)
+    assert sampled(READY["buckets"]()).samples(last) == sum(sizes)
+    assert order.samples(order.steps_per_epoch) == N
+
+
+class Plain:
+    """A pure sampler, to be spoilt."""
+
+    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
+        return list(rng.permutation(n)[:32].reshape(4, 8))
+
+
+class OwnGenerator(Plain):
+    def __init__(self) -> None:
+        self.own = np.random.default_rng(0)
+
+    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
+        return super().batches(epoch, n, self.own)
+
+
+class InPlace(Plain):
+    """Shuffles what it keeps."""
+
+    def __init__(self) -> None:
+        self.ids = np.arange(32)
+
+    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
+        rng.shuffle(self.ids)
+        return list(self.ids.reshape(4, 8))
+
+
+class Counts(Plain):
+    """Goes on to another stage with each new epoch that it is asked for."""
+
+    def __init__(self) -> None:
+        self.stage, self.last = 0, -1
+
+    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
+        self.stage += epoch != self.last
+        self.last = epoch
+        return [[self.stage, 1], [2, 3]]
+
+
+class Later(Plain):
+    """Keeps nothing until the third epoch."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
+        self.calls += epoch > 1
+        return [[self.calls, 1], [2, 3]]
+
+
+class Global(Plain):
+    """Draws from NumPy's global generator, which is seeded."""
+
+    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
+        return [np.random.permutation(n)[:8]]
+
+
+@pytest.mark.parametrize("target", [OwnGenerator, InPlace, Counts, Later])
+def test_a_sampler_that_is_not_pure_is_refused(target: type) -> None:
+    """Before the first step, or in the epoch in which it shows."""
+    message = r"^data\.sampler: expected batches that depend on epoch, n and rng alone, got other"
+    with pytest.raises(InputError, match=message) as found:
+        ids_of(sampled(target()), 2)
+    assert target.__name__ in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("target", [Plain, Global])
+def test_a_pure_sampler_is_not_refused(target: type) -> None:
+    """Negative control, and what draws from a seeded generator is pure."""
+    assert ids_of(sampled(target()), 3) == ids_of(sampled(target()), 3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "got"),
+    [
+        (None, "got NoneType in epoch 0"),
+        (7, "got int in epoch 0"),
+        ([], "got no batch in epoch 0"),
+        ([[]], "got an empty one in epoch 0"),
+        ([[1, 2], []], "got an empty one in epoch 0"),
+        ([[0.5, 1.0]], r"got float64 of shape \(2,\) in epoch 0"),
+        ([["a"]], "got <U1 of shape"),
+        ([1, 2], r"got int64 of shape \(\) in epoch 0"),
+        ([[[1, 2]]], r"got int64 of shape \(1, 2\) in epoch 0"),
+        ([[[1], [2, 3]]], "got an empty one in epoch 0"),
+        ([[True, False]], "got bool of shape"),
+        ([[0, N]], f"got id {N} in epoch 0"),
+        ([[0, -1]], "got id -1 in epoch 0"),
+    ],
+)
+def test_batches_of_the_wrong_kind_are_refused(answer: Any, got: str) -> None:
+    """One line that names the sampler."""
+
+    class Odd:
+        def batches(self, _epoch: int, _n: int, _rng: Any) -> Any:
+            return answer
+
+    with pytest.raises(InputError, match=rf"^data\.sampler: expected batches of sample ids.*{got}"):
+        sampled(Odd())
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, iter])
+def test_batches_may_be_of_any_usual_kind(kind: Any) -> None:
+    """Lists, tuples, arrays, tensors, and a generator of them."""
+
+    class Kind:
+        def batches(self, _epoch: int, _n: int, _rng: Any) -> Any:
+            batches = [[1, 2], [3, 4]]
+            return iter(batches) if kind is iter else [kind(batch) for batch in batches]
+
+    assert ids_of(sampled(Kind()), 0) == [[1, 2], [3, 4]]
+
+
+def test_epochs_of_different_length_are_refused() -> None:
+    """Validation and schedule count in epochs."""
+
+    class Grows:
+        def batches(self, epoch: int, _n: int, _rng: Any) -> Any:
+            return [[0, 1]] * (2 + max(epoch - 1, 0))
+
+    order = sampled(Grows())
+    with pytest.raises(InputError, match=r"expected 2 batches in every epoch.* 3 in epoch 2"):
+        order.position(2, 0)
+
+
+def test_sizes_that_cannot_be_cut_are_refused() -> None:
+    """Shards are of one size: no sample is left out in silence."""
+    with pytest.raises(InputError, match=r"a multiple of trainer\.shards \(4\), got \d samples"):
+        sampled(samplers.Buckets(Uneven(), 21, "lengths"), multiple_of=4)
+
+
+def test_weighted_refuses_weights_that_choose_nothing() -> None:
+    """All zero, or below zero."""
+    for weights in ([0.0] * N, [-1.0] + [1.0] * (N - 1)):
+        with pytest.raises(InputError, match=r"^data\.sampler\.weights: expected weights >= 0"):
+            samplers.Weighted(Uneven(), 8, weights)
+
+
+class NoSampler:
+    def __init__(self, size: int = 1) -> None: ...
+
+    def batches(self, epoch: int) -> Any: ...
+
+
+def settings(**data: Any) -> dict[str, Any]:
+    return {
+        "data": {"batch_size": 4, **data},
+        "seeds": {"order": 0, "augment": 0},
+        "trainer": {"shards": 1},
+        "determinism": {"seeding": True},
+        "trusted_packages": ["tests", "seedbed.data"],
+    }
+
+
+def order_of(**data: Any) -> Any:
+    return build_order(settings(**data), Source(Uneven(), "train", seed=0))
+
+
+def test_a_sampler_is_built_from_the_configuration() -> None:
+    """It gets the training set if it asks for it; without one the order is as it was."""
+    spec = {"_target_": "seedbed.data.samplers.Buckets", "batch_length": 21, "lengths": "lengths"}
+    assert order_of(sampler=spec).steps_per_epoch > 1
+    assert order_of(sampler={"_target_": f"{__name__}.Plain"}).steps_per_epoch == 4
+    for without in ({}, {"sampler": None}):
+        order = order_of(**without)
+        assert (
+            order.position(0, 0).ids.tolist()
+            == rng.permutation(rng.key(0, "order", 0), N)[:4].tolist()
+        )
+        assert order.samples(3) == 12
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            {"sampler": {"_target_": f"{__name__}.NoSampler"}},
+            r"a method batches\(epoch, n, rng\)",
+        ),
+        ({"sampler": {"_target_": f"{__name__}.Uneven"}}, r"data\.sampler: .*got Uneven"),
+        ({"sampler": {"_target_": "torch.load"}}, r"data\.sampler\._target_: expected a class def"),
+        (
+            {"sampler": {"_target_": "seedbed.data.samplers.Weighted", "size": 3}},
+            r"data\.sampler: expected the arguments of Weighted",
+        ),
+        ({"streams": 4}, r"data\.streams: expected an iterable training set"),
+        ({"batch_size": 41}, r"data\.batch_size: expected at most 40"),
+    ],
+)
+def test_what_gives_no_order_is_refused(data: dict[str, Any], message: str) -> None:
+    """One line that names the key."""
+    with pytest.raises(InputError, match=message):
+        order_of(**data)

@@ -1,0 +1,333 @@
+"""Iterable data sets as streams: what is read depends on stream and position alone."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from seedbed import fingerprint
+from seedbed.data.positions import Position, evaluation_positions, positions
+from seedbed.data.source import Batch, Source
+from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
+from seedbed.data.tensors import tensors_of
+from seedbed.data.workers import Loading, load
+from seedbed.errors import InputError
+from seedbed.training.shards import SharedShards
+from seedbed.worker import assemble
+from seedbed.worker.order import build_order
+
+# More workers than this machine may have cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+N, COUNT, BATCH = 96, 4, 4
+PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+
+
+class Numbers(IterableDataset[tuple[Tensor, int]]):
+    """Numbers with noise, shared among loader workers as people do it."""
+
+    def __init__(self, samples: int = N) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for number in range(first, self.samples, step):
+            noise = [random.random(), np.random.rand(), float(torch.rand(()))]
+            yield torch.tensor([float(number), *noise]), number % 2
+
+
+class Counted(Numbers):
+    """The same, with a length."""
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+class Sought(Counted):
+    """Begins where it is told to."""
+
+    begins_at = 0
+
+    def seek(self, stream: int, position: int) -> None:
+        assert stream == get_worker_info().id
+        self.begins_at = position
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        info = get_worker_info()
+        first = info.id + info.num_workers * self.begins_at
+        for number in range(first, self.samples, info.num_workers):
+            yield torch.tensor([float(number), random.random()]), self.begins_at
+
+
+class Iterators(Counted):
+    """A data set that is its own iterator and knows the epoch: state in attributes."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        self.at = get_worker_info().id
+        return self
+
+    def __next__(self) -> tuple[Tensor, int]:
+        if self.at >= self.samples:
+            raise StopIteration
+        self.at += get_worker_info().num_workers
+        return torch.tensor([float(self.at), random.random()]), self.epoch
+
+
+class Seeded(Counted):
+    """Draws from a generator of the worker's seed, as people do, and shuffles in a buffer."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        info = get_worker_info()
+        own = np.random.default_rng(info.seed)
+        buffer = []
+        for number in range(info.id, self.samples, info.num_workers):
+            buffer.append(number)
+            if len(buffer) == 5:
+                yield torch.tensor([buffer.pop(random.randrange(5)), own.random()]), 0
+        yield from ((torch.tensor([number, own.random()]), 0) for number in buffer)
+
+
+KINDS = [Counted, Sought, Iterators, Seeded]
+
+
+def source_of(dataset: Any, count: int = COUNT, split: str = "train", seed: int = 0) -> Source:
+    return StreamSource(Streams(dataset, split, count, N, seed), split, seed)
+
+
+def order_of(shards: int = 1, count: int = COUNT, batch_size: int = BATCH) -> Streamed:
+    steps = whole_steps(N, count, batch_size, shards)
+    return Streamed(count, batch_size, shards, steps)
+
+
+def hashes(batches: Iterator[Batch]) -> list[int]:
+    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
+
+
+def loaded(
+    dataset: Any, workers: int = 0, first: int = 0, last: int = 14, seed: int = 0, **how: Any
+) -> list[int]:
+    source = source_of(dataset, seed=seed)
+    places = positions(order_of(), first, last)
+    return hashes(load(source, places, Loading(workers, **how), PRESET))
+
+
+def numbers(source: Source, places: Any) -> list[list[int]]:
+    return [source[place].inputs[:, 0].int().tolist() for place in places]
+
+
+def test_a_batch_comes_from_one_stream() -> None:
+    """Batch b is the next of stream b % count, and an epoch takes each sample once."""
+    order = order_of()
+    assert order.steps_per_epoch == 24
+    found = numbers(source_of(Counted()), positions(order, 0, 24))
+    for index, batch in enumerate(found):
+        first = index // COUNT * BATCH
+        stream = index % COUNT
+        assert batch == [stream + COUNT * (first + i) for i in range(BATCH)]
+    assert sorted(i for batch in found for i in batch) == list(range(N))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_change_no_batch(kind: type) -> None:
+    """None, 2, 4, persistent or anew in each epoch: 24 steps an epoch, and some of the next."""
+    here = loaded(kind(), last=28)
+    assert len(set(here)) == 28
+    assert loaded(kind(), 2, last=28) == here
+    assert loaded(kind(), 4, last=28) == here
+    assert loaded(kind(), 2, last=28, persistent_workers=False) == here
+    assert loaded(kind(), seed=1, last=28) != here, "negative control"
+
+
+def test_workers_that_inherit_nothing_change_no_batch() -> None:
+    """Started by spawn, also after a stream was read in the training process."""
+    source, order = source_of(Counted()), order_of()
+    here = hashes(iter([source[place] for place in positions(order, 0, 3)]))
+    found = load(source, positions(order, 0, 3), Loading(2, start_method="spawn"), PRESET)
+    assert hashes(found) == here
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_reading_goes_on_from_any_step(kind: type, workers: int) -> None:
+    """A resumed run reads what an uninterrupted one would have read, noise and all."""
+    if kind is Sought:  # what it yields says where it began
+        found = numbers(source_of(kind()), positions(order_of(), 7, 14))
+        assert found == numbers(source_of(kind()), positions(order_of(), 0, 14))[7:]
+        return
+    assert loaded(kind(), workers, first=7) == loaded(kind())[7:]
+
+
+def test_seek_saves_reading() -> None:
+    """With it a stream begins at the first sample that is wanted; without, at its beginning."""
+    source = source_of(Sought())
+    (batch,) = (source[place] for place in positions(order_of(), 9, 10))
+    assert batch.targets.tolist() == [8] * BATCH
+    (batch,) = (source_of(Sought())[place] for place in positions(order_of(), 1, 2))
+    assert batch.targets.tolist() == [0] * BATCH
+
+
+@pytest.mark.parametrize("kind", [Counted, Iterators, Seeded])
+def test_a_batch_is_a_function_of_its_position(kind: type) -> None:
+    """Backwards, twice, and epochs in turn: `--explain` and the probe read like that."""
+    source, order = source_of(kind()), order_of()
+    places = [order.position(epoch, index) for epoch in (0, 1) for index in (0, 5, 9)]
+    forwards = hashes(iter([source[place] for place in places]))
+    assert hashes(iter([source[place] for place in reversed(places)])) == forwards[::-1]
+    assert hashes(iter([source[places[1]], source[places[1]]])) == [forwards[1]] * 2
+    assert len(set(forwards)) == len(forwards)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_shards_read_streams_of_their_own(processes: int) -> None:
+    """The batch is the same on any number of processes, none of which reads another's streams."""
+    order = order_of(shards=4)
+    whole = numbers(source_of(Counted()), positions(order, 0, 8))
+    parts, size = [], 4 // processes
+    for rank in range(processes):
+        shards = SharedShards(4, lambda: False)
+        shards.mine = range(rank * size, (rank + 1) * size)
+        source = source_of(Counted())
+        found = numbers(source, shards.divide(positions(order, 0, 8)))
+        assert {number % COUNT for batch in found for number in batch} == set(shards.mine)
+        parts.append(np.array(found).reshape(8, -1))
+    assert np.concatenate(parts, axis=1).tolist() == whole
+
+
+@pytest.mark.parametrize(("streams", "wanted", "processes", "workers"), [
+    (8, 0, 1, 0), (8, 3, 1, 2), (8, 5, 1, 4), (8, 16, 1, 8), (6, 3, 1, 3), (7, 3, 1, 1),
+    (8, 3, 2, 2), (8, 8, 4, 2), (8, 2, 8, 1), (6, 2, 4, 1),
+])  # fmt: skip
+def test_loader_workers_divide_the_streams(
+    streams: int, wanted: int, processes: int, workers: int
+) -> None:
+    """So that a stream has one reader."""
+    assert Streamed(streams, 8, 1, 1).workers(wanted, processes) == workers
+
+
+@pytest.mark.parametrize("samples", range(90, 131, 3))
+@pytest.mark.parametrize(("count", "shards"), [(4, 1), (8, 2), (4, 8), (1, 1), (3, 1)])
+def test_an_epoch_fits_into_streams_of_equal_length(samples: int, count: int, shards: int) -> None:
+    """No stream of a data set with a length ends early, and nearly all of it is read."""
+    steps = whole_steps(samples, count, 8, shards)
+    order, taken = Streamed(count, 8, shards, steps), [0] * count
+    for place in positions(order, 0, steps):
+        for sample_id in place.ids:
+            position, stream = divmod(int(sample_id), count)
+            assert position == taken[stream]
+            taken[stream] += 1
+    assert max(taken) <= samples // count
+    assert order.samples(steps) > samples - 8 * max(count, shards) - count
+
+
+def test_what_get_worker_info_showed_is_put_back() -> None:
+    """Outside of a stream's reading there is no worker."""
+    assert get_worker_info() is None
+    source_of(Counted())[Position(0, np.arange(4))]
+    assert get_worker_info() is None
+
+
+def test_each_stream_and_epoch_has_a_worker_seed_of_its_own() -> None:
+    """As each DataLoader worker would have; another split has others."""
+
+    class Seeds(Counted):
+        def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+            while True:
+                yield torch.tensor(get_worker_info().seed), 0
+
+    seeds = [
+        int(source_of(Seeds(), split=split)[Position(epoch, np.array([stream]))].inputs)
+        for split in ("train", "validation")
+        for epoch in ((0, 1) if split == "train" else (0,))
+        for stream in range(COUNT)
+    ]
+    assert len(set(seeds)) == len(seeds)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_evaluation_reads_one_stream_in_order(workers: int) -> None:
+    """As often as it is asked, with the same noise."""
+    source = source_of(Counted(), 1, "validation")
+    places = evaluation_positions(N, 10)
+    first, second = (list(load(source, places, Loading(min(workers, 1)), PRESET)) for _ in range(2))
+    assert hashes(iter(first)) == hashes(iter(second))
+    read = torch.cat([batch.inputs[:, 0] for batch in first]).int().tolist()
+    assert read == list(range(N))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_that_ends_early_is_named(workers: int) -> None:
+    """One line, wherever it is read, with the stream and where it ended."""
+    message = (
+        r"^data\.train: expected a sample at position 23 of stream 3 of 4 in each epoch, got the "
+        r"end of Counted; lower data\.samples_per_epoch \(96\), or"
+    )
+    with pytest.raises(InputError, match=message) as found:
+        loaded(Counted(N - 1), workers, last=24)
+    assert "\n" not in str(found.value)
+
+
+def test_a_length_that_is_too_long_is_named() -> None:
+    """In evaluation there is one stream, which must be as long as its length."""
+    source = source_of(Numbers(N - 6), 1, "validation")
+    with pytest.raises(InputError, match=r"data\.validation: expected 96 samples, .*got 90 from N"):
+        list(load(source, evaluation_positions(N, 10), Loading(0), PRESET))
+
+
+def settings(target: str = "Counted", validation: str = "Counted", **data: Any) -> dict[str, Any]:
+    specs = {
+        split: {"_target_": f"{__name__}.{name}"}
+        for split, name in (("train", target), ("validation", validation))
+    }
+    return {
+        "data": {**specs, "batch_size": BATCH, **data},
+        "seeds": {"order": 0, "augment": 0, "data": 0},
+        "trainer": {"shards": 1},
+        "determinism": {"seeding": True},
+        "trusted_packages": ["tests", "seedbed.data"],
+    }
+
+
+def built(**chosen: Any) -> Any:
+    made = settings(**chosen)
+    return build_order(made, assemble.build_sources(made).train)
+
+
+def test_streams_are_built_from_the_configuration() -> None:
+    """An epoch is as long as the data set, or as is said."""
+    assert built(streams=COUNT).steps_per_epoch == 24
+    assert built(streams=COUNT, samples_per_epoch=45).steps_per_epoch == 11
+    assert built(streams=COUNT, target="Numbers", samples_per_epoch=45).steps_per_epoch == 11
+
+
+SAMPLER = {"_target_": "seedbed.data.samplers.Weighted"}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, r"data\.train: expected a map-style data set.*, got Counted; set data\.streams=8"),
+        (
+            {"streams": 4, "target": "Numbers"},
+            r"data\.samples_per_epoch: .*Numbers",
+        ),
+        (
+            {"streams": 4, "validation": "Numbers"},
+            r"data\.validation: expected a number",
+        ),
+        ({"streams": 4, "sampler": SAMPLER}, r"data\.sampler: expected a map-style training set"),
+        ({"streams": 4, "batch_size": 97}, r"data\.batch_size: expected at most 96"),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused(data: dict[str, Any], message: str) -> None:
+    """One line that names the key."""
+    with pytest.raises(InputError, match=message):
+        built(**data)

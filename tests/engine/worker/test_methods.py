@@ -1,0 +1,469 @@
+"""Methods: whatever is trained, and however, with the promises that supervised training has."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seedbed import config, launch, record
+from seedbed.config.compose import compose
+from seedbed.errors import InputError
+from seedbed.methods import Supervised
+from seedbed.training import checkpoint
+from tests import tiny
+from tests.end_to_end.kill_anywhere import differences
+from tests.engine.worker.test_resume import StopAt, work
+from tests.engine.worker.test_resume import (
+    this_process_as_training_process as this_process_as_training_process,
+)
+
+MODULES = "tests.tiny.methods"
+NETS = {"VAE": "Autoencoder", "WassersteinGAN": "Players", "Teacher": "Averaged"}
+METHODS = ("VAE", "WassersteinGAN", "Teacher", "FineTuning", "Tokens")
+SHORT = (
+    "determinism=strict",
+    "determinism.threads=1",
+    "trainer.max_steps=14",
+    "trainer.log_every_steps=1",
+    "trainer.checkpoint_every_steps=3",
+)
+
+
+def begun(folder: Path, method: str, *overrides: str, module: str = MODULES) -> Path:
+    """Make the run folder of a method, as train.py does."""
+    target = f"{MODULES}.{NETS[method]}" if method in NETS else None
+    model = {"name": "own", "_target_": target} if target else tiny.DENSE
+    trusted = f"trusted_packages=[{','.join((*tiny.TRUSTED, 'tests'))}]"
+    chosen = (trusted, "~method", f"+method={{name:{method},_target_:{module}.{method}}}")
+    settings = config.resolve(
+        compose("seed=0", *SHORT, *tiny.overrides(model), *chosen, *overrides)
+    )
+    config.check(settings)
+    launch.create_run_folder(folder, settings)
+    return folder
+
+
+def trained(folder: Path, method: str, *overrides: str) -> Path:
+    assert work(begun(folder, method, *overrides)) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return runs that nobody stopped, one for each method."""
+    runs: dict[str, Path] = {}
+
+    def run(method: str) -> Path:
+        if method not in runs:
+            runs[method] = trained(tmp_path_factory.mktemp("whole") / "run", method)
+        return runs[method]
+
+    return run
+
+
+def rows(folder: Path, phase: str) -> list[dict[str, str]]:
+    return [row for row in record.read_metrics(folder) if row["phase"] == phase]
+
+
+def column(folder: Path, name: str, phase: str = "train") -> list[str]:
+    return [row[name] for row in rows(folder, phase)]
+
+
+def stages(folder: Path, name: str) -> list[str]:
+    return [row[name] for row in record.read_fingerprints(folder)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_stopped_at_any_point_ends_with_the_same_bits(
+    method: str, whole: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Before and after columns were added to metrics.csv, and frozen weights are trained."""
+    for check in (5, 15):
+        folder = begun(tmp_path / str(check), method)
+        assert work(folder, StopAt(check)) == 143
+        assert work(folder) == 0
+        assert differences(whole(method), folder) == [], f"stopped at check {check}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_number_of_loader_workers_changes_no_bit(
+    method: str, whole: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = trained(tmp_path / "run", method, "data.num_workers=2")
+    assert differences(whole(method), folder) == []
+    other = trained(tmp_path / "other", method, "seed=1", "trainer.max_steps=2")
+    assert stages(other, "loss")[0] != stages(folder, "loss")[0], "negative control"
+
+
+class TestWhatIsLogged:
+    def test_each_part_of_a_loss_is_a_column(self, whole: Callable[[str], Path]) -> None:
+        """In training and in evaluations; the loss is their sum, and what best.pt follows."""
+        run = whole("VAE")
+        for phase in ("train", "validation", "test"):
+            for row in rows(run, phase):
+                parts = float(row["reconstruction"]) + float(row["kl"])
+                assert float(row["loss"]) == pytest.approx(parts)
+                assert row["metric"] == row["loss"]
+        summary = record.read_summary(run)
+        assert summary["metric_name"] == "loss"
+        best = min(column(run, "loss", "validation"), key=float)
+        assert summary["metrics"]["best_validation_loss"] == float(best)
+        assert not (run / "test_predictions.csv").exists()
+
+    def test_each_optimizer_has_its_loss_and_learning_rate(
+        self, whole: Callable[[str], Path]
+    ) -> None:
+        """A cell is empty in steps that do not update it."""
+        run = whole("WassersteinGAN")
+        assert [bool(cell) for cell in column(run, "generator_loss")] == 7 * [True, False]
+        assert all(column(run, "critic_loss"))
+        assert column(run, "loss")[0] == column(run, "generator_loss")[0], "of the last update"
+        ratios = {
+            round(float(a) / float(b), 6)
+            for a, b in zip(
+                column(run, "learning_rate_critic"),
+                column(run, "learning_rate_generator"),
+                strict=True,
+            )
+        }
+        assert ratios == {round(0.01 / 0.006, 6)}
+
+    def test_each_group_has_its_learning_rate(self, whole: Callable[[str], Path]) -> None:
+        run = whole("FineTuning")
+        names = ("learning_rate", "learning_rate_first", "learning_rate_rest")
+        for both, first, rest in zip(*(column(run, name) for name in names), strict=True):
+            assert both == first
+            assert float(first) / float(rest) == pytest.approx(0.001 / 0.006)
+
+    def test_a_mean_over_the_set_is_that_of_all_its_tokens(
+        self, whole: Callable[[str], Path]
+    ) -> None:
+        """(sum, count) of batches that have different numbers of them."""
+        assert set(column(whole("Tokens"), "tokens", "validation")) == {"16.0"}
+        assert "drawn at the end: " in (whole("Tokens") / "train.log").read_text()
+
+    def test_monitor_and_mode_choose_what_best_pt_follows(self, tmp_path: Path) -> None:
+        run = trained(tmp_path / "run", "VAE", "trainer.monitor=validation_kl", "trainer.mode=max")
+        best = checkpoint.load(run / "checkpoints" / "best.pt")
+        assert best["metric"] == max(map(float, column(run, "metric", "validation")))
+        assert "best_validation_kl" in record.read_summary(run)["metrics"]
+
+
+class TestWhatIsTrained:
+    def test_an_update_changes_the_parameters_of_its_optimizer_alone(
+        self, whole: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        """The generator rests in every second step: its weights are those of the step before."""
+        weights = []
+        for steps in (1, 2, 3):
+            run = trained(tmp_path / str(steps), "WassersteinGAN", f"trainer.max_steps={steps}",
+                          "schedule=constant")  # fmt: skip
+            weights.append(checkpoint.load(run / "checkpoints" / "last.pt")["model"])
+        for name in weights[0]:
+            first, second, third = (state[name] for state in weights)
+            assert torch.equal(first, second) == name.startswith("generator."), name
+            assert not torch.equal(second, third), name
+
+    def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(
+        self, tmp_path: Path
+    ) -> None:
+        weights = []
+        for steps in (1, 3, 4):
+            run = trained(tmp_path / str(steps), "FineTuning", f"trainer.max_steps={steps}")
+            weights.append(checkpoint.load(run / "checkpoints" / "last.pt")["model"])
+        first, third, fourth = weights
+        assert torch.equal(first["0.weight"], third["0.weight"])
+        assert not torch.equal(first["3.weight"], third["3.weight"])
+        assert not torch.equal(third["0.weight"], fourth["0.weight"])
+
+    def test_an_average_is_updated_before_the_fingerprint(
+        self, whole: Callable[[str], Path]
+    ) -> None:
+        """And draws of its own belong to the step: the buffer differs in each."""
+        assert len(set(stages(whole("Teacher"), "buffers"))) == 14
+
+    def test_named_values_and_fingerprints_change_no_bit(self, tmp_path: Path) -> None:
+        """Of a GAN, whose steps have several updates."""
+        runs = [
+            trained(tmp_path / str(every), "WassersteinGAN", f"trainer.log_every_steps={every}",
+                    f"fingerprint.every_steps={1 + every}")
+            for every in (1, 4)
+        ]  # fmt: skip
+        first, second = (record.read_summary(run)["fingerprints"]["weights"] for run in runs)
+        assert first == second
+
+    def test_lbfgs_repeats_its_passes_and_resumes(self, tmp_path: Path) -> None:
+        optimizer = (
+            "optimizer={name:lbfgs,_target_:torch.optim.LBFGS,lr:0.1,line_search_fn:strong_wolfe}"
+        )
+        chosen = ("~optimizer", f"+{optimizer}", "schedule=constant", "data.batch_size=24")
+        run, stopped = (begun(tmp_path / name, "Tokens", *chosen) for name in "ab")
+        assert work(run) == 0
+        assert work(stopped, StopAt(6)) == 143
+        assert work(stopped) == 0
+        assert differences(run, stopped) == []
+        state = checkpoint.load(run / "checkpoints" / "last.pt")["optimizer"]["state"][0]
+        assert state["func_evals"] > 14, "several in a step"
+
+
+class TestShards:
+    def test_gradients_are_weighted_by_what_a_shard_counts(self, tmp_path: Path) -> None:
+        """The mean over tokens does not depend on how a batch is cut, but for its rounding."""
+        chosen = ("model.dropout=0", "trainer.max_steps=1")
+        one, four = (
+            trained(tmp_path / str(n), "Tokens", *chosen, f"trainer.shards={n}") for n in (1, 4)
+        )
+        assert float(column(one, "loss")[0]) == pytest.approx(float(column(four, "loss")[0]), 1e-5)
+        a, b = (checkpoint.load(run / "checkpoints" / "last.pt")["model"] for run in (one, four))
+        assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
+
+    @pytest.mark.parametrize("method", ["VAE", "WassersteinGAN", "Teacher", "FineTuning"])
+    def test_methods_train_in_shards(self, method: str, tmp_path: Path) -> None:
+        chosen = (method, "trainer.shards=2", "trainer.max_steps=8")
+        run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
+        assert work(run) == 0
+        assert work(stopped, StopAt(5)) == 143
+        assert work(stopped) == 0
+        assert differences(run, stopped) == []
+
+
+def refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], members: dict[str, Any], *overrides: str
+) -> str:
+    """Return the one line with which a run ends whose method has such members."""
+    globals()["Made"] = type("Made", (Supervised,), {**members, "__module__": __name__})
+    folder = begun(tmp_path / "run", "Made", *overrides, module=__name__)
+    assert work(folder) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: "), error
+    assert error.count("\n") == 1, error
+    return error.removeprefix("error: ")
+
+
+def constant(value: Any) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+def loss_of(model: nn.Module, batch: Any) -> Tensor:
+    return model(batch.inputs).square().mean()  # type: ignore[no-any-return]
+
+
+def with_loss(**others: Any) -> dict[str, Any]:
+    """Return a method whose training step returns a loss and other entries."""
+    return {"training_step": lambda _, model, batch, __: {"loss": loss_of(model, batch), **others}}
+
+
+@pytest.mark.parametrize(
+    ("members", "line"),
+    [
+        ({"training_step": constant(1.0)},
+         "method: expected a scalar loss with a gradient from Made.training_step, got a float"),
+        ({"training_step": constant(None)}, "from Made.training_step, got nothing"),
+        ({"training_step": lambda _, model, batch, __: model(batch.inputs)},
+         "from Made.training_step, got a tensor of shape (8, 3)"),
+        ({"training_step": lambda *_: {"kl": torch.tensor(1.0)}},
+         "from Made.training_step, got nothing"),
+        ({"training_step": constant(torch.tensor(1.0))}, "got one that depends on no weight"),
+        (with_loss(kl=torch.ones(3)), "in 'kl' of Made.training_step, got a tensor of shape (3,)"),
+        (with_loss(kl=lambda: torch.ones(3)), "a function that returns a scalar in 'kl' of Made."),
+        (with_loss(weight="much"), "a number in 'weight' of Made.training_step, got a str"),
+        (with_loss(**{"a,b": 1.0}), "names of letters, digits and _ from Made.training_step"),
+        (with_loss(step=1.0), "from Made.training_step, other than step, epoch"),
+        ({"validation_step": constant(None)},
+         "a mapping with tensors by name, such as 'loss', from Made.validation_step, got nothing"),
+        ({"validation_step": constant({"loss": torch.tensor(1.0)})},
+         "in 'loss' of Made.validation_step, got a tensor of shape ()"),
+        ({"validation_step": lambda _, model, batch: {"accuracy": torch.ones(len(batch.ids), 2)}},
+         "in 'accuracy' of Made.validation_step for a mean, got shape (24, 2); write Made.compute"),
+        ({"validation_step": lambda _, model, batch: {"accuracy": torch.ones(1, len(batch.ids))}},
+         "values of one shape for each sample in 'accuracy' of Made.validation_step"),
+        ({"validation_step": constant({"accuracy": torch.ones(3), "predictions": torch.ones(3)})},
+         "in 'predictions' of Made.validation_step, got a tensor of shape (3,)"),
+        ({"validation_step": constant({"f1": torch.ones(3)})},
+         "trainer.monitor: expected a value of Made.validation_step, got validation_accuracy"),
+        ({"compute": constant(0.5)}, "numbers by name from Made.compute, got a float"),
+        ({"compute": constant({"loss": torch.ones(2)})}, "in 'loss' of Made.compute, got a tensor"),
+        ({"updates": constant("optimizer")},
+         "names among optimizer, of optimizers, from Made.updates, got a str"),
+        ({"updates": constant(["critic"])}, "from Made.updates, got 'critic'; return those"),
+        ({"updates": constant([])}, "from Made.updates, got none; return those"),
+        ({"trainable": constant("0.*")}, "a list of patterns from Made.trainable, got '0.*'"),
+        ({"trainable": constant(["head.*"])}, "from Made.trainable, got 'head.*', which none does"),
+        ({"configure_optimizers": constant(None)}, "from Made.configure_optimizers, got nothing"),
+        ({"configure_optimizers": constant({"a b": 1})}, "Made.configure_optimizers, got 'a b'"),
+        ({"configure_optimizers": constant({"critic": 1})},
+         "in 'critic' of Made.configure_optimizers, got a int; return make(...)"),
+        ({"configure_optimizers": lambda _, model, make: make([])}, "parameters to train in conf"),
+        ({"configure_optimizers": lambda _, model, make: make([1])}, "for make() in configure_opt"),
+        ({"configure_optimizers": lambda _, model, make: make(model.named_parameters(), beta=1)},
+         "optimizer: expected the arguments of AdamW, got others"),
+        ({"configure_optimizers": lambda *_: torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)},
+         "parameters of the model in the SGD of Made.configure_optimizers, got others"),
+    ],
+)  # fmt: skip
+def test_what_a_method_returns_of_another_kind_is_named_in_one_line(
+    members: dict[str, Any], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line in refused(tmp_path, capsys, members, "trainer.max_steps=3")
+
+
+class Counting(Supervised):
+    """Keeps state that no checkpoint holds."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def training_step(self, model: nn.Module, batch: Any, optimizer: str) -> Any:
+        self.calls += 1
+        return model(batch.inputs).square().mean() * self.calls
+
+
+class Drawing(Supervised):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def training_step(self, model: nn.Module, batch: Any, optimizer: str) -> Any:
+        noise = torch.rand(batch.inputs.shape, generator=self.generator)
+        return model(batch.inputs + noise).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [("Counting", "error: method.calls: expected state that a checkpoint holds"),
+     ("Drawing", "error: method.generator: ")],
+)  # fmt: skip
+def test_state_that_a_method_keeps_is_named(
+    method: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert work(begun(tmp_path / "run", method, module=__name__)) == 2
+    assert capsys.readouterr().err.startswith(line)
+
+
+def test_a_method_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert work(begun(tmp_path / "run", "Linear", module="torch.nn")) == 2
+    assert "Linear" in capsys.readouterr().err
+
+
+def test_shards_must_agree_on_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def training_step(_: Any, model: nn.Module, batch: Any, __: str) -> Any:
+        others = {"seen": 1.0} if int(batch.ids[0]) % 2 else {}
+        return {"loss": loss_of(model, batch), **others}
+
+    line = refused(tmp_path, capsys, {"training_step": training_step}, "trainer.shards=8")
+    assert "the same names from Made.training_step for all shards" in line
+
+
+def test_a_method_needs_no_task(tmp_path: Path) -> None:
+    """And Supervised says in one line that it does."""
+    run = trained(tmp_path / "run", "VAE", "~data.task")
+    assert record.read_summary(run)["task"] is None
+    with pytest.raises(InputError, match=r"^data\.task: expected a task for method=supervised"):
+        begun(tmp_path / "plain", "Supervised", "~data.task", module="seedbed.methods")
+
+
+def test_the_default_is_the_method_of_a_record_from_before(tmp_path: Path) -> None:
+    """A configuration without `method` trains as one with the default does."""
+    a = begun(tmp_path / "a", "Supervised", module="seedbed.methods")
+    b = begun(tmp_path / "b", "Supervised", "~method", module="seedbed.methods")
+    assert work(a) == work(b) == 0
+    assert differences(a, b) == []
+
+
+class TestCallbacks:
+    CHOSEN = f"+callbacks.norms._target_={MODULES}.Norms"
+
+    @pytest.mark.parametrize("method", ["WassersteinGAN", "Teacher"])
+    def test_callbacks_read_everything_and_change_no_bit(
+        self, method: str, whole: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        """They draw, switch modes and keep state, which resumes with the run."""
+        run, stopped = (begun(tmp_path / name, method, self.CHOSEN) for name in "ab")
+        assert work(run) == 0
+        assert work(stopped, StopAt(9)) == 143
+        assert work(stopped) == 0
+        assert differences(run, stopped) == []
+        assert record.read_fingerprints(run) == record.read_fingerprints(whole(method))
+        texts = [(each / "seen_at_12.txt").read_text() for each in (run, stopped)]
+        assert texts[0] == texts[1]
+
+    def test_what_callbacks_log_is_a_column(self, tmp_path: Path) -> None:
+        """Of the gradients before they are clipped; negative control: clipped, they are shorter."""
+        clipped = "trainer.gradient_clip_norm=0.001"
+        run = trained(tmp_path / "run", "VAE", self.CHOSEN, clipped, "trainer.max_steps=8")
+        assert min(float(cell) for cell in column(run, "gradient_norm")) > 0.01
+        largest = [float(cell) for cell in column(run, "largest")]
+        assert largest == sorted(largest)
+        assert all(column(run, "weight", "validation"))
+        state = checkpoint.load(run / "checkpoints" / "last.pt")["callback.norms"]
+        assert state["largest"] == largest[-1]
+
+    @pytest.mark.parametrize("through_data", [False, True])
+    @pytest.mark.parametrize(
+        ("at", "hook"),
+        [("gradients", "on_before_optimizer_step"), ("step", "on_step_end"),
+         ("validation", "on_validation_end")],
+    )  # fmt: skip
+    def test_a_callback_that_changes_something_is_refused(
+        self, at: str, hook: str, through_data: bool, tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        target = (
+            f"+callbacks.own={{_target_:{MODULES}.Meddling,at:{at},through_data:{through_data}}}"
+        )
+        assert work(begun(tmp_path / "run", "VAE", target, "trainer.max_steps=6")) == 2
+        line = (
+            f"error: callbacks.own: expected a callback that changes nothing, got Meddling.{hook}"
+        )
+        assert capsys.readouterr().err.startswith(line)
+
+    def test_what_is_no_callback_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        target = "+callbacks.own={_target_:torch.nn.Identity}"
+        assert work(begun(tmp_path / "run", "VAE", target)) == 2
+        assert "callbacks.own: expected a class that extends" in capsys.readouterr().err
+
+
+class TestSchedulesOfOnesOwn:
+    @staticmethod
+    def own(target: str, **arguments: Any) -> tuple[str, ...]:
+        more = "".join(f",{name}:{value}" for name, value in arguments.items())
+        return ("~schedule", f"+schedule={{name:own,_target_:{MODULES}.{target}{more}}}")
+
+    def test_each_group_has_the_factor_of_its_name(self, tmp_path: Path) -> None:
+        """As metrics.csv logs it, truly; stopped and resumed as well."""
+        chosen = ("FineTuning", *self.own("Sawtooth", period=4))
+        run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
+        assert work(run) == 0
+        assert work(stopped, StopAt(6)) == 143
+        assert work(stopped) == 0
+        assert differences(run, stopped) == []
+        first = [float(cell) for cell in column(run, "learning_rate_first")]
+        assert first == [0.001 * (1 - step % 4 / 4) for step in range(14)]
+        assert set(column(run, "learning_rate_rest")) == {repr(0.006 * 0.5)}
+
+    def test_a_function_is_a_schedule(self, tmp_path: Path) -> None:
+        run = trained(tmp_path / "run", "VAE", *self.own("halved", start=0.5))
+        rates = [float(cell) for cell in column(run, "learning_rate")]
+        assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
+
+    @pytest.mark.parametrize(
+        ("target", "line"),
+        [
+            ("Impure", "schedule: expected a pure function of the step, got Impure"),
+            ("wordy", "schedule: expected a finite number for the learning rate, or one for each"),
+            ("VAE", "schedule: expected a class with factor(step, total_steps), got VAE"),
+        ],
+    )
+    def test_another_kind_is_refused_in_one_line(
+        self, target: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert work(begun(tmp_path / "run", "Tokens", *self.own(target))) == 2
+        assert capsys.readouterr().err.startswith(f"error: {line}")

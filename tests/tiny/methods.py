@@ -1,0 +1,223 @@
+"""Methods as people write them, each in a few lines, on the points of `tests.tiny.data`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seedbed.data.source import Batch
+from seedbed.methods import Callback, Make, Method, Run, Supervised
+from tests.tiny import FEATURES
+
+
+class Autoencoder(nn.Module):
+    """A variational autoencoder, which returns a tuple."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(FEATURES, 2 * width), nn.Linear(width, FEATURES)
+
+    def forward(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_variance = self.encoder(points).chunk(2, dim=1)
+        noise = torch.randn_like(mean) * (log_variance / 2).exp()
+        return self.decoder(mean + noise), mean, log_variance
+
+
+class VAE(Method):
+    """A loss of named parts."""
+
+    def parts(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        decoded, mean, log_variance = model(batch.inputs)
+        reconstruction = F.mse_loss(decoded, batch.inputs, reduction="none").sum(1)
+        kl = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum(1)
+        return {"loss": reconstruction + kl, "reconstruction": reconstruction, "kl": kl}
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        return {name: part.mean() for name, part in self.parts(model, batch).items()}
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        return self.parts(model, batch)
+
+
+class Players(nn.Module):
+    """The two networks of a GAN."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.critic = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.generator = nn.Linear(width, FEATURES)
+
+
+class WassersteinGAN(Method):
+    """Two updates of the critic, with a gradient penalty, for one of the generator's."""
+
+    monitor = "validation_distance"
+
+    def configure_optimizers(self, model: Any, make: Make) -> dict[str, torch.optim.Optimizer]:
+        return {
+            "critic": make(model.critic.named_parameters(), lr=0.01),
+            "generator": make(model.generator.named_parameters(), betas=[0.5, 0.9]),
+        }
+
+    def updates(self, step: int, names: Sequence[str]) -> Sequence[str]:
+        return ["critic", "critic", *(["generator"] if step % 2 else [])]
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        real = batch.inputs
+        made = model.generator(torch.randn(len(real), 4))
+        if optimizer == "generator":
+            return -model.critic(made).mean()
+        share = torch.rand(len(real), 1)
+        between = (share * real + (1 - share) * made).detach().requires_grad_()
+        (slopes,) = torch.autograd.grad(model.critic(between).sum(), between, create_graph=True)
+        penalty = (slopes.norm(dim=1) - 1).square().mean()
+        loss = model.critic(made).mean() - model.critic(real).mean() + 10 * penalty
+        return {"loss": loss, "penalty": penalty}
+
+    def validation_step(self, model: Any, batch: Batch) -> Any:
+        made = model.generator(torch.randn(len(batch.inputs), 4))
+        return {"distance": (batch.inputs.mean(0) - made.mean(0)).abs()}
+
+
+class Teacher(Supervised):
+    """An average of the weights, in buffers, which evaluation uses."""
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        for average, weight in zip(model.average.parameters(), model.net.parameters(), strict=True):
+            average.lerp_(weight, 0.1)
+        model.noise.normal_()
+
+    def validation_step(self, model: Any, batch: Batch) -> Any:
+        return super().validation_step(model.average, batch)
+
+
+class Averaged(nn.Module):
+    """A network, and one of its averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.average = nn.Linear(FEATURES, 3), nn.Linear(FEATURES, 3)
+        self.average.requires_grad_(False).load_state_dict(self.net.state_dict())
+        self.register_buffer("noise", torch.zeros(3))
+
+    def forward(self, points: Tensor) -> Tensor:
+        return self.net(points) + self.noise  # type: ignore[no-any-return]
+
+
+class FineTuning(Supervised):
+    """Groups by name; the first layer is trained from the fourth step on."""
+
+    def configure_optimizers(self, model: nn.Module, make: Make) -> torch.optim.Optimizer:
+        named = dict(model.named_parameters())
+        first = [p for name, p in named.items() if name.startswith("0.")]
+        rest = [p for name, p in named.items() if not name.startswith("0.")]
+        return make(
+            [{"name": "first", "params": first, "lr": 0.001, "weight_decay": 0.0},
+             {"name": "rest", "params": rest}]
+        )  # fmt: skip
+
+    def trainable(self, step: int) -> Iterable[str] | None:
+        return ["3.*"] if step < 4 else None
+
+
+class Tokens(Supervised):
+    """A mean over tokens: of the shards of a batch, each counts as many as it has."""
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        counted = batch.targets != 0
+        losses = F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+        loss = (losses * counted).sum() / counted.sum()
+        return {"loss": loss, "tokens": lambda: counted.sum(), "weight": counted.sum()}
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        losses = F.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+        counted = batch.targets != 0
+        return {"nll": ((losses * counted).sum(), counted.sum())}
+
+    def compute(self, values: Mapping[str, Any]) -> Mapping[str, float]:
+        nll, tokens = values["nll"]
+        return {"loss": nll / tokens, "accuracy": 0.0, "tokens": tokens}
+
+    def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
+        log(f"drawn at the end: {torch.rand(1).item()}")
+
+
+class Norms(Callback):
+    """Gradient norms before clipping, the largest of them in the checkpoint; draws as it likes."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+
+    def on_before_optimizer_step(
+        self, run: Run, step: int, gradients: Mapping[str, Tensor]
+    ) -> None:
+        torch.rand(step)
+        norm = nn.utils.get_total_norm(list(gradients.values()))
+        self.largest = max(self.largest, float(norm))
+        run.log("gradient_norm", norm)
+        run.log("largest", self.largest)
+
+    def on_validation_end(self, run: Run, step: int) -> None:
+        run.model.train()
+        (run.folder / f"seen_at_{step}.txt").write_text(f"{torch.rand(1).item()}")
+        run.log("weight", next(run.model.parameters()).mean())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"largest": self.largest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.largest = state["largest"]
+
+
+class Meddling(Callback):
+    """Changes what it is given, at one of the functions."""
+
+    def __init__(self, at: str, through_data: bool = False) -> None:
+        self.at, self.through_data = at, through_data
+
+    def _meddle(self, at: str, tensor: Tensor) -> None:
+        if at == self.at:
+            (tensor.data if self.through_data else tensor).mul_(2)
+
+    def on_before_optimizer_step(
+        self, run: Run, step: int, gradients: Mapping[str, Tensor]
+    ) -> None:
+        self._meddle("gradients", next(iter(gradients.values())))
+
+    def on_step_end(self, run: Run, step: int) -> None:
+        self._meddle("step", next(run.model.parameters()))
+
+    def on_validation_end(self, run: Run, step: int) -> None:
+        self._meddle("validation", next(run.model.parameters()))
+
+
+class Sawtooth:
+    """A schedule of groups by name."""
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+
+    def factor(self, step: int, total_steps: int) -> dict[str, float]:
+        return {"first": 1 - step % self.period / self.period, "rest": 0.5}
+
+
+def halved(step: int, total_steps: int, start: float) -> float:
+    """Return a factor that halves in each step."""
+    return start * 0.5**step
+
+
+class Impure:
+    """A schedule that counts its calls."""
+
+    calls = 0
+
+    def factor(self, step: int, total_steps: int) -> float:
+        self.calls += 1
+        return float(self.calls)
+
+
+def wordy(step: int, total_steps: int) -> Any:
+    """Return no number."""
+    return {"first": 1.0}

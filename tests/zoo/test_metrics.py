@@ -1,0 +1,114 @@
+"""Metrics of torchmetrics by YAML: over a whole set, whoever had which batch of it."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from seedbed import record
+from seedbed.data.positions import Position
+from seedbed.data.source import Batch
+from seedbed.distributed.processes import Processes
+from seedbed.errors import InputError
+from seedbed.methods import Supervised
+from seedbed.tasks import Classification
+from seedbed.training import metrics
+from seedbed.training.evaluate import evaluate
+from seedbed.training.shards import SharedShards
+from seedbed.training.state import TrainingState
+from tests.engine.distributed.test_distributed import in_processes
+from tests.running import refusal, train, trained
+
+pytestmark = pytest.mark.zoo
+pytest.importorskip("torchmetrics", reason="in requirements-zoo.txt")
+
+ALL = "torchmetrics.classification"
+SPECS: dict[str, dict[str, Any]] = {
+    "f1": {"_target_": f"{ALL}.MulticlassF1Score", "num_classes": 3},
+    "auroc": {"_target_": f"{ALL}.MulticlassAUROC", "num_classes": 3},  # keeps all outputs
+    "calibration": {"_target_": f"{ALL}.MulticlassCalibrationError", "num_classes": 3},
+    "kappa": {"_target_": f"{ALL}.MulticlassCohenKappa", "num_classes": 3},  # a matrix of counts
+}
+SAMPLES, BATCH = 50, 8
+ON_COMMAND_LINE = tuple(
+    f"+metrics.{name}={{{','.join(f'{key}:{value}' for key, value in spec.items())}}}"
+    for name, spec in SPECS.items()
+)
+
+
+def evaluated(processes: Processes | None, cut: int = BATCH) -> dict[str, float]:
+    """Return the values of an evaluation that processes share."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    inputs, targets = torch.randn(SAMPLES, 4), torch.randint(3, (SAMPLES,))
+    shards = SharedShards(2, lambda: False, processes)
+    positions = [Position(0, np.arange(i, min(i + cut, SAMPLES))) for i in range(0, SAMPLES, cut)]
+    batches = [
+        Batch(torch.from_numpy(ids), inputs[ids], targets[ids])
+        for _, ids in shards.share(positions)
+    ]
+    training = TrainingState(
+        model,
+        {"optimizer": torch.optim.SGD(model.parameters(), 0.1)},
+        Supervised(Classification()),
+        torch.device("cpu"),
+        metrics=metrics.of_settings(SPECS, ["torchmetrics.classification"]),
+    )
+    return evaluate(training, batches, shards).values
+
+
+def test_a_metric_is_of_the_whole_set_on_any_number_of_processes() -> None:
+    """As torchmetrics computes it of all samples at once; not the mean over batches."""
+    alone = evaluated(None)
+    assert in_processes(2, evaluated) == dict.fromkeys(range(2), alone)
+    at_once = evaluated(None, cut=SAMPLES)
+    assert {name: pytest.approx(alone[name]) for name in SPECS} == {
+        name: at_once[name] for name in SPECS
+    }
+    by_batch = np.mean([partial(evaluated_part, i)() for i in range(0, SAMPLES, BATCH)])
+    assert by_batch != pytest.approx(alone["f1"], abs=1e-4), "negative control"
+
+
+def evaluated_part(first: int) -> float:
+    from torchmetrics.functional.classification import multiclass_f1_score
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    inputs, targets = torch.randn(SAMPLES, 4), torch.randint(3, (SAMPLES,))
+    part = slice(first, first + BATCH)
+    return float(multiclass_f1_score(model(inputs[part]), targets[part], 3))
+
+
+def test_a_run_follows_a_metric(tmp_path: Path) -> None:
+    """best.pt is the one with the highest F1, which needs no trainer.mode."""
+    chosen = ("data=points", "model=dense", "trainer.max_steps=70", "trainer.monitor=f1")
+    specs = [word.replace("num_classes:3", "num_classes:2") for word in ON_COMMAND_LINE]
+    run = trained(tmp_path / "run", *chosen, *specs)
+    rows = [row for row in record.read_metrics(run) if row["phase"] == "validation"]
+    summary = record.read_summary(run)
+    best = summary["metrics"]["best_validation_f1"]
+    assert best == max(float(row["metric"]) for row in rows)
+    assert {"validation_auroc", "test_f1", "validation_accuracy"} <= summary["metrics"].keys()
+
+
+def test_what_a_metric_does_not_take_is_one_line(tmp_path: Path) -> None:
+    spec = "+metrics.f1={_target_:torchmetrics.classification.MulticlassF1Score,num_classes:7}"
+    chosen = ("data=points", "model=dense", "trainer.max_steps=2")
+    line = refusal(train(tmp_path / "run", *chosen, spec))
+    assert line.startswith("metrics.f1: expected outputs and targets that MulticlassF1Score takes")
+    by_class = spec.replace("num_classes:7", "num_classes:2,average:none")
+    line = refusal(train(tmp_path / "other", *chosen, by_class))
+    assert line.startswith(
+        "metrics.f1: expected a number from MulticlassF1Score.compute, got shape"
+    )
+
+
+def test_what_is_no_metric_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^metrics\.f1: expected a mapping with a _target_"):
+        metrics.of_settings({"f1": None}, [])
+    spec = {"_target_": "torchmetrics.classification.MulticlassF1Score", "classes": 3}
+    with pytest.raises(InputError, match=r"^metrics\.f1: "):
+        metrics.of_settings({"f1": spec}, ["torchmetrics"])
