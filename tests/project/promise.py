@@ -9,7 +9,7 @@ from typing import Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from seedbed import config, launch, offline, record
 from seedbed.errors import InputError
@@ -46,16 +46,21 @@ class Few(Dataset[Any]):
     """The first samples of a data set, which is otherwise as it is."""
 
     def __init__(self, dataset: Any, samples: int) -> None:
-        self._dataset, self._samples = dataset, samples
+        self.dataset, self.indices = dataset, range(min(samples, len(dataset)))
         if hasattr(dataset, "fetch"):
             self.fetch = dataset.fetch
         self.sha256 = getattr(dataset, "sha256", {})
 
     def __len__(self) -> int:
-        return min(self._samples, len(self._dataset))
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        return self._dataset[index]
+        return self.dataset[index]
+
+
+def few(dataset: Any, samples: int) -> Any:
+    """Return the first samples of a data set; an iterable one as it is."""
+    return dataset if isinstance(dataset, IterableDataset) else Few(dataset, samples)
 
 
 def names(group: str) -> list[str]:
@@ -76,8 +81,10 @@ def compose(*overrides: str) -> DictConfig:
     data = plain["data"]
     for split, samples in (("train", 2 * BATCH), ("validation", BATCH), ("test", BATCH)):
         if data.get(split):
-            few = {"_target_": f"{__name__}.Few", "dataset": data[split], "samples": samples}
-            data[split] = few
+            first = {"_target_": f"{__name__}.few", "dataset": data[split], "samples": samples}
+            data[split] = first
+    if data.get("streams"):
+        data |= {"streams": 2, "samples_per_epoch": 2 * BATCH}
     plain["trusted_packages"].append(__name__)
     return OmegaConf.create(plain)
 
