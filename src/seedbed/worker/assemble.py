@@ -118,7 +118,7 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
 def build_order(settings: Settings, source: Source) -> Order:
     """Return the order of the training samples, the same in every process of a run."""
     data, samples = settings["data"], len(source)
-    if data.get("sampler") is not None or data.get("streams") is not None:
+    if any(data.get(key) is not None for key in ("sampler", "streams", "samples_per_epoch")):
         return order.build(settings, source)
     if data["batch_size"] > samples:
         raise order.too_large(data["batch_size"], samples)

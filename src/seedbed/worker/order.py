@@ -26,11 +26,12 @@ def build(settings: Settings, source: Source) -> Order:
     data, seed = settings["data"], settings["seeds"]["order"]
     if isinstance(source, StreamSource):
         return _streamed(settings, source)
-    if data.get("streams") is not None:
-        raise InputError(
-            "data.streams: expected an iterable training set, got a map-style one "
-            f"({type(source.dataset).__name__}); leave data.streams out"
-        )
+    for key in ("streams", "samples_per_epoch"):
+        if data.get(key) is not None:
+            raise InputError(
+                f"data.{key}: expected an iterable training set, got a map-style one "
+                f"({type(source.dataset).__name__}); leave data.{key} out"
+            )
     return Sampled(_sampler(settings, source.dataset), len(source), seed, _shards(settings))
 
 

@@ -369,6 +369,7 @@ def test_a_sampler_is_built_from_the_configuration() -> None:
             r"data\.sampler: expected the arguments of Weighted",
         ),
         ({"streams": 4}, r"data\.streams: expected an iterable training set"),
+        ({"samples_per_epoch": 4}, r"data\.samples_per_epoch: expected an iterable training set"),
         ({"batch_size": 41}, r"data\.batch_size: expected at most 40"),
     ],
 )
