@@ -36,6 +36,12 @@ LEFT_OUT = {
     "src/seedbed/config/request.py": "resumes",
     "src/seedbed/config/rules.py": "refuses values",
     "src/seedbed/config/trust.py": "refuses classes",
+    "src/seedbed/data/collate.py": "mixes batches, where a configuration says so",
+    "src/seedbed/data/files.py": "reads files, whose digests are in the record",
+    "src/seedbed/data/part.py": "cuts data sets, where a configuration says so",
+    "src/seedbed/data/sampled.py": "orders samples, where there is data.sampler",
+    "src/seedbed/data/samplers.py": "likewise",
+    "src/seedbed/data/streams.py": "reads iterable data sets",
     "src/seedbed/launch/resume.py": "resumes",
     "src/seedbed/operations/refusals.py": "words which operation was refused, and where",
     "src/seedbed/operations/trace.py": "traces a step that is examined or explained",
@@ -50,6 +56,7 @@ LEFT_OUT = {
     "src/seedbed/training/unsaved.py": "finds what a checkpoint would lack",
     "src/seedbed/worker/best.py": "keeps the best weights in step with the checkpoint",
     "src/seedbed/worker/ending.py": "words how a run ended",
+    "src/seedbed/worker/order.py": "orders samples, where there is data.sampler or data.streams",
     "src/seedbed/worker/restore.py": "resumes",
 }
 

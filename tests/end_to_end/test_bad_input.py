@@ -18,6 +18,7 @@ import train as train_module
 from seedbed import launch, record
 from seedbed.errors import exit_status
 from seedbed.training import checkpoint
+from tests import tiny
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
 
@@ -42,6 +43,41 @@ def test_bad_overrides_are_refused(override: str, expected: str, tmp_path: Path)
     message = refusal(train(tmp_path / "run", *override.split()))
     assert expected in message
     assert not (tmp_path / "run").exists()
+
+
+SAMPLERS, STREAMS = "tests.engine.data.test_samplers", "tests.engine.data.test_streams"
+STREAMED = (
+    *(f"data.train._target_={STREAMS}.Features", "data.train.samples=80", "data.num_workers=2"),
+    *("+data.streams=4", "+data.samples_per_epoch=96", "trainer.max_steps=20"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "steps"),
+    [
+        (
+            (f"+data.sampler={{_target_:{SAMPLERS}.OwnGenerator}}",),
+            "data.sampler: expected batches that depend on epoch, n and rng alone, got others from "
+            "OwnGenerator when asked for epoch 0 again; keep nothing from call to call, and draw "
+            "from the generator that batches() gets",
+            None,
+        ),
+        (
+            STREAMED,
+            "data.train: expected a sample at position 20 of stream 0 of 4 in each epoch, got the "
+            "end of Features; lower data.samples_per_epoch (96), or cut the data set by "
+            "get_worker_info() into 4 equal streams",
+            8,
+        ),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused(
+    words: tuple[str, ...], expected: str, steps: int | None, tmp_path: Path
+) -> None:
+    """A sampler that is not pure, before the first step; a stream that ends, in a loader worker."""
+    trusted = f"trusted_packages=[{','.join([*tiny.TRUSTED, SAMPLERS, STREAMS])}]"
+    assert refusal(train(tmp_path / "run", *tiny.OVERRIDES, *QUICK, *words, trusted)) == expected
+    assert record.read_summary(tmp_path / "run").get("steps") == steps
 
 
 @pytest.fixture

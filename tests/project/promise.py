@@ -9,7 +9,7 @@ from typing import Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from seedbed import config, launch, offline, record
 from seedbed.errors import InputError
@@ -62,6 +62,11 @@ class Few(Dataset[Any]):
         return self.dataset[index]
 
 
+def few(dataset: Any, samples: int) -> Any:
+    """Return the first samples of a data set; an iterable one as it is."""
+    return dataset if isinstance(dataset, IterableDataset) else Few(dataset, samples)
+
+
 def names(group: str) -> list[str]:
     """Return the options of a group of configs/."""
     return sorted(path.stem for path in (ROOT / "configs" / group).glob("*.yaml"))
@@ -80,8 +85,10 @@ def compose(*overrides: str) -> DictConfig:
     data = plain["data"]
     for split, samples in (("train", 2 * BATCH), ("validation", BATCH), ("test", BATCH)):
         if data.get(split):
-            few = {"_target_": f"{__name__}.Few", "dataset": data[split], "samples": samples}
-            data[split] = few
+            first = {"_target_": f"{__name__}.few", "dataset": data[split], "samples": samples}
+            data[split] = first
+    if data.get("streams"):
+        data |= {"streams": 2, "samples_per_epoch": 2 * BATCH}
     plain["trusted_packages"].append(__name__)
     return OmegaConf.create(plain)
 

@@ -30,6 +30,7 @@ class _Reading:
 
     epoch: int
     position: int  # of the next sample
+    info: worker.WorkerInfo  # what `get_worker_info` shows meanwhile
     iterator: Iterator[Any] | None = None
 
 
@@ -72,14 +73,15 @@ class Streams(Dataset[Any]):
         reading = self._readings.get(place)
         if reading is None or reading.epoch != epoch or reading.position > position:
             start = position if hasattr(self.dataset, "seek") else 0
-            reading = self._readings[place] = _Reading(epoch, start)
+            reading = _Reading(epoch, start, self._info(stream, epoch))
+            self._readings[place] = reading
         return range(reading.position * self._count + stream, sample_id, self._count)
 
     def __getitem__(self, sample_id: int) -> Any:
         """Read the next sample of a stream; see `before`."""
         position, stream = divmod(sample_id, self._count)
         reading = self._readings[os.getpid(), stream]
-        with self._as_worker(stream, reading.epoch):
+        with _shown_as_worker(reading.info):
             if reading.iterator is None:
                 reading.iterator = self._open(stream, reading)
             try:
@@ -97,25 +99,15 @@ class Streams(Dataset[Any]):
             dataset.seek(stream, reading.position)
         return iter(dataset)
 
-    @contextmanager
-    def _as_worker(self, stream: int, epoch: int) -> Iterator[None]:
-        """Let `get_worker_info` show a stream; it reads a variable that each loader worker sets."""
-        before = worker._worker_info
+    def _info(self, stream: int, epoch: int) -> worker.WorkerInfo:
         seed = rng.key(self._seed, "augment", SPLITS.index(self._split), epoch, -2, stream) >> 1
-        worker._worker_info = worker.WorkerInfo(
+        return worker.WorkerInfo(
             id=stream, num_workers=self._count, seed=seed, dataset=self.dataset
         )
-        try:
-            shown = get_worker_info()
-            if shown is None or shown.id != stream:
-                raise RuntimeError(f"torch {torch.__version__}: get_worker_info reads elsewhere")
-            yield
-        finally:
-            worker._worker_info = before
 
     def _ended(self, position: int, stream: int) -> InputError:
         name = type(self.dataset).__name__
-        if self._count == 1:
+        if self._split != "train":
             return InputError(
                 f"data.{self._split}: expected {self._samples} samples, as its length is, got "
                 f"{position} from {name}; mend its __len__"
@@ -126,6 +118,19 @@ class Streams(Dataset[Any]):
             f"({self._samples}), or cut the data set by get_worker_info() into {self._count} equal "
             "streams"
         )
+
+
+@contextmanager
+def _shown_as_worker(info: worker.WorkerInfo) -> Iterator[None]:
+    """Let `get_worker_info` show a stream; it reads a variable that each loader worker sets."""
+    before = worker._worker_info
+    worker._worker_info = info
+    try:
+        if get_worker_info() is not info:
+            raise RuntimeError(f"torch {torch.__version__}: get_worker_info reads elsewhere")
+        yield
+    finally:
+        worker._worker_info = before
 
 
 class StreamSource(Source):

@@ -29,7 +29,6 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
-from seedbed.worker.order import build_order
 
 BEFORE, AFTER = "before the step", "after the step"
 
@@ -58,7 +57,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     shards = assemble.cut_batches(settings["trainer"])
     source = assemble.build_sources(settings).train
     training = assemble.build_training_state(settings, device, source)
-    order = build_order(settings, source)
+    order = assemble.build_order(settings, source)
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
     shards.begin(training, start)

@@ -34,7 +34,6 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
-from seedbed.worker.order import build_order
 
 STEPS = 2
 REPEATS = 3
@@ -104,7 +103,8 @@ def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Pass
         found.weights = weights_of(training.model)
         start_alike(training.model, (first or found).weights)
         lookout.watch({"model": training.model, "data.train": source})
-        for index, position in enumerate(positions(build_order(settings, source), 0, STEPS)):
+        order = assemble.build_order(settings, source)
+        for index, position in enumerate(positions(order, 0, STEPS)):
             found.batches.append(load(source, position, found.remarks))
             found.remarks += unseeded(lookout.drawn(seeded=seeding), "data.train", "loading")
             batch = (first or found).batches[index]

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, rng
 from seedbed.config import build
-from seedbed.data.positions import Position
+from seedbed.data.positions import Order, Position, Shuffled
 from seedbed.data.source import Source
 from seedbed.data.streams import StreamSource
 from seedbed.data.workers import Loading
@@ -112,6 +112,16 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     one_thread = data.get("loading_threads", 1) != "all"
     kind = StreamSource if iterable else Source
     return kind(dataset, role, seed, collate, seeded, one_thread)
+
+
+def build_order(settings: Settings, source: Source) -> Order:
+    """Return the order of the training samples, the same in every process of a run."""
+    data, samples = settings["data"], len(source)
+    if any(data.get(key) is not None for key in ("sampler", "streams", "samples_per_epoch")):
+        return order.build(settings, source)
+    if data["batch_size"] > samples:
+        raise order.too_large(data["batch_size"], samples)
+    return Shuffled(samples, data["batch_size"], settings["seeds"]["order"])
 
 
 def collate_for(

@@ -17,7 +17,7 @@ from seedbed.training import checkpoint, loop, unsaved
 from seedbed.training.evaluate import end_training, evaluate
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.state import Progress
-from seedbed.worker import assemble, environment, inputs, restore
+from seedbed.worker import assemble, environment, inputs, order, restore
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts
 from seedbed.worker.run_logger import RunLogger
@@ -140,7 +140,7 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress) -> None:
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
         + (f", resuming after step {progress.step}" if progress.step else "")
     )
-    if cost := parts.cost_of_resuming(progress.step):
+    if cost := order.cost_of_resuming(parts.order, parts.sources.train, progress.step):
         run_logger.log(cost)
     if training.autocast and training.device.type == "cpu" and not determinism.computes_bfloat16():
         run_logger.log(

@@ -1,4 +1,4 @@
-"""The order in which a run takes its training samples: shuffled, by a sampler, or by streams."""
+"""The order of the training samples where a sampler or streams give it."""
 
 import inspect
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from seedbed import rng
-from seedbed.config import build
-from seedbed.data.positions import Order, Shuffled
+from seedbed.config import build as construct
+from seedbed.data.positions import Order
 from seedbed.data.sampled import Sampled
 from seedbed.data.source import Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
@@ -17,8 +17,8 @@ from seedbed.errors import InputError
 Settings = Mapping[str, Any]
 
 
-def build_order(settings: Settings, source: Source) -> Order:
-    """Return the order of the training samples, the same in every process of a run.
+def build(settings: Settings, source: Source) -> Order:
+    """Return the order that `data.sampler` or `data.streams` gives.
 
     Raises:
         InputError: there are too few samples, or the sampler is none.
@@ -26,16 +26,13 @@ def build_order(settings: Settings, source: Source) -> Order:
     data, seed = settings["data"], settings["seeds"]["order"]
     if isinstance(source, StreamSource):
         return _streamed(settings, source)
-    if data.get("streams") is not None:
-        raise InputError(
-            "data.streams: expected an iterable training set, got a map-style one "
-            f"({type(source.dataset).__name__}); leave data.streams out"
-        )
-    if data.get("sampler") is not None:
-        return Sampled(_sampler(settings, source.dataset), len(source), seed, _shards(settings))
-    if data["batch_size"] > len(source):
-        raise _too_large(data["batch_size"], len(source))
-    return Shuffled(len(source), data["batch_size"], seed)
+    for key in ("streams", "samples_per_epoch"):
+        if data.get(key) is not None:
+            raise InputError(
+                f"data.{key}: expected an iterable training set, got a map-style one "
+                f"({type(source.dataset).__name__}); leave data.{key} out"
+            )
+    return Sampled(_sampler(settings, source.dataset), len(source), seed, _shards(settings))
 
 
 def is_iterable(dataset: Any) -> bool:
@@ -76,6 +73,19 @@ def as_streams(dataset: Any, data: Settings, split: str, role: str, seed: int) -
     return Streams(dataset, role, data["streams"] if training else 1, samples, seed)
 
 
+def cost_of_resuming(order: Order, source: Source, step: int) -> str | None:
+    """Return a line on what is read again to resume after a step; None if nothing is."""
+    if not isinstance(order, Streamed) or not order.samples_before(step):
+        return None
+    dataset = source.dataset.dataset
+    if hasattr(dataset, "seek"):
+        return None
+    return (
+        f"data.train: reads the {order.samples_before(step):,} samples before this step again; a "
+        f"method seek(stream, position) of {type(dataset).__name__} would save that"
+    )
+
+
 def _streamed(settings: Settings, source: StreamSource) -> Streamed:
     data, shards = settings["data"], _shards(settings)
     if data.get("sampler") is not None:
@@ -88,7 +98,7 @@ def _streamed(settings: Settings, source: StreamSource) -> Streamed:
     if data.get("samples_per_epoch") is not None:
         steps = samples // size
     if not steps:
-        raise _too_large(size, samples)
+        raise too_large(size, samples)
     return Streamed(count, size, shards, steps)
 
 
@@ -96,10 +106,10 @@ def _sampler(settings: Settings, dataset: Any) -> Any:
     spec, trusted = settings["data"]["sampler"], settings["trusted_packages"]
     if settings["determinism"]["seeding"]:  # its constructor may draw
         rng.seed_globals(rng.key(settings["seeds"]["order"], "order"))
-    target = build.resolve(str(spec.get("_target_")), "data.sampler", trusted)
+    target = construct.resolve(str(spec.get("_target_")), "data.sampler", trusted)
     if "dataset" in inspect.signature(target).parameters:
         spec = {**spec, "dataset": dataset}
-    sampler = build.build(spec, "data.sampler", trusted)
+    sampler = construct.build(spec, "data.sampler", trusted)
     batches = getattr(sampler, "batches", None)
     try:
         inspect.signature(batches).bind(0, 1, None)  # type: ignore[arg-type]
@@ -115,7 +125,8 @@ def _shards(settings: Settings) -> int:
     return int(settings["trainer"]["shards"])
 
 
-def _too_large(batch_size: int, samples: int) -> InputError:
+def too_large(batch_size: int, samples: int) -> InputError:
+    """Return the error of a batch that is larger than the training set."""
     return InputError(
         f"data.batch_size: expected at most {samples}, the number of training samples, got "
         f"{batch_size}; try data.batch_size={min(64, samples)}"

@@ -14,7 +14,6 @@ from seedbed.errors import InputError
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
-from seedbed.worker.order import build_order
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,6 @@ class Parts:
             workers = self.order.workers(how.num_workers, self.shards.processes)
             how = replace(how, num_workers=workers)
         return load(self.sources.train, places, how, self.settings["determinism"])
-
-    def cost_of_resuming(self, step: int) -> str | None:
-        """Return a line on what is read again to resume after a step; None if nothing is."""
-        if not isinstance(self.order, Streamed) or not self.order.samples_before(step):
-            return None
-        dataset = self.sources.train.dataset.dataset
-        if hasattr(dataset, "seek"):
-            return None
-        return (
-            f"data.train: reads the {self.order.samples_before(step):,} samples before this step "
-            f"again; a method seek(stream, position) of {type(dataset).__name__} would save that"
-        )
 
     def evaluation_batches(self, source: Source) -> Iterator[Batch]:
         """Load this process's batches of a data set."""
@@ -74,7 +61,7 @@ def build_parts(settings: assemble.Settings, device: torch.device, shards: Shard
         InputError: a class refuses its arguments, or what it builds cannot be trained.
     """
     sources = assemble.build_sources(settings)
-    order = build_order(settings, sources.train)
+    order = assemble.build_order(settings, sources.train)
     training = assemble.build_training_state(settings, device, sources.train)
     _ = training.higher_is_better  # or nothing says so
     if not training.overrides("validation_step") and not training.overrides("compute"):

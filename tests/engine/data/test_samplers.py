@@ -17,7 +17,7 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.worker.order import build_order
+from seedbed.worker import assemble
 
 N, EPOCHS = 40, 4
 PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
@@ -338,7 +338,7 @@ def settings(**data: Any) -> dict[str, Any]:
 
 
 def order_of(**data: Any) -> Any:
-    return build_order(settings(**data), Source(Uneven(), "train", seed=0))
+    return assemble.build_order(settings(**data), Source(Uneven(), "train", seed=0))
 
 
 def test_a_sampler_is_built_from_the_configuration() -> None:
@@ -369,6 +369,7 @@ def test_a_sampler_is_built_from_the_configuration() -> None:
             r"data\.sampler: expected the arguments of Weighted",
         ),
         ({"streams": 4}, r"data\.streams: expected an iterable training set"),
+        ({"samples_per_epoch": 4}, r"data\.samples_per_epoch: expected an iterable training set"),
         ({"batch_size": 41}, r"data\.batch_size: expected at most 40"),
     ],
 )

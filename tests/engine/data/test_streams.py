@@ -19,7 +19,7 @@ from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.training.shards import SharedShards
 from seedbed.worker import assemble
-from seedbed.worker.order import build_order
+from tests import tiny
 
 # More workers than this machine may have cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -47,6 +47,13 @@ class Counted(Numbers):
 
     def __len__(self) -> int:
         return self.samples
+
+
+class Features(Counted):
+    """What the models of tests/tiny take."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return ((torch.randn(tiny.FEATURES), label) for _, label in super().__iter__())
 
 
 class Sought(Counted):
@@ -298,7 +305,7 @@ def settings(target: str = "Counted", validation: str = "Counted", **data: Any) 
 
 def built(**chosen: Any) -> Any:
     made = settings(**chosen)
-    return build_order(made, assemble.build_sources(made).train)
+    return assemble.build_order(made, assemble.build_sources(made).train)
 
 
 def test_streams_are_built_from_the_configuration() -> None:

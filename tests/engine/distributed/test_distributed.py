@@ -231,7 +231,7 @@ def batch_of(step: int, shards: Shards) -> list[Batch]:
     inputs = torch.randn(BATCH_SIZE, FEATURES, generator=generator)
     targets = torch.randint(CLASSES, (BATCH_SIZE,), generator=generator)
     positions = shards.divide(iter([Position(0, np.arange(BATCH_SIZE))]))
-    return [Batch(torch.from_numpy(ids), inputs[ids], targets[ids]) for _, ids in positions]
+    return [Batch(torch.from_numpy(ids), inputs[ids], targets[ids]) for _, ids, _ in positions]
 
 
 def fingerprint_rows(
@@ -311,7 +311,7 @@ def evaluated(processes: Processes | None) -> list[Any]:
     everything = batch_of(1, Shards())[0]
     batches = [
         Batch(torch.from_numpy(ids), everything.inputs[ids], everything.targets[ids])
-        for _, ids in shards.share(positions)
+        for _, ids, _ in shards.share(positions)
     ]
     result = evaluate(training, batches, shards)
     columns = (result.predictions, result.targets, result.output_hashes)
