@@ -81,7 +81,7 @@ class Method:
             optimizer: the name of the optimizer whose parameters get gradients.
         """
         task = self._task("training_step")
-        outputs = in_float32(model(batch.inputs))
+        outputs = self._outputs(model, batch)
         loss = task.loss(outputs, batch.targets)
         tasks.check_loss(task, loss)
         if task.metric_name == "loss":
@@ -101,7 +101,7 @@ class Method:
         default those of the batch.
         """
         task = self._task("validation_step")
-        outputs = in_float32(model(batch.inputs))
+        outputs = self._outputs(model, batch)
         losses, metric, predictions = tasks.for_each_sample(task, outputs, batch.targets)
         return {
             "loss": losses,
@@ -126,6 +126,10 @@ class Method:
             log: prints a line, which train.log gets as well.
         """
 
+    def _outputs(self, model: nn.Module, batch: Batch) -> Any:
+        """Return what the task takes of a model's output."""
+        return in_float32(model(batch.inputs))
+
     def _task(self, function: str) -> tasks.Task:
         """Return the task, where the default of a function needs it."""
         if self.task is None:
@@ -139,8 +143,16 @@ class Method:
 class Supervised(Method):
     """Minimise the loss of the data's task, and follow its metric."""
 
-    def __init__(self, task: tasks.Task | None = None) -> None:
-        self.task = task
+    output: str | int | None = None
+
+    def __init__(self, task: tasks.Task | None = None, output: str | int | None = None) -> None:
+        """Take what is not in the data's YAML file.
+
+        Args:
+            output: the part of what the model returns that the task takes, such as `logits`, or a
+                place in a tuple; None: the whole.
+        """
+        self.task, self.output = task, output
 
     @property
     def monitor(self) -> str:
@@ -151,6 +163,19 @@ class Supervised(Method):
     def mode(self) -> str:
         """Return `max` where the task says that a higher metric is better."""
         return "max" if self._task("mode").higher_is_better else "min"
+
+    def _outputs(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the part that was asked for."""
+        found, part = model(batch.inputs), self.output
+        try:
+            if part is not None:
+                found = getattr(found, str(part)) if hasattr(found, str(part)) else found[part]
+        except (IndexError, KeyError, TypeError) as error:
+            raise InputError(
+                f"method.output: expected a part of what the model returns, got {part!r} and a "
+                f"{type(found).__name__} ({type(error).__name__}); name one of its parts, or null"
+            ) from None
+        return in_float32(found)
 
 
 class Run(Protocol):

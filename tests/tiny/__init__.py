@@ -17,7 +17,6 @@ from typing import Any
 TRUSTED = (
     "tests.tiny",
     "seedbed.data",
-    "seedbed.methods",
     "seedbed.tasks",
     "seedbed.loggers",
     "torch.nn",

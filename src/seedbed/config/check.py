@@ -139,10 +139,10 @@ def check_shards(shards: int, processes: int, batch_size: int) -> None:
     """Raise InputError unless a batch can be cut into shards, and processes can share them."""
     for key, value in (("processes", processes), ("shards", shards)):
         lower = 1 << (value.bit_length() - 1)
-        if value != lower:
+        if value != lower and processes > 1:
             raise InputError(
-                f"trainer.{key}: expected a power of two, whose sums pair up, got {value}; "
-                f"try trainer.{key}={lower}"
+                f"trainer.{key}: expected a power of two with several processes, whose sums pair "
+                f"up, got {value}; try trainer.{key}={lower}"
             )
     if shards < processes:
         raise InputError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed.config.rules import require_sections
+from seedbed.config.rules import SUPERVISED, require_sections
 from seedbed.errors import InputError
 from seedbed.names import flatten
 from seedbed.record import source, untrusted
@@ -16,8 +16,13 @@ INSTALL_LOGGERS = "pip install -r requirements-loggers.txt"
 
 
 def is_trusted(target: str, trusted: Sequence[str]) -> bool:
-    """Return whether a dotted name is one of those trusted, or lies in a trusted package."""
-    return target in trusted or any(target.startswith(f"{package}.") for package in trusted)
+    """Return whether a dotted name is one of those trusted, or lies in a trusted package.
+
+    The default of every configuration is: it takes no argument.
+    """
+    return target in (*trusted, SUPERVISED) or any(
+        target.startswith(f"{package}.") for package in trusted
+    )
 
 
 def require_targets(config: DictConfig) -> None:

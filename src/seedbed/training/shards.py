@@ -1,7 +1,8 @@
 """The slices of a batch: who works on which, and how they are put together.
 
-A batch is cut into `trainer.shards` slices, a power of two. What is computed for a slice depends
-on the slice alone. Sums over slices follow one binary tree, whoever computes them:
+A batch is cut into `trainer.shards` slices; on one process this is gradient accumulation. What is
+computed for a slice depends on the slice alone. Sums over slices follow one binary tree, whoever
+computes them:
 
     4 processes   (0 + 1) + (2 + 3)     each + is an exchange between two processes
     2 processes   (0 + 1) + (2 + 3)     the + in the middle is one
@@ -114,7 +115,7 @@ class SharedShards(Shards):
         """Find out which slices are ours.
 
         Args:
-            count: slices of a batch, a power of two and a multiple of the number of processes.
+            count: slices of a batch; with several processes a power of two, as many or more.
             asked_to_stop: says whether this process was asked to stop.
             processes: None if there is only this one.
             in_tree: whether processes sum in the tree, or as fast as the backend can.
@@ -142,13 +143,22 @@ class SharedShards(Shards):
         return self._flags[0] is not None and bool(self._flags[0])
 
     def begin(self, training: TrainingState, step: int) -> None:
-        """Refuse running statistics, and processes that begin unlike."""
+        """Refuse running statistics, closures on several processes, and an unlike beginning."""
+        self._refuse_closures(training)
         refuse_running_statistics(training.model)
         self._model = training.model
         self._at_first = bits_of_state(training.model)
         if not training.overrides("on_step_end"):  # which changes state alike in all processes
             self._buffers = bits_of_state(training.model, training.to_train)
         self.compare(training, step)
+
+    def _refuse_closures(self, training: TrainingState) -> None:
+        for name, optimizer in training.optimizers.items():
+            if self._others is not None and training.needs_closure[name]:
+                raise InputError(
+                    f"optimizer: expected one whose step() needs no closure with several "
+                    f"processes, got {type(optimizer).__name__}; use trainer.processes=1"
+                )
 
     def compare(self, training: TrainingState, step: int) -> None:
         """Stop the run if processes differ in weights, buffers, optimizer or step.
@@ -195,7 +205,7 @@ class SharedShards(Shards):
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)
             self._sum_across([*sums, flag], self._others)
             self._flags = (self._flags[1], flag)
-        # A power of two: nothing is rounded.
+        # Of a power of two, nothing is rounded.
         return [t / self.count if t.is_floating_point() or t.is_complex() else t for t in sums]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
@@ -225,14 +235,16 @@ class SharedShards(Shards):
 
 
 def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
-    """Sum `count` (a power of two) lists of tensors in a binary tree, as they come.
+    """Sum `count` lists of tensors in a binary tree, as they come.
 
+    Of a number that is no power of two, the tree is that of the next one without its last leaves.
     At most log2(count) + 1 lists are held at a time.
     """
     if count == 1:
         return next(parts)
-    left = tree_sum(parts, count // 2)
-    right = tree_sum(parts, count // 2)
+    half = 1 << ((count - 1).bit_length() - 1)
+    left = tree_sum(parts, half)
+    right = tree_sum(parts, count - half)
     return [a + b for a, b in zip(left, right, strict=True)]  # gradients may share their memory
 
 

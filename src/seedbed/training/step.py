@@ -279,12 +279,18 @@ def _hash_batches(
 
 
 def _scaled(found: Found, factor: Tensor | None) -> Found:
-    """Multiply gradients and values, but for the weight."""
+    """Multiply gradients and values, but for the weight; of a weight of 0, they are 0.
+
+    The mean over no tokens is not a number, and counts nothing.
+    """
     if factor is None:
         return found
-    scaled = {name: value * factor for name, value in found.values.items() if name != "weight"}
-    kept = {name: value for name, value in found.values.items() if name == "weight"}
-    return Found([gradient * factor for gradient in found.gradients], scaled | kept)
+
+    def scale(tensor: Tensor) -> Tensor:
+        return torch.where(factor == 0, torch.zeros_like(tensor), tensor * factor)
+
+    scaled = {name: x if name == "weight" else scale(x) for name, x in found.values.items()}
+    return Found([scale(gradient) for gradient in found.gradients], scaled)
 
 
 def _named(training: TrainingState, update: Update, found: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -18,11 +18,10 @@ Settings = Mapping[str, Any]
 
 def build_method(settings: Settings) -> Method:
     """Build the method that `method` describes, which knows the task of the data."""
-    trusted, spec = settings["trusted_packages"], settings.get("method")
+    trusted = settings["trusted_packages"]
     if settings["determinism"]["seeding"]:  # it may draw when it is built
         rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 2))
-    if spec is None:  # a record, or a project, from before there were methods
-        spec, trusted = {"_target_": SUPERVISED}, ("seedbed.methods",)
+    spec = settings.get("method") or {"_target_": SUPERVISED}  # records from before have none
     method = build.build(spec, "method", trusted)
     if not isinstance(method, Method):
         raise InputError(
@@ -31,7 +30,7 @@ def build_method(settings: Settings) -> Method:
         )
     task = settings["data"].get("task")
     if task is not None:
-        method.task = tasks.make(task, settings["trusted_packages"])
+        method.task = tasks.make(task, trusted)
     return method
 
 

@@ -105,6 +105,16 @@ def test_the_tree_is_the_one_that_is_drawn() -> None:
     assert bits(total) == bits((a + b) + (c + d))
 
 
+def test_a_tree_of_another_number_lacks_its_last_leaves() -> None:
+    """Five are ((a + b) + (c + d)) + e; of any number, each is summed once."""
+    a, b, c, d, e = map(numbers, range(5))
+    (total,) = tree_sum(iter([[a], [b], [c], [d], [e]]), 5)
+    assert bits(total) == bits(((a + b) + (c + d)) + e)
+    for count in range(1, 20):
+        parts = iter([[torch.tensor(2**i)] for i in range(count)])
+        assert tree_sum(parts, count)[0].item() == 2**count - 1
+
+
 def test_gradients_that_share_their_memory_are_summed_like_others() -> None:
     """Autograd may hand one buffer to two parameters; complex ones are averaged, too."""
     shared = [torch.ones(3) for _ in range(2)]
@@ -463,7 +473,8 @@ def test_a_store_that_nobody_serves_is_named(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("shards", "processes", "batch_size", "said"),
     [
-        (3, 1, 64, "trainer.shards: expected a power of two"),
+        (6, 2, 60, "trainer.shards: expected a power of two"),
+        (3, 1, 64, "trainer.shards: expected a divisor of data.batch_size .64., got 3"),
         (4, 3, 64, "trainer.processes: expected a power of two"),
         (2, 4, 64, "trainer.shards: expected at least one for each of 4 processes, got 2"),
         (128, 1, 64, "trainer.shards: expected a divisor of data.batch_size .64., got 128"),
@@ -478,7 +489,13 @@ def test_shards_that_cannot_be(shards: int, processes: int, batch_size: int, sai
 
 def test_shards_that_can_be() -> None:
     """Twin: what fits is not refused."""
-    for shards, processes, batch_size in ((1, 1, 1), (4, 1, 64), (4, 4, 64), (64, 2, 64)):
+    for shards, processes, batch_size in (
+        (1, 1, 1),
+        (4, 1, 64),
+        (3, 1, 60),
+        (4, 4, 64),
+        (64, 2, 64),
+    ):
         config.check_shards(shards, processes, batch_size)
 
 

@@ -220,9 +220,15 @@ class TestShards:
         a, b = (checkpoint.load(run / "checkpoints" / "last.pt")["model"] for run in (one, four))
         assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
 
-    @pytest.mark.parametrize("method", ["VAE", "WassersteinGAN", "Teacher", "FineTuning"])
-    def test_methods_train_in_shards(self, method: str, tmp_path: Path) -> None:
-        chosen = (method, "trainer.shards=2", "trainer.max_steps=8")
+    @pytest.mark.parametrize(
+        ("method", "shards"),
+        [("VAE", 2), ("WassersteinGAN", 2), ("Teacher", 2), ("FineTuning", 2), ("VAE", 3)],
+    )
+    def test_methods_train_in_shards(self, method: str, shards: int, tmp_path: Path) -> None:
+        """Any number of them on one process, which is gradient accumulation."""
+        size = 12 if shards == 3 else 8
+        chosen = (method, f"trainer.shards={shards}", f"data.batch_size={size}",
+                  "trainer.max_steps=8")  # fmt: skip
         run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
         assert work(run) == 0
         assert work(stopped, StopAt(5)) == 143
