@@ -1,13 +1,14 @@
 """Compare two runs: the first step and stage that differ, and what explains it.
 
-usage: python scripts/compare.py RUN_A RUN_B [--explain] [--out FILE.png] [--trust PACKAGE]
-                                 [--online]
+usage: python scripts/compare.py RUN_A RUN_B [--explain] [--restore-code] [--out FILE.png]
+                                 [--trust PACKAGE] [--online]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
     python train.py seed=0 data.num_workers=2 hydra.run.dir=runs/b
     python scripts/compare.py runs/a runs/b
     python scripts/compare.py runs/a runs/b --explain
+    python scripts/compare.py runs/a runs/b --explain --restore-code     # their code differs
 
 exit status: 0 the same bits, 1 they differ, 2 they cannot be compared
 """
@@ -18,9 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seedbed import compare
-from seedbed.compare import Comparison, Record, causes, plot
+from seedbed.compare import Comparison, Difference, Record, causes, plot, versions
 from seedbed.compare.stages import STAGES
 from seedbed.errors import InputError, exit_status, printable
+from seedbed.record import code
 
 SHOWN_STEPS = 6
 
@@ -36,13 +38,28 @@ def main() -> int:
     for line in report(a, b, result):
         print(printable(line))
     if arguments.explain and result.difference is not None:
-        from seedbed.explain import of_runs  # needs torch, and can be deleted
-
-        runs = (arguments.run_a, arguments.run_b)
-        how = (result.difference, arguments.trust, arguments.online)
-        print(*map(printable, of_runs(runs, (a, b), *how)), sep="\n")
+        for line in explanation(arguments, a, b, result.difference):
+            print(printable(line))
     print(f"\npicture: {out}")
     return 0 if result.difference is None else 1
+
+
+def explanation(
+    arguments: argparse.Namespace, a: Record, b: Record, difference: Difference
+) -> Iterator[str]:
+    """Yield the lines of --explain; code of the records is executed only with --restore-code."""
+    if not arguments.restore_code and not code.is_same(a.code, b.code):
+        yield from versions.describe(versions.recorded(a, b))
+        yield (
+            "\nThe runs had different code. To replay each with its own, which executes the code "
+            "of both records: add --restore-code"
+        )
+        return
+    from seedbed.explain import of_runs  # needs torch, and can be deleted
+
+    runs = (arguments.run_a, arguments.run_b)
+    how = (arguments.trust, arguments.online, arguments.restore_code)
+    yield from of_runs(runs, (a, b), difference, *how)
 
 
 def parse() -> argparse.Namespace:
@@ -66,6 +83,12 @@ def parse() -> argparse.Namespace:
         help="replay the first step that differs and name the first operation that differs",
     )
     parser.add_argument(
+        "--restore-code",
+        action="store_true",
+        help="for --explain: replay each run with the commit and source.patch of its record, in a "
+        "git worktree of its own; this runs code of both records",
+    )
+    parser.add_argument(
         "--trust",
         metavar="PACKAGE",
         action="append",
@@ -78,7 +101,13 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="for --explain: open addresses that the records name: mirrors and downloads of data",
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.restore_code and not arguments.explain:
+        raise InputError(
+            "--restore-code: expected --explain beside it, got it alone; records are compared "
+            "without running code"
+        )
+    return arguments
 
 
 def outside(out: Path, *runs: Path) -> Path:

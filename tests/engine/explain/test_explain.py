@@ -14,16 +14,18 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from seedbed import compare, record, rng, tasks
-from seedbed.compare import Difference
+from seedbed.compare import Difference, checkout
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.explain import explain, replay
+from seedbed.explain.places import describe_lines
 from seedbed.explain.replay import AFTER
 from seedbed.explain.trace_compare import describe, first_difference
 from seedbed.explain.trace_data import AUGMENTATION, hashes_of, noted
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, traced
+from seedbed.record.code import Code
 from seedbed.training import capture, checkpoint
 from seedbed.training.state import TrainingState
 from tests import fault_score
@@ -151,7 +153,7 @@ FINGERPRINTS = [{"step": "1", "loss": "a"}, {"step": "2", "loss": "b"}]
 def side(name: str = "run A", compile: bool = False, **trainer: Any) -> explain.Side:
     trainer = {"processes": 1, "reduce": "tree", "compile": compile, "shards": 1} | trainer
     settings = OmegaConf.create({"trainer": trainer, "data": {"num_workers": 0}})
-    return explain.Side(name, settings, Path("nowhere"), FINGERPRINTS, {})
+    return explain.Side(name, settings, Path("nowhere"), FINGERPRINTS, {}, checkout.here())
 
 
 def beside(of: explain.Side, loss: str = "b", stage: str = "loss", same_code: bool = True) -> str:
@@ -177,10 +179,9 @@ def test_a_replay_accuses_nobody_of_what_it_leaves_out(
     """Not the memory, not what lies beside the configuration; negative control: where nothing is
     left out."""
     sides = [side(), side("run B", **trainer)]
-    monkeypatch.setattr(explain, "Side", lambda name, *_: sides[name == "run B"])
-    monkeypatch.setattr(explain.verify, "trusted_config", lambda *_: None)
+    monkeypatch.setattr(explain, "_side", lambda name, *_: sides[name == "run B"])
     monkeypatch.setattr(explain, "run_traces", lambda *_: [replay.Trace(0, FINGERPRINTS, [])] * 2)
-    held = compare.Record("x", {}, {}, {}, {}, [], [])
+    held = compare.Record("x", {}, {}, Code(None, {}, {}), {}, [], [])
     said = explain.of_runs([Path("a"), Path("b")], [held] * 2, Difference(2, "loss", "", ""), ())
     text = "\n".join(said)
 
@@ -189,7 +190,7 @@ def test_a_replay_accuses_nobody_of_what_it_leaves_out(
     assert ("the configurations do not explain it" in text) == (not omitted)
     assert ("a bit that flipped in memory" in beside(sides[1], loss="c")) == (not omitted)
     other_code = beside(sides[1], loss="c", same_code=False)
-    assert "the two records name different code" in other_code
+    assert "the two runs had different code" in other_code
     assert "a bit that flipped in memory" not in other_code
 
 
@@ -425,7 +426,8 @@ def test_what_is_found_is_told_with_module_line_and_shapes() -> None:
     one = Event(Place("head", "net.py:7", "forward"), "aten.mm", (1,), (2,), taken=(tensor,) * 9)
     found = first_difference([one], [replace(one, outputs=(3,))])
     assert found is not None
-    text = "\n".join(describe(found))
+    lines = describe_lines(found, [Path("/a"), Path("/a")])
+    text = "\n".join([*describe(found), *lines])
 
     for part in ("forward: aten.mm in module head", "net.py:7", tensor, "9 tensors", "no tensor"):
         assert part in text
