@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from seedbed import compare, launch, offline
-from seedbed.compare import Difference, Record, checkout, verify, versions
+from seedbed.compare import Difference, Record, verify, versions
 from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
 from seedbed.compare.versions import Versions
@@ -86,37 +86,31 @@ def of_runs(
     runs: Sequence[Path],
     records: Sequence[Record],
     difference: Difference,
-    trust: Sequence[str],
+    trees: Sequence[Tree],
+    trust: Sequence[str] = (),
     online: bool = False,
-    restore_code: bool = False,
 ) -> Iterator[str]:
     """Yield lines on why two runs differ, from a replay of each of the step that differs.
 
     Args:
-        restore_code: replay each with its own recorded code, not with that of this checkout.
+        trees: the code to replay each with.
     """
-    with ExitStack() as stack:
-        sides = [
-            _side(
-                *(name, run, held, trust),
-                stack.enter_context(checkout.code_of(run, held.code, restore_code)),
-                online,
-            )
-            for name, run, held in zip(("run A", "run B"), runs, records, strict=True)
-        ]
-        traces, step, found = trace_to_the_cause(sides, difference.step)
-        code_too = " and its own code" if restore_code else ""
-        yield f"\n{_opening(traces, step)}, once with each configuration{code_too}"
-        if not _same_shards(sides):
-            yield "note: trainer.shards is not the same, so the phases of the data are not compared"
-        paths = versions.changed_paths(*records)
-        texts = [_texts(side.tree.root, paths) for side in sides]
-        if found is not None:
-            yield from _describe(found, traces, sides, texts)
-        else:
-            yield from _unexplained(sides, traces, difference, not paths)
-        if paths:
-            yield from versions.describe(Versions((texts[0], texts[1])))
+    each = zip(("run A", "run B"), runs, records, trees, strict=True)
+    sides = [_side(name, run, held, trust, tree, online) for name, run, held, tree in each]
+    traces, step, found = trace_to_the_cause(sides, difference.step)
+    code_too = " and its own code" if all(tree.is_recorded for tree in trees) else ""
+    yield f"\n{_opening(traces, step)}, once with each configuration{code_too}"
+    yield from dict.fromkeys(f"note: {side.advice}" for side in sides if side.advice)
+    if not _same_shards(sides):
+        yield "note: trainer.shards is not the same, so the phases of the data are not compared"
+    paths = versions.changed_paths(*records)
+    texts = [_texts(side.tree.root, paths) for side in sides]
+    if found is not None:
+        yield from _describe(found, traces, sides, texts)
+    else:
+        yield from _unexplained(sides, traces, difference, not paths)
+    if paths:
+        yield from versions.describe(Versions((texts[0], texts[1])))
 
 
 def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:
@@ -281,7 +275,7 @@ def _beside_record(
         place = f"at step {diverged.step}, stage {diverged.stage}"
         yield f"  {side.name}: the replay differs from the record, {place}"
         if side.advice:
-            yield f"  {side.advice}"
+            yield "  the code here is not that of the record, which can be the cause"
         elif not same_code:
             yield "  the two runs had different code, which can be the cause"
         elif not left_out([side]):

@@ -38,7 +38,7 @@ def describe_lines(found: Finding, roots: Sequence[Path]) -> Iterator[str]:
     if None in places and found.event.place.line:
         there = places.index(None)
         places[there] = _in_other_version(known, roots[1 - there], roots[there])
-    if places[0] == places[1]:
+    if places[0] == places[1] and roots[0] == roots[1]:
         yield f"    at {_named(known)}"
         return
     yield "    at " + ", ".join(
