@@ -17,7 +17,8 @@ from seedbed.training import checkpoint, loop, unsaved
 from seedbed.training.evaluate import evaluate
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.state import Progress
-from seedbed.worker import assemble, environment, inputs, loaded, restore
+from seedbed.worker import assemble, environment, inputs, restore
+from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts
 from seedbed.worker.run_logger import RunLogger
@@ -51,7 +52,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     run_logger: Logger = NullLogger()
     if job.group.leads:
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
-        run_logger.observers.append(loaded.Imports(job.folder, found))
+        run_logger.observers.append(Imports(job.folder, found))
     print_header(run_logger, parts, progress)
     if lacking := source.warning(found["git"]):
         run_logger.log(f"warning: {lacking}")

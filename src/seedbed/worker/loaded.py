@@ -2,16 +2,14 @@
 
 import sys
 import sysconfig
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from seedbed import record
-from seedbed.record import code, git, source
+from seedbed.record import git, source
 
 # What every run stands on, and what decodes and transforms images; as packages and distributions.
 CORE = {
@@ -37,7 +35,7 @@ def more_versions(settings: Mapping[str, Any], root: Path) -> dict[str, str | No
     modules = {target.rpartition(".")[0] for target in targets}
     used = {target.partition(".")[0] for target in targets}
     for name, module in list(sys.modules.items()):
-        is_own = not name.startswith("seedbed.") and _file_below(module, root) is not None
+        is_own = not name.startswith("seedbed.") and file_below(module, root) is not None
         if is_own or name in modules:
             used |= set(_imported(module))
     others = used - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
@@ -59,7 +57,7 @@ def unrecorded(recorded: Container[str], trusted: Sequence[str], root: Path) -> 
     lacks = {}
     packages = {name.partition(".")[0] for name in trusted}
     for name, module in list(sys.modules.items()):
-        path = _file_below(module, root)
+        path = file_below(module, root)
         if path is not None:
             key = git.printable(path.as_posix())
             if key not in recorded:
@@ -70,46 +68,6 @@ def unrecorded(recorded: Container[str], trusted: Sequence[str], root: Path) -> 
                 ending = "/__init__.py" if hasattr(module, "__path__") else ".py"
                 lacks[f"{name.replace('.', '/')}{ending}"] = _described(Path(file))
     return lacks
-
-
-class Imports:
-    """An observer of a run logger that keeps the files which Python imports in environment.json.
-
-    It looks when a table is written, so after the first step, and when a checkpoint is saved, so at
-    the end. A file is what it held when it was first seen.
-    """
-
-    def __init__(self, folder: Path, environment: Mapping[str, Any]) -> None:
-        """Take the run folder, and what else its environment.json holds."""
-        self._folder, self._environment = folder, environment
-        self._files: dict[str, str] = {}
-        self._modules = 0
-
-    def note(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Look, if modules were imported since the last time."""
-        if len(sys.modules) != self._modules:
-            self._modules = len(sys.modules)
-            self._look()
-
-    def save(self) -> None:
-        """Look, as `note` does."""
-        self.note(())
-
-    def close(self, finished: bool) -> None:
-        """Do nothing: what the end of a run imports has no part in its bits."""
-
-    def _look(self) -> None:
-        root, commit = source.project_root(), self._environment["git"]["commit"]
-        found = {path for m in list(sys.modules.values()) if (path := _file_below(m, root))}
-        named = {git.printable(path.as_posix()): path for path in found}
-        new = {name: path for name, path in named.items() if name not in self._files}
-        if not new:
-            return
-        for name, path in new.items():
-            with suppress(OSError):  # deleted meanwhile
-                self._files[name] = code.blob_id((root / path).read_bytes(), commit)
-        files = {"imported_files": dict(sorted(self._files.items()))}
-        record.write_json(self._folder / "environment.json", {**self._environment, **files})
 
 
 def _described(path: Path) -> str:
@@ -139,7 +97,7 @@ def _imported(module: ModuleType) -> Iterator[str]:
             yield str(what.__module__).partition(".")[0]
 
 
-def _file_below(module: ModuleType, root: Path) -> Path | None:
+def file_below(module: ModuleType, root: Path) -> Path | None:
     """Return where in the checkout a module's file lies; None for one that lies elsewhere."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.startswith(f"{root}/") or _is_installed(module):
