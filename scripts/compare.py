@@ -1,48 +1,99 @@
 """Compare two runs: the first step and stage that differ, and what explains it.
 
-usage: python scripts/compare.py RUN_A RUN_B [--explain] [--out FILE.png] [--trust PACKAGE]
-                                 [--online]
+usage: python scripts/compare.py RUN_A RUN_B [--explain] [--restore-code] [--out FILE.png]
+                                 [--trust PACKAGE] [--online]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
     python train.py seed=0 data.num_workers=2 hydra.run.dir=runs/b
     python scripts/compare.py runs/a runs/b
     python scripts/compare.py runs/a runs/b --explain
+    python scripts/compare.py runs/a runs/b --explain --restore-code     # their code differs
 
 exit status: 0 the same bits, 1 they differ, 2 they cannot be compared
 """
 
 import argparse
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from seedbed import compare
-from seedbed.compare import Comparison, Record, causes, plot
+from seedbed.compare import Comparison, Difference, Record, causes, checkout, plot, versions
+from seedbed.compare.checkout import Tree
 from seedbed.compare.stages import stage_of
 from seedbed.errors import InputError, exit_status, printable
+from seedbed.record import code
 
 SHOWN_STEPS = 6
 
 
 def main() -> int:
-    """Compare two run folders and print what was found."""
+    """Compare two runs and print what was found."""
     arguments = parse()
-    a, b = compare.read(arguments.run_a), compare.read(arguments.run_b)
-    out = arguments.out or Path(plot.file_name(a, b))
-    out = outside(out, arguments.run_a, arguments.run_b)
-    result = compare.compare(a, b)
-    plot.draw(a, b, result, out)
-    for line in report(a, b, result):
-        print(printable(line))
-    if arguments.explain and result.difference is not None:
-        from seedbed.explain import of_runs  # needs torch, and can be deleted
-
-        runs = (arguments.run_a, arguments.run_b)
-        how = (result.difference, arguments.trust, arguments.online)
-        print(*map(printable, of_runs(runs, (a, b), *how)), sep="\n")
+    with ExitStack() as stack:
+        a, b = (opened(path, stack) for path in (arguments.run_a, arguments.run_b))
+        out = arguments.out or Path(plot.file_name(a.record, b.record))
+        out = outside(out, arguments.run_a, arguments.run_b)
+        result = compare.compare(a.record, b.record)
+        plot.draw(a.record, b.record, result, out)
+        for line in report(a.record, b.record, result):
+            print(printable(line))
+        if arguments.explain and result.difference is not None:
+            for line in explanation(arguments, a, b, result.difference, stack):
+                print(printable(line))
     print(f"\npicture: {out}")
     return 0 if result.difference is None else 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to compare: its folder, what it holds, and how to come to its code."""
+
+    folder: Path
+    record: Record
+    code_of: Callable[[], AbstractContextManager[Tree]]
+
+
+def opened(path: Path, stack: ExitStack) -> Run:
+    """Return the run of a folder, or of a package, which is taken out for as long as the stack."""
+    if path.suffix != ".zip":
+        held = compare.read(path)
+        return Run(path, held, partial(checkout.code_of, path, held.code, True))
+    from seedbed.tools import package  # a part that can be deleted
+
+    place = stack.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-compare-"))
+    folder, *others = package.unpack(path, Path(place))
+    if others:
+        raise InputError(
+            f"{path}: expected a package of one run, got {len(others) + 1}; pack the run alone"
+        )
+    held = replace(compare.read(folder), name=str(path))
+    return Run(folder, held, partial(package.code_of, folder, held))
+
+
+def explanation(
+    arguments: argparse.Namespace, a: Run, b: Run, difference: Difference, stack: ExitStack
+) -> Iterator[str]:
+    """Yield the lines of --explain; code of the records is executed only with --restore-code."""
+    if not arguments.restore_code and not code.is_same(a.record.code, b.record.code):
+        yield from versions.describe(versions.recorded(a.record, b.record))
+        yield (
+            "\nThe runs had different code. To replay each with its own, which executes the code "
+            "of both records: add --restore-code"
+        )
+        return
+    from seedbed.explain import of_runs  # needs torch, and can be deleted
+
+    trees = [checkout.here()] * 2
+    if arguments.restore_code:
+        trees = [stack.enter_context(run.code_of()) for run in (a, b)]
+    runs, records = (a.folder, b.folder), (a.record, b.record)
+    yield from of_runs(runs, records, difference, trees, arguments.trust, arguments.online)
 
 
 def parse() -> argparse.Namespace:
@@ -52,8 +103,8 @@ def parse() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )
-    parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder")
-    parser.add_argument("run_b", metavar="RUN_B", type=Path, help="another run folder")
+    parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder, or a package")
+    parser.add_argument("run_b", metavar="RUN_B", type=Path, help="another one")
     parser.add_argument(
         "--out",
         metavar="FILE",
@@ -64,6 +115,12 @@ def parse() -> argparse.Namespace:
         "--explain",
         action="store_true",
         help="replay the first step that differs and name the first operation that differs",
+    )
+    parser.add_argument(
+        "--restore-code",
+        action="store_true",
+        help="for --explain: replay each run with the commit and source.patch of its record, in a "
+        "git worktree of its own; this runs code of both records",
     )
     parser.add_argument(
         "--trust",
@@ -78,7 +135,13 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="for --explain: open addresses that the records name: mirrors and downloads of data",
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.restore_code and not arguments.explain:
+        raise InputError(
+            "--restore-code: expected --explain beside it, got it alone; records are compared "
+            "without running code"
+        )
+    return arguments
 
 
 def outside(out: Path, *runs: Path) -> Path:

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seedbed import config
-from seedbed.compare import causes, verify
+from seedbed.compare import causes, checkout, verify
+from seedbed.compare.checkout import Tree
 from seedbed.compare.stages import STAGES
 from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError, exit_status, printable
@@ -36,11 +37,18 @@ def main() -> int:
                 f"--keep: expected a new folder, got {arguments.keep}, which holds a "
                 "run; name another"
             )
-        return judge(arguments, arguments.keep)
+        return judge_run(arguments, arguments.keep)
     with tempfile.TemporaryDirectory(prefix="seedbed-verify-") as folder:
         if arguments.run.suffix == ".zip":
             return judge_package(arguments, Path(folder))
-        return judge(arguments, Path(folder))
+        return judge_run(arguments, Path(folder))
+
+
+def judge_run(arguments: argparse.Namespace, folder: Path) -> int:
+    """Replay a run folder with the code that is here, or with its own if that is asked for."""
+    run = arguments.run
+    with checkout.code_of(run, verify.read(run).code, arguments.restore_code) as tree:
+        return judge(arguments, run, folder, tree, str(run))
 
 
 def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
@@ -49,16 +57,18 @@ def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
 
     path, status = arguments.run, 0
     for run in package.unpack(path, folder / "package"):
-        commit = package.commit_of(run)
-        print(f"\nrun {run.name} of {path}, code of commit {commit} and its source.patch")
+        held = verify.read(run)
+        print(printable(f"\nrun {run.name} of {path}: {package.described(held)}"))
         if not arguments.restore_code:
-            print(f"a replay would execute that code: scripts/verify.py {path} --restore-code")
             status = 2
             continue
-        arguments.run, arguments.restore_code = run, False  # the code comes from the package
-        with package.importing_code(folder / "package", run):
-            status = max(status, judge(arguments, folder / run.name))
-        arguments.restore_code = True
+        with package.code_of(run, held) as tree:
+            name = f"run {run.name} of {path}"
+            status = max(status, judge(arguments, run, folder / run.name, tree, name))
+    if not arguments.restore_code:
+        print(
+            printable(f"\nnothing was executed; to do so: scripts/verify.py {path} --restore-code")
+        )
     return status
 
 
@@ -101,25 +111,29 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def judge(arguments: argparse.Namespace, folder: Path) -> int:
-    """Replay into a folder, print the outcome, and return the exit status."""
-    how = (arguments.trust, arguments.restore_code, arguments.online)
-    outcome = verify.replay(arguments.run, folder, arguments.steps, *how)
-    for line in report(outcome):
+def judge(arguments: argparse.Namespace, run: Path, folder: Path, tree: Tree, name: str) -> int:
+    """Replay a run into a folder, print the outcome, and return the exit status.
+
+    Args:
+        tree: the code to replay it with.
+        name: what to call the run.
+    """
+    outcome = verify.replay(run, folder, arguments.steps, arguments.trust, tree, arguments.online)
+    for line in report(outcome, name, tree):
         print(printable(line))
     if arguments.explain and not outcome.reproduced:
         from seedbed.explain import of_replay  # needs torch, and can be deleted
 
-        again = of_replay(arguments.run, outcome, *how)
+        again = of_replay(run, outcome, arguments.trust, tree, arguments.online)
         print(*map(printable, again), sep="\n")
     if arguments.keep is not None:
         print(f"\nreplay: {folder}")
-    elif not outcome.reproduced:
+    elif not outcome.reproduced and arguments.run == run:
         print("\nTo look closer, keep the replay (--keep DIR) and run scripts/compare.py RUN DIR")
     return 0 if outcome.reproduced else 1
 
 
-def report(outcome: Outcome) -> Iterator[str]:
+def report(outcome: Outcome, name: str, tree: Tree) -> Iterator[str]:
     """Yield the lines to print: the outcome first."""
     found = causes.changes(outcome.record, outcome.replay)
     difference, comparison = outcome.comparison.difference, outcome.comparison
@@ -130,7 +144,7 @@ def report(outcome: Outcome) -> Iterator[str]:
         found = causes.others(found, causes.rank(difference, found))
     elif outcome.reproduced:
         stages = ", ".join(STAGES[stage].name for stage in comparison.stages)
-        yield f"REPRODUCED {outcome.record.name}"
+        yield f"REPRODUCED {name}"
         yield f"  the same bits through step {outcome.last_step:,}: {stages}"
     else:
         yield f"NOT REPRODUCED: the record has {outcome.last_step:,} steps"
@@ -140,6 +154,9 @@ def report(outcome: Outcome) -> Iterator[str]:
     promises = config.promises_bits(preset.get("determinism.on_nondeterministic"))
     if difference is not None and not promises:
         yield f"note: determinism={preset.get('determinism.name')} does not promise the same bits"
+    advice = "" if tree.is_recorded or outcome.reproduced else verify.advice_on_code(outcome.record)
+    if advice:
+        yield f"note: {advice}"
     if found:
         yield (
             "\nDifferences that are not known to act there"

@@ -46,6 +46,8 @@ LEFT_OUT = {
     "src/seedbed/operations/refusals.py": "words which operation was refused, and where",
     "src/seedbed/operations/trace.py": "traces a step that is examined or explained",
     "src/seedbed/operations/substitutes.py": "words what to use instead of a refused operation",
+    "src/seedbed/record/change.py": "resumes",
+    "src/seedbed/record/code.py": "says what code differs from that of another run",
     "src/seedbed/record/git.py": "asks git which commit ran, for the record",
     "src/seedbed/record/neutral.py": "says what may differ in a resumed or compared run",
     "src/seedbed/record/origin.py": "resumes",
@@ -56,6 +58,7 @@ LEFT_OUT = {
     "src/seedbed/training/unsaved.py": "finds what a checkpoint would lack",
     "src/seedbed/worker/best.py": "keeps the best weights in step with the checkpoint",
     "src/seedbed/worker/ending.py": "words how a run ended",
+    "src/seedbed/worker/imports.py": "records which files were imported",
     "src/seedbed/worker/order.py": "orders samples, where there is data.sampler or data.streams",
     "src/seedbed/worker/restore.py": "resumes",
 }

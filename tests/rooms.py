@@ -26,8 +26,11 @@ ROOMS = {
         (
             "src/seedbed/explain",
             "tests/engine/explain",
+            "tests/edited",
+            "tests/edits.py",
             "tests/fault_score.py",
             "tests/end_to_end/test_faults.py",
+            "tests/end_to_end/test_versions.py",
         ),
     ),
     "sweeps": Room(

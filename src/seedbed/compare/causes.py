@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
-from typing import Any
 
 from seedbed import names
 from seedbed.compare.difference import Difference, Record
 from seedbed.compare.stages import STAGES, stage_of
 from seedbed.errors import printable
-from seedbed.record import neutral
+from seedbed.record import code, neutral
+from seedbed.record.change import Change
 
 _MOST_CHARACTERS = 44
 
@@ -27,6 +26,7 @@ _FILES = "files_sha256."  # by path; what differs is their content
 # Settings that follow another one, unless somebody gives them a value of their own.
 _FOLLOWERS = (
     ("seeds.*", "seed"),
+    ("data.*.seed", "seeds.split"),
     ("determinism.env.*_NUM_THREADS", "determinism.threads"),
     ("cpu.threads", "determinism.threads"),
     ("trainer.device", "determinism.device"),
@@ -34,66 +34,42 @@ _FOLLOWERS = (
 )
 
 
-@dataclass(frozen=True)
-class Change:
-    """A setting, an environment entry or a source file that is not the same in two records.
-
-    A key that a record lacks is None there.
-
-    Attributes:
-        same_data: both records hold the same digest of the training data.
-        apart: a file of code outside the packages that the runs' classes come from.
-    """
-
-    kind: str  # configuration, environment or code
-    key: str
-    a: Any
-    b: Any
-    same_data: bool = False
-    apart: bool = False
-
-
 def changes(a: Record, b: Record) -> list[Change]:
     """Return everything that differs in configuration, environment and code, by key.
 
     What torchrun tells its processes is left out: it differs each time.
     """
-    sides = (
-        ("configuration", a.config, b.config),
-        ("environment", a.environment, b.environment),
-        ("code", a.code, b.code),
-    )
+    sides = (("configuration", a.config, b.config), ("environment", a.environment, b.environment))
     digests = [
         {k: v for k, v in r.environment.items() if k.partition(".")[0] == "data_sha256"}
         for r in (a, b)
     ]
     same_data = digests[0] == digests[1] and any(digests[0].values())
-    packages = _packages(a) | _packages(b)
-    return [
-        Change(kind, key, before.get(key), after.get(key), same_data, apart)
-        for kind, before, after in sides
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not neutral.matches(key, neutral.TORCHRUN)
-        for apart in [kind == "code" and not key.startswith("git.") and not packages & _parts(key)]
+    found = [
+        Change(key, before.get(key), now.get(key), kind=kind)
+        for kind, before, now in sides
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and not neutral.matches(key, neutral.TORCHRUN)
     ]
+    found = [replace(each, alters_bits=_may_alter_bits(each, same_data)) for each in found]
+    return [*found, *code.changes(a.code, b.code)]
 
 
 def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     """Return the changes that can explain a difference, likeliest first.
 
-    Settings and the environment come before code, and code that the runs' classes do not come from
-    comes after all other; code that a training process never imports is left out. A setting that
-    follows another one is not named beside it. Where fingerprints do not tell in which stage the
-    difference arose, the causes of the other stages follow those of the one that was seen. Where
-    data lies comes last: other folders can hold other data. If nothing is known to act on the
-    stage, any argument of a class can.
+    Settings and the environment come before code; code that neither training process imported is
+    left out. A setting that follows another one is not named beside it. Where fingerprints do not
+    tell in which stage the difference arose, the causes of the other stages follow those of the one
+    that was seen. Where data lies comes last: other folders can hold other data. If nothing is
+    known to act on the stage, any argument of a class can.
     """
     found = list(found)
     return _known_causes(difference, found) or [
         change
         for change in found
         if change.key.startswith((*_ARGUMENTS, "data."))
-        and not _is_no_cause(change)
+        and change.alters_bits
         and _leader(change, found) is change
     ]
 
@@ -105,14 +81,13 @@ def _known_causes(difference: Difference, found: Sequence[Change]) -> list[Chang
         keys += tuple(key for stage in names.STAGES for key in STAGES[stage].keys)
     if difference.equal_through is not None:  # weights that were equal once began equal
         keys = tuple(key for key in keys if key != "seeds.init")
-    ranked: dict[str, tuple[tuple[bool, int, int], Change]] = {}
+    ranked: dict[str, tuple[tuple[bool, bool, int], Change]] = {}
     for change in found:
         place = next((n for n, key in enumerate(keys) if _fits(change, key)), None)
-        if place is None or _is_no_cause(change):
+        if place is None or not change.alters_bits:
             continue
         cause = _leader(change, found)
-        of_code = (change.kind == "code") + change.apart
-        order = (_is_place(change), of_code, place)
+        order = (_is_place(change), change.kind == "code", place)
         ranked[cause.key] = (min(order, ranked.get(cause.key, (order,))[0]), cause)
     return [ranked[key][1] for key in sorted(ranked, key=lambda key: (ranked[key][0], key))]
 
@@ -131,8 +106,14 @@ def _leader(change: Change, found: Sequence[Change]) -> Change:
 
 
 def others(found: Sequence[Change], likely: Sequence[Change] = ()) -> list[Change]:
-    """Return the changes beside the likely causes, without those that follow from another one."""
-    return [each for each in found if each not in likely and _leader(each, found) is each]
+    """Return the changes beside the likely causes, without those that follow from another one.
+
+    Files that no training process imported are left out, too.
+    """
+    unused = [each for each in found if each.kind == "code" and not each.alters_bits]
+    unused = [each for each in unused if not each.key.startswith("git.")]
+    apart = [*likely, *unused]
+    return [each for each in found if each not in apart and _leader(each, found) is each]
 
 
 def describe(difference: Difference) -> Iterator[str]:
@@ -175,7 +156,10 @@ def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:
 
 def table(found: Iterable[Change]) -> Iterator[str]:
     """Yield changes side by side, aligned."""
-    cells = [("", "A", "B"), *((_short(c.key, 160), _short(c.a), _short(c.b)) for c in found)]
+    cells = [
+        ("", "A", "B"),
+        *((_short(c.key, 160), _short(c.before), _short(c.now)) for c in found),
+    ]
     widths = [max(len(row[column]) for row in cells) for column in (0, 1)]
     for key, a, b in cells:
         yield f"  {key:{widths[0]}}  {a:{widths[1]}}  {b}"
@@ -198,43 +182,29 @@ def _asked_for(change: Change) -> str | None:
     return {"flags": f"determinism.{rest}", "env": f"determinism.env.{rest}"}.get(kind)
 
 
-def _packages(record: Record) -> set[str]:
-    """Return the names of the packages that a run's classes come from, and of the engine."""
-    named = (k.endswith("_target_") or k == "data.collate" for k in record.config)
-    values = [
-        str(v) for v, is_target in zip(record.config.values(), named, strict=True) if is_target
-    ]
-    return {"seedbed", *(value.partition(".")[0] for value in values)}
-
-
-def _parts(path: str) -> set[str]:
-    return set(PurePosixPath(path).with_suffix("").parts)
-
-
 def _same(one: Change, other: Change) -> bool:
-    return (str(one.a), str(one.b)) == (str(other.a), str(other.b))
+    return (str(one.before), str(one.now)) == (str(other.before), str(other.now))
 
 
-def _is_no_cause(change: Change) -> bool:
-    if change.kind == "environment" and neutral.matches(change.key, neutral.ENVIRONMENT):
-        return True
-    if change.kind == "code":
-        return not _may_be_imported(change.key)
+def _may_alter_bits(change: Change, same_data: bool) -> bool:
+    """Return whether a setting or an entry of the environment can alter bits.
+
+    Args:
+        same_data: both records hold the same digest of the training data.
+    """
+    if change.kind == "environment":
+        return not neutral.matches(change.key, neutral.ENVIRONMENT) and not _is_place(change)
     if change.key == "determinism.fingerprint_every_steps":
-        return True
-    # The digest is that of the training data.
+        return False
     held_out = change.key.startswith(("data.validation", "data.test"))
-    is_data = change.kind == "configuration" and change.key.startswith("data.")
-    return _is_place(change) and (not is_data or (change.same_data and not held_out))
-
-
-def _may_be_imported(key: str) -> bool:
-    path = key.removeprefix("git.lacks.")
-    return key == "git.commit" or path == "." or neutral.may_be_imported(path)  # .: all of it
+    is_known = same_data and not held_out
+    return not _is_place(change) or (change.key.startswith("data.") and not is_known)
 
 
 def _is_place(change: Change) -> bool:
     if change.kind == "code" or change.key.startswith((*_ARGUMENTS, _FILES)):
         return False
     named = change.key.lower().rpartition(".")[2] in _PLACES
-    return named or any(_LOOKS_LIKE_A_PLACE.match(str(value)) for value in (change.a, change.b))
+    return named or any(
+        _LOOKS_LIKE_A_PLACE.match(str(value)) for value in (change.before, change.now)
+    )

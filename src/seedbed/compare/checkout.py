@@ -3,29 +3,55 @@
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from seedbed.errors import InputError
 from seedbed.record import git, source
+from seedbed.record.code import Code
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Code that training processes import.
+
+    Attributes:
+        root: the folder of its checkout.
+        variables: the environment variables with which a process imports it.
+        is_recorded: it is the code of a record, and not that of this checkout.
+    """
+
+    root: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    is_recorded: bool = True
+
+    @classmethod
+    def at(cls, root: Path) -> "Tree":
+        """Return the code of a record that lies in a folder."""
+        path = os.pathsep.join((str(root / "src"), str(root)))
+        return cls(root, {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"})  # not what lies here
+
+
+def here() -> Tree:
+    """Return the code of this checkout, which processes import anyway."""
+    return Tree(source.project_root(), is_recorded=False)
 
 
 @contextmanager
-def environment(run: Path, code: Mapping[str, str], wanted: bool) -> Iterator[dict[str, str]]:
-    """Yield the environment variables with which a training process runs the code of a record.
+def code_of(run: Path, code: Code, wanted: bool) -> Iterator[Tree]:
+    """Yield the code to replay a run with.
 
     Args:
         run: its folder, for source.patch.
-        code: `Record.code`, of which `git.commit` is read.
-        wanted: whether to check it out; the code that is here needs no variables.
+        wanted: whether to check the code of the record out; otherwise it is that of this checkout.
     """
     if not wanted:
-        yield {}
+        yield here()
         return
-    with checkout(run, code["git.commit"]) as tree:
-        path = os.pathsep.join((str(tree / "src"), str(tree)))
-        yield {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # not what lies in this folder
+    with checkout(run, str(code.commit)) as tree:
+        yield Tree.at(tree)
 
 
 @contextmanager

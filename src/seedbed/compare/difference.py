@@ -16,8 +16,7 @@ from seedbed.compare.stages import in_order
 from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
 from seedbed.record import Row, source, untrusted
-
-DELETED = "(deleted)"  # instead of the content of a file that a patch deletes
+from seedbed.record.code import Code
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,18 @@ class Record:
     """What a run folder holds, with nested keys joined by dots.
 
     Attributes:
-        code: `git.commit`, and the start of the blob id of each file that source.patch changes.
+        environment: without what it says of the code.
+        patch: source.patch, which changes the commit of `code` into the code that ran.
     """
 
     name: str
     config: dict[str, Any]
     environment: dict[str, Any]
-    code: dict[str, str]
+    code: Code
     summary: dict[str, Any]
     metrics: list[Row]
     fingerprints: list[Row]
+    patch: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -183,14 +184,12 @@ def read(folder: Path) -> Record:
     """
     record.require_run(folder)
     config = flatten(OmegaConf.to_container(record.read_config(folder)))
-    environment = flatten(record.read_json(folder / "environment.json"))
-    code = {"git.commit": str(environment.pop("git.commit", None))}
-    lacks = [key for key in environment if key.startswith("git.lacks.")]
-    code |= {key: str(environment.pop(key)) for key in lacks}
-    patch = folder / "source.patch"
-    if patch.is_file():
-        found = source.patched_files(untrusted.read_bytes(patch, untrusted.MAX_PATCH_BYTES))
-        code |= {path: blob[:12] or DELETED for path, blob in found.items()}
+    environment = record.read_json(folder / "environment.json")
+    path = folder / "source.patch"
+    patch = untrusted.read_bytes(path, untrusted.MAX_PATCH_BYTES) if path.is_file() else b""
+    code = Code.of(environment, source.patched_files(patch))
+    apart = ("git", "imported_files")
+    environment = flatten({key: environment[key] for key in environment if key not in apart})
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
     off = not config.get("fingerprint.every_steps")
     missing = off and not (folder / "fingerprints.csv").exists()
@@ -199,7 +198,7 @@ def read(folder: Path) -> Record:
     _check(folder / "fingerprints.csv", fingerprints)
     _check(folder / "metrics.csv", metrics, may_repeat=True)
     summary = record.read_summary(folder)
-    return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
+    return Record(str(folder), config, environment, code, summary, metrics, fingerprints, patch)
 
 
 def _located(
@@ -227,7 +226,7 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
                 f"{side} was resumed at step {step} with changes that can alter bits: "
                 + ", ".join(keys)
             )
-        lacks = [key.removeprefix("git.lacks.") for key in run.code if key.startswith("git.lacks.")]
+        lacks = list(run.code.lacks)
         if lacks:
             more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
             yield f"{side} lacks code or files of its checkout: {', '.join(lacks[:3])}{more}"

@@ -37,11 +37,17 @@ _DATA = (
     "code:*/data/*.py",
 )
 _LOADING = "data.[!evt]*"  # the rest of data.*, without evaluation, validation and test
-_MODEL = ("files_sha256.*", "model.*", "code:*/models/*.py")
+_MODEL = ("files_sha256.*", "model.name", "model.*", "code:*/models/*.py")
 _TASK = ("method.*", "data.task*", "code:*/methods*.py", "code:*/methods/*.py", "code:*/tasks.py")
 _PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed/*", "code:*/training/sh*.py")
 _STEP = (
-    *("optimizer.*", "schedule.*", "trainer.gradient_clip_norm", "trainer.max_epochs"),
+    *(
+        "optimizer.name",
+        "optimizer.*",
+        "schedule.*",
+        "trainer.gradient_clip_norm",
+        "trainer.max_epochs",
+    ),
     *("trainer.max_steps", "code:*/training/*.py"),
 )
 _FORWARD = (

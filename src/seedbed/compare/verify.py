@@ -3,7 +3,7 @@
 A record may come from a stranger. Its configuration is data: classes are built through the
 packages that *this* checkout trusts, the training process gets no environment variable that this
 checkout's presets do not name (LD_PRELOAD runs code, too), and opens no address unless it is told
-to. Only `restore`, which a user must ask for, runs code of the record.
+to. Only a tree of the record's code (`checkout.code_of`), which a user must ask for, runs such.
 """
 
 import os
@@ -22,8 +22,9 @@ from tqdm import tqdm
 
 from seedbed import compare, config, launch, offline, record
 from seedbed.compare import Comparison, Difference, Record, checkout
+from seedbed.compare.checkout import Tree
 from seedbed.errors import InputError
-from seedbed.record import Row
+from seedbed.record import Row, code
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 60
@@ -57,7 +58,7 @@ def replay(
     folder: Path,
     steps: int | None = None,
     trust: Sequence[str] = (),
-    restore_code: bool = False,
+    tree: Tree | None = None,
     online: bool = False,
 ) -> Outcome:
     """Replay a run in a new folder until its bits differ, or to its end.
@@ -67,7 +68,7 @@ def replay(
         folder: where the replay's own record goes; new or empty.
         steps: how many steps to replay; None: all that are recorded.
         trust: packages that classes may come from, beside those of configs/config.yaml.
-        restore_code: replay with the commit and the patch of the record, not with this checkout.
+        tree: the code to replay it with; None: that of this checkout.
         online: open addresses that the record names, such as those of data sets.
 
     Raises:
@@ -78,11 +79,13 @@ def replay(
     whole = steps is None and before.summary.get("status") == "finished"
     last = last_step(before, steps)
     before = before if whole else prefix(before, last)
+    tree = tree or checkout.here()
     environment = launch.training_environment(settings) | offline.variables(online)
     launch.create_run_folder(folder, settings)
-    with checkout.environment(run, before.code, restore_code) as variables:
-        difference = _run(settings, folder, environment | variables, before, whole)
+    difference = _run(settings, folder, environment | tree.variables, before, whole, tree)
     after = compare.read(folder)
+    if tree.is_recorded:  # whatever repository it lies in, it is the code of that commit
+        after = replace(after, code=replace(after.code, commit=before.code.commit))
     if difference is not None or not whole:
         last = last if difference is None else difference.step
         before, after = prefix(before, last), prefix(after, last)
@@ -173,6 +176,7 @@ def _run(
     environment: Mapping[str, str],
     before: Record,
     whole: bool,
+    tree: Tree,
 ) -> Difference | None:
     """Train in a folder until the fingerprints diverge, or to the last step of the record."""
     with tempfile.TemporaryFile() as output:
@@ -193,7 +197,8 @@ def _run(
             stop(process)
         if ended and difference is None:
             output.seek(0)
-            _check_failure(folder, None if whole else _last(before), output.read())
+            advice = "" if tree.is_recorded else advice_on_code(before)
+            _check_failure(folder, None if whole else _last(before), output.read(), advice)
     return difference
 
 
@@ -236,11 +241,26 @@ def _last(of: Record) -> int:
     return max((int(row["step"]) for row in _live_rows(of)), default=0)
 
 
-def _check_failure(folder: Path, last: int | None, output: bytes) -> None:
+def advice_on_code(of: Record) -> str:
+    """Return what to do where this checkout has other code than a record; "" where it has not."""
+    changed = code.changed_here(of.code)
+    if not changed:
+        return ""
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return (
+        f"the code here is not that of the record ({changed[0]}{more}); replay with the record's, "
+        "if you trust it: --restore-code"
+    )
+
+
+def _check_failure(folder: Path, last: int | None, output: bytes, advice: str) -> None:
     """Raise InputError for a replay that failed before the last step asked for, or at all."""
     summary = record.read_summary(folder) if (folder / "summary.json").exists() else {}
     if last is not None and summary.get("steps", 0) >= last:
         return
     lines = output.decode(errors="replace").strip().splitlines() or ["no message"]
     error = summary.get("error") or lines[-1].removeprefix("error: ")
-    raise InputError(f"replay: expected a training process that runs to its end, got {error}")
+    raise InputError(
+        f"replay: expected a training process that runs to its end, got {error}"
+        + (f"; {advice}" if advice else "")
+    )

@@ -5,21 +5,24 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from seedbed import compare, launch, offline
-from seedbed.compare import Difference, Record, checkout, verify
+from seedbed.compare import Difference, Record, verify, versions
+from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
+from seedbed.compare.versions import Versions
 from seedbed.errors import InputError
-from seedbed.explain import replay
-from seedbed.explain.replay import Trace
-from seedbed.explain.trace_compare import describe, first_difference
+from seedbed.explain import places, replay
+from seedbed.explain.construction import BUILD
+from seedbed.explain.replay import BEFORE, Trace
+from seedbed.explain.trace_compare import Finding, describe, first_difference
 from seedbed.explain.trace_data import DATA_PHASES
 from seedbed.operations.trace import Event
-from seedbed.record import Row
+from seedbed.record import Row, code
 
 # An earlier step is traced instead if the replays diverge before it; with a nondeterministic
 # operation they may diverge at another step each time.
@@ -35,76 +38,138 @@ class Side:
     Attributes:
         name: what the report calls it.
         settings: its configuration, checked.
-        checkpoints: the folder of its checkpoints.
+        checkpoints: the folder of its checkpoints; None to start from the beginning.
         rows: the fingerprints of its record.
         variables: environment variables beside those of its preset.
+        tree: its code.
+        advice: what to do if that is not the code that ran; else "".
     """
 
     name: str
     settings: DictConfig
-    checkpoints: Path
+    checkpoints: Path | None
     rows: Sequence[Row]
     variables: Mapping[str, str]
+    tree: Tree
+    advice: str = ""
 
 
 def of_replay(
-    run: Path, outcome: Outcome, trust: Sequence[str], restore_code: bool, online: bool = False
+    run: Path, outcome: Outcome, trust: Sequence[str], tree: Tree, online: bool = False
 ) -> Iterator[str]:
-    """Yield lines on why a run was not reproduced, from two more replays of that step."""
+    """Yield lines on why a run was not reproduced, from two more replays of that step.
+
+    Args:
+        tree: the code that the outcome's replay ran.
+    """
     difference = outcome.comparison.difference
     if difference is None:
         yield "\nNothing to explain: no recorded step differs"
         return
-    settings = verify.trusted_config(run, trust)
-    with checkout.environment(run, outcome.record.code, restore_code) as variables:
-        variables = variables | offline.variables(online)
-        side = Side(
-            "the record", settings, run / "checkpoints", outcome.record.fingerprints, variables
-        )
-        traces, step = trace_both([side, side], difference.step)
+    record = outcome.record
+    side = _side("the record", run, record, trust, tree, online)
+    traces, step = trace_both([side, side], difference.step)
     yield f"\n{_opening(traces, step)}, both times with this configuration"
     found = first_difference(traces[0].events, traces[1].events)
     if found is not None:
         yield "The two replays differ from each other: the step is nondeterministic"
         yield from describe(found)
+        yield from places.describe_lines(found, [tree.root, tree.root])
         return
     yield "The two replays have the same bits"
     yield from _omissions(left_out([side]))
-    yield from _beside_record(side, traces[0], difference)
+    same_code = code.is_same(record.code, outcome.replay.code)
+    yield from _beside_record(side, traces[0], difference, same_code)
 
 
 def of_runs(
     runs: Sequence[Path],
     records: Sequence[Record],
     difference: Difference,
-    trust: Sequence[str],
+    trees: Sequence[Tree],
+    trust: Sequence[str] = (),
     online: bool = False,
 ) -> Iterator[str]:
-    """Yield lines on why two runs differ, from a replay of each of the step that differs."""
-    sides = [
-        Side(
-            *(name, verify.trusted_config(run, trust), run / "checkpoints", held.fingerprints),
-            offline.variables(online),
-        )
-        for name, run, held in zip(("run A", "run B"), runs, records, strict=True)
-    ]
-    traces, step = trace_both(sides, difference.step)
-    yield f"\n{_opening(traces, step)}, once with each configuration"
-    if records[0].code != records[1].code:
-        yield "note: the records name different code; both are replayed with the code that is here"
+    """Yield lines on why two runs differ, from a replay of each of the step that differs.
+
+    Args:
+        trees: the code to replay each with.
+    """
+    each = zip(("run A", "run B"), runs, records, trees, strict=True)
+    sides = [_side(name, run, held, trust, tree, online) for name, run, held, tree in each]
+    traces, step, found = trace_to_the_cause(sides, difference.step)
+    code_too = " and its own code" if all(tree.is_recorded for tree in trees) else ""
+    yield f"\n{_opening(traces, step)}, once with each configuration{code_too}"
+    yield from dict.fromkeys(f"note: {side.advice}" for side in sides if side.advice)
     if not _same_shards(sides):
         yield "note: trainer.shards is not the same, so the phases of the data are not compared"
-    found = first_difference(*(_comparable_events(sides, each) for each in traces))
+    paths = versions.changed_paths(*records)
+    texts = [_texts(side.tree.root, paths) for side in sides]
     if found is not None:
-        yield "First that differs"
-        yield from describe(found)
-        return
+        yield from _describe(found, traces, sides, texts)
+    else:
+        yield from _unexplained(sides, traces, difference, not paths)
+    if paths:
+        yield from versions.describe(Versions((texts[0], texts[1])))
+
+
+def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:
+    """Trace both sides at the step where they diverge; return what differs first there.
+
+    What differs when a step begins is older than it. Then both are replayed from the beginning.
+    """
+    traces, step = trace_both(sides, step)
+    found = first_difference(*(_comparable_events(sides, each) for each in traces))
+    is_older = found is not None and found.phase in (BEFORE, BUILD)
+    if is_older and any(each.start for each in traces):
+        sides = [replace(side, checkpoints=None) for side in sides]
+        traces, step = trace_both(sides, step)
+        found = first_difference(*(_comparable_events(sides, each) for each in traces))
+    return traces, step, found
+
+
+def _side(
+    name: str, run: Path, held: Record, trust: Sequence[str], tree: Tree, online: bool
+) -> Side:
+    settings = verify.trusted_config(run, trust)
+    variables = offline.variables(online) | tree.variables
+    advice = "" if tree.is_recorded else verify.advice_on_code(held)
+    return Side(name, settings, run / "checkpoints", held.fingerprints, variables, tree, advice)
+
+
+def _texts(root: Path, paths: Sequence[str]) -> dict[str, str]:
+    there = [path for path in paths if (root / path).is_file()]
+    return {path: (root / path).read_text(errors="replace") for path in there}
+
+
+def _describe(
+    found: Finding,
+    traces: Sequence[Trace],
+    sides: Sequence[Side],
+    texts: Sequence[Mapping[str, str]],
+) -> Iterator[str]:
+    """Yield lines on what differs first: the operation, its lines, its draw, the edits near it."""
+    roots = [side.tree.root for side in sides]
+    yield "First that differs"
+    yield from describe(found)
+    yield from places.describe_draw(found, [side.settings for side in sides])
+    yield from places.describe_lines(found, roots)
+    edits = places.edits_near(found, traces, roots, texts)
+    if edits:
+        yield "\nEdits that can explain it, likeliest first"
+        yield from places.describe_edits(edits, texts)
+
+
+def _unexplained(
+    sides: Sequence[Side], traces: Sequence[Trace], difference: Difference, same_code: bool
+) -> Iterator[str]:
+    """Yield lines on replays that have the same bits though the records have not."""
     omitted = left_out(sides)
+    what = "configurations" if same_code else "configurations and the code"
     yield "The two replays have the same bits" + (
-        "" if omitted else ": the configurations do not explain it"
+        "" if omitted else f": the {what} do not explain it"
     )
     yield from _omissions(omitted)
-    same_code = records[0].code == records[1].code
     for side, replayed in zip(sides, traces, strict=True):
         yield from _beside_record(side, replayed, difference, same_code)
 
@@ -167,7 +232,8 @@ def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
         for index, side in enumerate(sides):
             folder = Path(name, str(index))
             launch.create_run_folder(folder, side.settings)
-            files = (str(folder), str(step), str(folder / "trace.jsonl"), str(side.checkpoints))
+            files = [str(folder), str(step), str(folder / "trace.jsonl")]
+            files += [str(side.checkpoints)] if side.checkpoints else []
             environment = launch.training_environment(side.settings) | dict(side.variables)
             process = subprocess.Popen(
                 [sys.executable, "-m", "seedbed.explain.replay", *files],
@@ -208,8 +274,10 @@ def _beside_record(
     else:
         place = f"at step {diverged.step}, stage {diverged.stage}"
         yield f"  {side.name}: the replay differs from the record, {place}"
-        if not same_code:
-            yield "  the two records name different code, which can be the cause: see above"
+        if side.advice:
+            yield "  the code here is not that of the record, which can be the cause"
+        elif not same_code:
+            yield "  the two runs had different code, which can be the cause"
         elif not left_out([side]):
             yield "  the cause is not in this configuration and code: look at the causes above, and"
             yield "  for what no record holds, such as a bit that flipped in memory"

@@ -9,7 +9,7 @@ STEP in CHECKPOINTS, or from the beginning; what is noted of STEP goes to OUT, a
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from seedbed import config, fingerprint, offline, record
 from seedbed.data.positions import Position, positions
 from seedbed.data.source import Source
 from seedbed.errors import InputError, exit_status
+from seedbed.explain import construction
 from seedbed.explain.trace_data import noted
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, hashes, state, traced
@@ -31,6 +32,8 @@ from seedbed.training.step import train_step
 from seedbed.worker import assemble
 
 BEFORE, AFTER = "before the step", "after the step"
+# In Trace.made, beside modules.
+DATA, OPTIMIZER, METHOD, TASK = "data.train", "optimizer", "method", "data.task"
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,14 @@ class Trace:
     Attributes:
         start: the step of the checkpoint that it started from; 0: the beginning.
         rows: the fingerprints from there to the traced step, as in fingerprints.csv.
-        events: of the traced step, in the order in which they ran.
+        events: of the traced step: its data, how the model was built, its state, its operations.
+        made: `file:line` of the code that made modules, data set and optimizer, by their names.
     """
 
     start: int
     rows: list[Row]
     events: list[Event]
+    made: dict[str, list[str]] = field(default_factory=dict)
 
 
 def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = None) -> Trace:
@@ -56,7 +61,9 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     device = assemble.choose_device(settings["trainer"]["device"])
     shards = assemble.cut_batches(settings["trainer"])
     source = assemble.build_sources(settings).train
-    training = assemble.build_training_state(settings, device, source)
+    with construction.watched() as built:
+        training = assemble.build_training_state(settings, device, source)
+    opening, made = list(built.events(training.model)), lines_of(training, source, built)
     order = assemble.build_order(settings, source)
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
@@ -71,11 +78,26 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
             batches = [source[place] for place in places]
             stages = train_step(training, batches, number, shards, False, hasher)[2]
         else:
-            stages = take_noted(training, source, places, number, shards, hasher, events)
+            stages = take_noted(training, source, places, number, shards, hasher, events, opening)
         assert stages is not None  # they were asked for
         fingerprint_rows.add(number, stages)
     rows = [{name: str(cell) for name, cell in row.items()} for row in fingerprint_rows.take_rows()]
-    return Trace(start, rows, events)
+    return Trace(start, rows, events, made)
+
+
+def lines_of(
+    training: TrainingState, source: Source, built: construction.Construction
+) -> dict[str, list[str]]:
+    """Return where the code lies that made the parts of a run, by their names."""
+    modules = dict(training.model.named_modules())
+    method = training.method
+    parts = {DATA: source.dataset, METHOD: method, TASK: method.task}
+    found = construction.class_lines({**parts, **modules})
+    optimizers = construction.class_lines(training.optimizers).values()
+    found[OPTIMIZER] = [line for lines in optimizers for line in lines]
+    for name, lines in built.lines(training.model).items():
+        found[name] = [*lines, *found.get(name, [])]
+    return found
 
 
 def restore(training: TrainingState, folder: Path | None, step: int) -> int:
@@ -107,11 +129,17 @@ def take_noted(
     shards: Shards,
     hasher: fingerprint.Hasher,
     events: list[Event],
+    opening: Sequence[Event] = (),
 ) -> torch.Tensor | None:
-    """Take a step with its events noted; return its stages."""
-    events += state_events(training, BEFORE)
+    """Take a step with its events noted; return its stages.
+
+    Args:
+        opening: events that come before the state of model and optimizer.
+    """
     with noted(source, events):
         batches = [source[place] for place in places]
+    events += opening
+    events += state_events(training, BEFORE)
     with traced(training.model, training.optimizers.values()) as operations:
         stages = train_step(training, batches, step, shards, False, hasher)[2]
     events += operations
@@ -129,14 +157,26 @@ def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
 def write(trace: Trace, path: Path) -> None:
     """Write a trace: a line for the fingerprints, then a line for each event."""
     with open(path, "w") as file:
-        file.write(json.dumps({"start": trace.start, "rows": trace.rows}) + "\n")
+        first = {"start": trace.start, "rows": trace.rows, "made": trace.made}
+        file.write(json.dumps(first) + "\n")
         file.writelines(json.dumps(asdict(event)) + "\n" for event in trace.events)
 
 
 def read(path: Path) -> Trace:
-    """Read what `write` wrote."""
-    first, *rest = map(json.loads, path.read_text().splitlines())
-    return Trace(first["start"], first["rows"], [_event(values) for values in rest])
+    """Read what `write` wrote.
+
+    Raises:
+        InputError: it is of another version of this module.
+    """
+    try:
+        first, *rest = map(json.loads, path.read_text().splitlines())
+        events = [_event(values) for values in rest]
+        return Trace(first["start"], first["rows"], events, first.get("made", {}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path.name}: expected a trace as this checkout writes it, got {error}; compare with "
+            "the version of Seedbed that made the runs"
+        ) from None
 
 
 def _event(values: dict[str, Any]) -> Event:

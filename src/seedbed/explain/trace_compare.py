@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from seedbed.explain.construction import BUILD
 from seedbed.explain.replay import AFTER, BEFORE
 from seedbed.explain.trace_data import AUGMENTATION, COLLATE, LOADING, ORDER
 from seedbed.operations.trace import Event
@@ -24,23 +25,35 @@ class Finding:
     """The first event of two traces that did not give the same.
 
     Attributes:
-        event: as A has it, or B if only B has it.
-        phase: a phase of the data, or forward, backward, update; or before or after the step.
+        a, b: as A and B have it; None where a side has it not.
+        phase: a phase of the data, or construction, forward, backward, update; or before or after
+            the step.
         reason: what is different about it.
     """
 
-    event: Event
+    a: Event | None
+    b: Event | None
     phase: str
     reason: str
+
+    @property
+    def event(self) -> Event:
+        """Return the event as B has it, or A if only A has it."""
+        event = self.b or self.a
+        assert event is not None
+        return event
 
 
 def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
     """Return where two traces diverge; None if every event has the same outcome.
 
-    Events are aligned by what they are and where they ran, so that an operation that only one
+    How the models were built counts if they are not the same when the step begins. Events are
+    aligned by what they are and where they ran, so that an operation that only one
     side runs does not set off all those after it. It is blamed if what it made is what the first
     event that differs took.
     """
+    if _of(a, BEFORE) == _of(b, BEFORE):
+        a, b = ([event for event in side if event.place.phase != BUILD] for side in (a, b))
     only_a: list[Event] = []
     only_b: list[Event] = []
     for before, after in _aligned(a, b):
@@ -50,6 +63,10 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
         elif before.outputs != after.outputs:
             return _blame(before, after, only_a, only_b)
     return None
+
+
+def _of(events: Sequence[Event], phase: str) -> list[tuple[str, tuple[int, ...]]]:
+    return [(event.operation, event.outputs) for event in events if event.place.phase == phase]
 
 
 def _aligned(a: Sequence[Event], b: Sequence[Event]) -> Iterator[tuple[Event | None, Event | None]]:
@@ -77,27 +94,38 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
     for side, events, taken in (("A", only_a, a), ("B", only_b, b)):
         first = _source(events, [taken.inputs[i] for i in changed])
         if first is not None:
-            return Finding(first, phase(first), f"runs in {side} only")
+            return _alone(side, first)
     if a.place.phase in _STATE:
         for side, events in (("A", only_a), ("B", only_b)):
             if events:  # in a way that the outcomes of operations do not show
-                return Finding(events[0], phase(events[0]), f"runs in {side} only")
-        return Finding(a, phase(a), _STATE[a.place.phase])
+                return _alone(side, events[0])
+        return Finding(a, b, phase(a), _STATE[a.place.phase])
     if len(a.inputs) != len(b.inputs):
         reason = f"takes {len(a.inputs)} tensors in A, {len(b.inputs)} in B"
-        return Finding(b, phase(b), reason)
-    if a.inputs == b.inputs:
-        return Finding(b, phase(b), _same_inputs(a, b))
+        return Finding(a, b, phase(b), reason)
     if a.taken != b.taken:
         pairs = zip(a.taken, b.taken, strict=True)
         x, y = next((x, y) for x, y in pairs if x != y)
-        return Finding(b, phase(b), f"takes {x} in A, {y} in B")
+        return Finding(a, b, phase(b), f"takes {x} in A, {y} in B")
+    if a.inputs == b.inputs:
+        if a.draws and a.numbers == b.numbers:  # maybe a draw before it, which moved the generator
+            for side, events in (("A", only_a), ("B", only_b)):
+                for event in events:
+                    if event.draws and event.place.phase == a.place.phase:
+                        return _alone(side, event)
+        return Finding(a, b, phase(b), _same_inputs(a, b))
     names = [name for i in changed for name in [*a.names, ""][i : i + 1] if name]
     what = f"{', '.join(names)}: other bits" if names else "other bits"
     if a.place.phase in _PHASES:
         earlier = {AUGMENTATION: LOADING}.get(a.place.phase, a.place.phase)
-        return Finding(b, _PHASES[earlier], f"gets {what} from the phase before it")
-    return Finding(b, phase(b), f"gets {what}, which no operation made, and passes them on")
+        return Finding(a, b, _PHASES[earlier], f"gets {what} from the phase before it")
+    return Finding(a, b, phase(b), f"gets {what}, which no operation made, and passes them on")
+
+
+def _alone(side: str, event: Event) -> Finding:
+    """Return that an event runs in one side only."""
+    a, b = (event, None) if side == "A" else (None, event)
+    return Finding(a, b, phase(event), f"runs in {side} only")
 
 
 def _source(events: list[Event], taken: Sequence[int]) -> Event | None:
@@ -138,8 +166,6 @@ def describe(found: Finding) -> Iterator[str]:
     module = f" in module {event.place.module}" if event.place.module else ""
     yield f"  {found.phase}: {event.operation}{module}"
     yield f"    {found.reason}"
-    if event.place.line:
-        yield f"    at {event.place.line}"
     if event.taken or event.given:
         yield f"    takes {_listed(event.taken)}"
         yield f"    gives {_listed(event.given)}"

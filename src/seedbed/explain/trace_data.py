@@ -74,7 +74,10 @@ class _Noted:
     def _notes(self, name: str) -> Callable[..., Any]:
         def load(first: Any, *rest: Any) -> Any:
             place = Place("data.train", "", ORDER)
-            self._events.append(Event(place, "sample ids", (), hashes_of(first)))
+            numbers = (f"{len(first)} samples",) if hasattr(first, "__len__") else ()
+            self._events.append(
+                Event(place, "sample ids", (), hashes_of(first), numbers=numbers, draws=True)
+            )
             return call(first, *rest)
 
         method = getattr(self._dataset, name)

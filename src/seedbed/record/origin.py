@@ -6,34 +6,15 @@ with what is in force now. The record describes the process that works on it, or
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import neutral, source
-
-_LACKS = "git.lacks."
-
-
-@dataclass(frozen=True)
-class Change:
-    """A setting, an entry of the environment or a file that is not the same in two origins.
-
-    Attributes:
-        before, now: its two values; None where it is absent.
-        kind: configuration, environment or code.
-    """
-
-    key: str
-    before: Any
-    now: Any
-    alters_bits: bool
-    kind: str = "configuration"
-
-    def __str__(self) -> str:
-        return f"{self.key} {self.before} -> {self.now}"
+from seedbed.record import code, neutral
+from seedbed.record.change import Change
+from seedbed.record.code import Code
 
 
 @dataclass(frozen=True)
@@ -58,7 +39,7 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     return [
         *_differing(*settings, "configuration", neutral.KEYS),
         *_differing(*environments, "environment", neutral.ENVIRONMENT),
-        *_code_changes(before, now),
+        *code.changes(*(Code.of(each.environment, each.patched) for each in (before, now))),
     ]
 
 
@@ -90,35 +71,8 @@ def _differing(
 
 def _environment(origin: Origin) -> dict[str, Any]:
     """Leave out what git and torchrun add, and of the platform all but the C library."""
-    kept = {key: value for key, value in origin.environment.items() if key != "git"}
+    apart = ("git", "imported_files")
+    kept = {key: value for key, value in origin.environment.items() if key not in apart}
     kept["platform"] = str(kept.get("platform")).rpartition("-with-")[2]
     flat = record.flatten(kept)
     return {key: flat[key] for key in flat if not neutral.matches(key, neutral.TORCHRUN)}
-
-
-def _code_changes(before: Origin, now: Origin) -> Iterator[Change]:
-    """Yield the commit, which alone alters bits if git does not know it, and files that differ."""
-    commits = [origin.environment["git"]["commit"] for origin in (before, now)]
-    trees = [_files(origin) for origin in (before, now)]
-    if commits[0] != commits[1]:
-        yield Change("git.commit", commits[0], commits[1], None in trees, "code")
-    if trees[0] is not None and trees[1] is not None:
-        for change in _differing(trees[0], trees[1], "code"):
-            yield replace(change, alters_bits=neutral.may_be_imported(change.key))
-    known = {path for tree in trees for path in tree or ()}
-    for change in _differing(_lacking(before), _lacking(now), "code"):
-        path = change.key.removeprefix(_LACKS)
-        yield replace(change, alters_bits=neutral.may_be_imported(path) or path in known)
-
-
-def _files(origin: Origin) -> dict[str, str] | None:
-    """Return the short blob id of each file of the code; None if git does not have the commit."""
-    commit = origin.environment["git"]["commit"]
-    found = source.recorded_files(source.project_root(), commit, origin.patched)
-    return None if found is None else {path: blob[:12] for path, blob in found.items()}
-
-
-def _lacking(origin: Origin) -> dict[str, str]:
-    """Return what the record says of code that it lacks, by path."""
-    lacks = origin.environment["git"].get("lacks") or {}
-    return {f"{_LACKS}{path}": reason for path, reason in lacks.items()}

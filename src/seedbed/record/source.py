@@ -62,9 +62,14 @@ def snapshot(root: Path) -> tuple[dict[str, Any], bytes]:
     return state, patch or b""
 
 
+def is_commit(name: str) -> bool:
+    """Return whether a name from a record is a commit's whole id, and no option or revision."""
+    return re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", name) is not None
+
+
 def files(root: Path, commit: str) -> dict[str, str] | None:
     """Return the blob id of each file of a commit, by path; None if git does not have it."""
-    listing = git.run(root, "ls-tree", "-r", "-z", commit)
+    listing = git.run(root, "ls-tree", "-r", "-z", commit) if is_commit(commit) else None
     if listing is None:
         return None
     entries = (entry.partition(b"\t") for entry in listing.split(b"\0") if entry)

@@ -7,7 +7,8 @@ from functools import lru_cache
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import origin, source, untrusted
-from seedbed.record.origin import Change, Origin
+from seedbed.record.change import Change
+from seedbed.record.origin import Origin
 from seedbed.sweeps.groups import Run
 
 

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import offline, record
 from seedbed.errors import InputError
 from seedbed.record import origin, source, untrusted
+from seedbed.record.change import Change
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.worker import loaded
 
@@ -214,7 +215,7 @@ def _origin(code: dict[str, Any]) -> origin.Origin:
     return origin.Origin({}, environment, code["patched"])
 
 
-def _require_unchanged(changes: Iterable[origin.Change], allow_changed: bool) -> None:
+def _require_unchanged(changes: Iterable[Change], allow_changed: bool) -> None:
     """Raise InputError if runs to come would not be like those that there are.
 
     This holds for every preset: runs of one sweep are there to be compared. Files of configs/ that

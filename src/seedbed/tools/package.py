@@ -1,32 +1,37 @@
 """A package for readers of a paper: records, their code, and one command that replays them.
 
 The same runs make the same bytes: entries are sorted, have one time, and are not compressed. A
-package that is read may come from a stranger: only the names below are taken out, as plain files.
+package that is read may come from a stranger: only the names below are taken out, as plain files,
+if they have the digests that SHA256SUMS says.
 """
 
+import hashlib
 import io
-import os
 import re
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from seedbed import record
+from seedbed.compare import Record
+from seedbed.compare.checkout import Tree
 from seedbed.errors import InputError
 from seedbed.record import git, source, untrusted
 from seedbed.tools import places
 
-MAX_BYTES = 4 << 30  # of a package, and of the code of a commit
+MAX_BYTES = 1 << 30  # of a package, and of the code of a commit
 MAX_ENTRIES = 10_000
+_SUMS = "SHA256SUMS"  # of all other entries, as sha256sum --check reads it
 _FILES = (
     *("config.yaml", "environment.json", "fingerprints.csv", "metrics.csv", "source.patch"),
     *("summary.json", "test_predictions.csv"),
 )
 _NAME = re.compile(
-    rf"README\.md|requirements\.txt|code/[0-9a-f]{{40,64}}\.tar"
+    rf"README\.md|requirements\.txt|{_SUMS}|code/[0-9a-f]{{40,64}}\.tar"
     rf"|runs/[1-9][0-9]{{0,3}}/({'|'.join(map(re.escape, _FILES))})"
 )
 _COMMIT = [
@@ -40,7 +45,8 @@ _README = """# Runs that can be repeated bit for bit
 {rows}
 
 `runs/` has the records, `code/` the code of their commits (`git archive`; what was not committed is
-in the `source.patch` of a run), `requirements.txt` the pinned packages. SHA-256 of the data:
+in the `source.patch` of a run), `requirements.txt` the pinned packages, `SHA256SUMS` the digests of
+these files. SHA-256 of the data:
 
 {data}
 
@@ -86,6 +92,7 @@ def pack(folder: Path) -> bytes:
     entries["README.md"] = _README.format(
         rows="\n".join(f"| {row} |" for row in rows), data="\n".join(dict.fromkeys(data))
     ).encode()
+    entries[_SUMS] = _sums(entries)
     return _zipped(entries)
 
 
@@ -95,71 +102,92 @@ def unpack(path: Path, folder: Path) -> list[Path]:
     Raises:
         InputError: it is no package, or holds what a package does not.
     """
-    left, seen = MAX_BYTES, set()
     try:
         with untrusted.open_file(path, MAX_BYTES) as file, zipfile.ZipFile(file) as package:
-            if len(package.infolist()) > MAX_ENTRIES:
-                raise InputError(f"{path}: expected at most {MAX_ENTRIES:,} entries, got more")
-            for entry in package.infolist():
-                is_file = (entry.external_attr >> 28) in (0, 0o10)
-                stored = entry.compress_type == zipfile.ZIP_STORED
-                known = _NAME.fullmatch(entry.filename) and entry.filename not in seen
-                if not (is_file and stored and known and entry.file_size <= left):
-                    raise InputError(
-                        f"{path}: expected files of a package, stored as they are, got "
-                        f"{entry.filename[:100]!r}; make it by scripts/pack.py"
-                    )
-                seen.add(entry.filename)
-                left -= entry.file_size
-                target = folder / entry.filename
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(package.read(entry))
+            _require_plain(path, package.infolist())
+            entries = {entry.filename: package.read(entry) for entry in package.infolist()}
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
         raise InputError(f"{path}: expected a package of scripts/pack.py, got {error}") from None
+    if _SUMS not in entries:
+        raise InputError(f"{path}: expected a package with {_SUMS}, got none; make it anew")
+    if entries.pop(_SUMS) != _sums(entries):
+        raise InputError(
+            f"{path}: expected entries with the digests of its {_SUMS}, got others; ask for the "
+            "package anew"
+        )
+    for name, content in entries.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
     found = sorted((folder / "runs").glob("*"), key=lambda run: int(run.name))
     if not found:
         raise InputError(f"{path}: expected a package with runs, got none; make it anew")
     return [record.require_run(run) for run in found]
 
 
+def _require_plain(path: Path, entries: list[zipfile.ZipInfo]) -> None:
+    """Raise InputError for entries that no package has, too many of them, or too much in them."""
+    if len(entries) > MAX_ENTRIES:
+        raise InputError(f"{path}: expected at most {MAX_ENTRIES:,} entries, got more; refuse it")
+    left, seen = MAX_BYTES, set[str]()
+    for entry in entries:
+        is_file = (entry.external_attr >> 28) in (0, 0o10)
+        stored = entry.compress_type == zipfile.ZIP_STORED
+        known = _NAME.fullmatch(entry.filename) and entry.filename not in seen
+        if not (is_file and stored and known and entry.file_size <= left):
+            raise InputError(
+                f"{path}: expected files of a package, each once and stored as it is, got "
+                f"{entry.filename[:100]!r}; make it by scripts/pack.py"
+            )
+        seen.add(entry.filename)
+        left -= entry.file_size
+
+
+def described(of: Record) -> str:
+    """Return what a replay of a run of a package executes, in a few words."""
+    patch = " and its source.patch" if of.patch else ""
+    return (
+        f"{of.config.get('model.name')} on {of.config.get('data.name')}, "
+        f"{of.summary.get('steps')} steps, by the code of commit {of.code.commit}{patch}"
+    )
+
+
 @contextmanager
-def importing_code(folder: Path, run: Path) -> Iterator[None]:
-    """Let training processes that start meanwhile import the code of a run of a package.
+def code_of(run: Path, of: Record) -> Iterator[Tree]:
+    """Yield the code of a run of a package, taken out into a folder beside it for a while.
 
     Args:
-        folder: where the package was taken out to; the code goes there, too.
+        run: its folder, as `unpack` returned it.
 
     Raises:
         InputError: the package lacks the commit, or the patch does not apply to it.
     """
-    commit = commit_of(run)
-    tree = folder / "trees" / run.name
-    tree.mkdir(parents=True)
-    try:
-        with tarfile.open(folder / "code" / f"{commit}.tar", "r:") as archive:
-            if sum(member.size for member in archive) > MAX_BYTES:
-                raise InputError(f"code/{commit}.tar: expected at most {MAX_BYTES:,} bytes")
-            archive.extractall(tree, filter="data")  # nothing outside, no devices
-    except (OSError, tarfile.TarError) as error:
-        raise InputError(f"code/{commit}.tar: expected the code of a commit, got {error}") from None
-    commands = [["init", "--quiet", "--template="], ["add", "--all", "--force"], _COMMIT]
-    patch = run / "source.patch"
-    if patch.is_file() and patch.stat().st_size:
-        commands.append(["apply", "--whitespace=nowarn", str(patch.resolve())])
-    for words in commands:  # committed, so that the replay's record knows what the patch changed
-        if git.run(tree, *words) is None:
-            raise InputError(
-                f"run {run.name}: expected code and a patch that fits it, got none ({words[0]} "
-                "failed); ask for the package anew"
-            )
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join((str(tree / "src"), str(tree)))
-    try:
-        yield
-    finally:
-        os.environ.pop("PYTHONPATH")
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
+    name = f"code/{of.code.commit}.tar"
+    folder = run.parents[1]
+    with TemporaryDirectory(prefix="code-", dir=folder) as place:
+        tree = Path(place)
+        try:
+            if not source.is_commit(str(of.code.commit)):
+                raise InputError(f"{run.name}: expected a record with a commit, got none")
+            with tarfile.open(folder / name, "r:") as archive:
+                if sum(member.size for member in archive) > MAX_BYTES:
+                    raise InputError(f"{name}: expected at most {MAX_BYTES:,} bytes, got more")
+                archive.extractall(tree, filter="data")  # nothing outside, no devices
+        except (OSError, tarfile.TarError) as error:
+            reason = str(error).replace(f"{folder}/", "")
+            raise InputError(f"{name}: expected the code of a commit, got {reason}") from None
+        commands = [["init", "--quiet", "--template="], ["add", "--all", "--force"], _COMMIT]
+        if of.patch:
+            commands.append(["apply", "--whitespace=nowarn", "-"])
+        for (
+            words
+        ) in commands:  # committed, so that the replay's record knows what the patch changed
+            if git.run(tree, *words, stdin=of.patch) is None:
+                raise InputError(
+                    f"run {run.name}: expected code and a patch that fits it, got none ({words[0]} "
+                    "failed); ask for the package anew"
+                )
+        yield Tree.at(tree)
 
 
 def commit_of(run: Path) -> str:
@@ -205,6 +233,11 @@ def _digests(environment: Mapping[str, Any]) -> Iterator[str]:
     for key in ("data_sha256", "files_sha256"):
         for name, digest in (environment.get(key) or {}).items():
             yield f"    {digest}  {name}"
+
+
+def _sums(entries: Mapping[str, bytes]) -> bytes:
+    digests = {name: hashlib.sha256(entries[name]).hexdigest() for name in sorted(entries)}
+    return "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
 
 
 def _zipped(entries: Mapping[str, bytes]) -> bytes:

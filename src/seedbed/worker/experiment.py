@@ -18,6 +18,7 @@ from seedbed.training.evaluate import end_training, evaluate
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.state import Progress
 from seedbed.worker import assemble, environment, inputs, order, restore
+from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts
 from seedbed.worker.run_logger import RunLogger
@@ -52,6 +53,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     if job.group.leads:
         parts.training.callbacks.open(parts.training.model, job.folder)
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
+        run_logger.observers.append(Imports(job.folder, found))
     print_header(run_logger, parts, progress)
     if lacking := source.warning(found["git"]):
         run_logger.log(f"warning: {lacking}")

@@ -35,7 +35,7 @@ def more_versions(settings: Mapping[str, Any], root: Path) -> dict[str, str | No
     modules = {target.rpartition(".")[0] for target in targets}
     used = {target.partition(".")[0] for target in targets}
     for name, module in list(sys.modules.items()):
-        is_own = not name.startswith("seedbed.") and _file_below(module, root) is not None
+        is_own = not name.startswith("seedbed.") and file_below(module, root) is not None
         if is_own or name in modules:
             used |= set(_imported(module))
     others = used - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
@@ -57,7 +57,7 @@ def unrecorded(recorded: Container[str], trusted: Sequence[str], root: Path) -> 
     lacks = {}
     packages = {name.partition(".")[0] for name in trusted}
     for name, module in list(sys.modules.items()):
-        path = _file_below(module, root)
+        path = file_below(module, root)
         if path is not None:
             key = git.printable(path.as_posix())
             if key not in recorded:
@@ -97,7 +97,7 @@ def _imported(module: ModuleType) -> Iterator[str]:
             yield str(what.__module__).partition(".")[0]
 
 
-def _file_below(module: ModuleType, root: Path) -> Path | None:
+def file_below(module: ModuleType, root: Path) -> Path | None:
     """Return where in the checkout a module's file lies; None for one that lies elsewhere."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.startswith(f"{root}/") or _is_installed(module):

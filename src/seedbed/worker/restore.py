@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 
 from seedbed import config, record
 from seedbed.errors import InputError
-from seedbed.record.origin import Change, Origin, changes
+from seedbed.record.change import Change
+from seedbed.record.origin import Origin, changes
 from seedbed.training import checkpoint
 from seedbed.training.state import Progress, TrainingState
 from seedbed.worker import best

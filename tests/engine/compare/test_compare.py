@@ -19,6 +19,7 @@ from seedbed import compare, names, record
 from seedbed.compare import Difference, causes, first_difference
 from seedbed.compare.stages import STAGES
 from seedbed.errors import InputError
+from seedbed.record.change import Change
 from tests.made_up_runs import fingerprint_rows, metrics, write_csv, write_run
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "compare.py"
@@ -326,7 +327,7 @@ def test_the_seed_that_was_changed_is_named_and_not_what_follows_it() -> None:
 
     def ranked(stage: str, **changed: tuple[object, object]) -> list[str]:
         pairs = {key.replace("__", "."): values for key, values in changed.items()}
-        found = [causes.Change("configuration", key, *values) for key, values in pairs.items()]
+        found = [Change(key, *values) for key, values in pairs.items()]
         return [change.key for change in causes.rank(Difference(1, stage, "", ""), found)]
 
     streams = {f"seeds__{stream}": (0, 1) for stream in ("order", "init", "dropout")}
@@ -343,36 +344,49 @@ def test_the_seed_that_was_changed_is_named_and_not_what_follows_it() -> None:
 def test_what_follows_from_a_setting_is_not_listed_beside_it() -> None:
     """Seeds of streams follow the seed; negative control: a stream with a seed of its own."""
     keys = ("seed", "seeds.init", "trainer.log_every_steps")
-    found = [causes.Change("configuration", key, 0, 1) for key in keys]
-    own = causes.Change("configuration", "seeds.order", 0, 7)
+    found = [Change(key, 0, 1) for key in keys]
+    own = Change("seeds.order", 0, 7)
 
     assert [change.key for change in causes.others(found)] == ["seed", "trainer.log_every_steps"]
     assert causes.others([*found, own], found[:1]) == [found[2], own]
 
 
-def test_code_comes_after_settings_and_code_apart_last(tmp_path: Path) -> None:
-    """The number of threads is the cause; no class of the runs comes from the last file."""
+def test_code_comes_after_settings_and_what_was_not_imported_is_no_cause(tmp_path: Path) -> None:
+    """The number of threads is the cause, then the files that the runs imported.
+
+    Negative control: in records that do not say what was imported, every file counts.
+    """
     files = ("apart/model.py", "my_project/model.py", "project/models/cnn.py")
     patch = "".join(
         f"diff --git a/src/{name} b/src/{name}\nindex 00..12\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
         for name in files
     )
-    ours = {"model": {"_target_": "my_project.model.Net"}}
-    a = write_run(tmp_path / "a", config=ours)
-    b = write_run(tmp_path / "b", config={**ours, "determinism": {"threads": 1}}, patch=patch)
-    found = causes.changes(compare.read(a), compare.read(b))
-    ranked = [change.key for change in causes.rank(Difference(1, "gradients", "", ""), found)]
+    threads = {"determinism": {"threads": 1}}
+    old = [write_run(tmp_path / "a"), write_run(tmp_path / "b", config=threads, patch=patch)]
+    new = [
+        write_run(
+            tmp_path / name,
+            config=threads if name == "d" else {},
+            patch=patch if name == "d" else "",
+            environment={"imported_files": {f"src/{f}": blob for f in files[1:]}},
+        )
+        for name, blob in (("c", "00"), ("d", "12"))
+    ]
 
-    assert ranked[0] == "determinism.threads"
-    assert ranked[-1] == "src/apart/model.py"
-    assert set(ranked[1:-1]) == {"src/my_project/model.py", "src/project/models/cnn.py"}
+    def ranked(runs: list[Path]) -> list[str]:
+        found = causes.changes(*map(compare.read, runs))
+        return [c.key for c in causes.rank(Difference(1, "gradients", "", ""), found)]
+
+    assert (ranked(old)[0], len(ranked(old))) == ("determinism.threads", 4)
+    assert ranked(new)[0] == "determinism.threads"
+    assert set(ranked(new)[1:]) == {"src/my_project/model.py", "src/project/models/cnn.py"}
 
 
 def test_an_argument_of_a_class_is_named_where_nothing_known_differs() -> None:
     """An optimizer of one's own can change a loss; negative control: a setting of the engine."""
     difference = Difference(3, "loss", "", "", equal_through=2)
-    own = causes.Change("configuration", "optimizer.fault", None, "weight_bit")
-    known = causes.Change("configuration", "trainer.log_every_steps", 1, 2)
+    own = Change("optimizer.fault", None, "weight_bit")
+    known = Change("trainer.log_every_steps", 1, 2)
 
     assert causes.rank(difference, [own, known]) == [own]
     text = "\n".join(causes.explain(difference, [own, known]))
@@ -393,7 +407,7 @@ def test_what_torchrun_says_to_its_processes_is_no_difference(tmp_path: Path) ->
 
 def test_weights_that_were_equal_once_do_not_blame_the_initial_weights() -> None:
     """A difference at step 9 after 8 equal steps is not in the seed of the initial weights."""
-    found = [causes.Change("configuration", "seeds.init", 0, 1)]
+    found = [Change("seeds.init", 0, 1)]
 
     assert causes.rank(Difference(1, "loss", "", ""), found) == found
     assert causes.rank(Difference(9, "loss", "", "", equal_through=8), found) == []
@@ -401,7 +415,7 @@ def test_weights_that_were_equal_once_do_not_blame_the_initial_weights() -> None
 
 def test_a_stage_that_is_not_located_blames_the_others_after_its_own() -> None:
     """Where steps were not compared, causes of every stage count, those of the one seen first."""
-    found = [causes.Change("configuration", key, 0, 1) for key in ("optimizer.lr", "model.width")]
+    found = [Change(key, 0, 1) for key in ("optimizer.lr", "model.width")]
     located = Difference(30, "loss", "", "", equal_through=29)
     somewhere = Difference(30, "loss", "", "", equal_through=20, located=False)
 
@@ -428,7 +442,7 @@ def test_places_and_times_are_never_causes(tmp_path: Path, stage: str) -> None:
 
     assert len(found) == 9
     assert causes.rank(Difference(2, stage, "", "", located=False), found) == []
-    digest = causes.Change("environment", "data_sha256.images", "00ff", "ff00")
+    digest = Change("data_sha256.images", "00ff", "ff00", kind="environment")
     assert [digest] == causes.rank(Difference(2, "batch", "", "", located=False), [*found, digest])
 
 
@@ -448,7 +462,7 @@ def test_an_argument_is_a_cause_whatever_it_is_called(
     stage: str, key: str, values: tuple[object, object]
 ) -> None:
     """Words of places and times in the name of a model's argument do not hide it."""
-    change = causes.Change("configuration", key, *values)
+    change = Change(key, *values)
 
     assert causes.rank(Difference(1, stage, "", ""), [change]) == [change]
 
@@ -471,17 +485,27 @@ def test_where_data_lies_is_a_cause_unless_digests_say_that_it_is_the_same(tmp_p
     assert blamed({"images": "00ff"}) == ["data.train.augment"]
 
 
-def test_the_digest_of_training_data_says_nothing_of_held_out_data() -> None:
+def test_the_digest_of_training_data_says_nothing_of_held_out_data(tmp_path: Path) -> None:
     """Another folder of validation data can explain another validation loss."""
-    change = causes.Change("configuration", "data.validation.path", "/a", "/b", same_data=True)
+    digest = {"data_sha256": {"images": "00ff"}}
 
-    assert causes.rank(Difference(1, "validation_loss", "", ""), [change]) == [change]
+    def validation(path: str) -> dict[str, Any]:
+        return {"data": {"validation": {"path": path}}}
+
+    runs = [
+        write_run(tmp_path / path[1:], config=validation(path), environment=digest)
+        for path in ("/a", "/b")
+    ]
+    found = causes.changes(*map(compare.read, runs))
+
+    assert found == [Change("data.validation.path", "/a", "/b")]
+    assert causes.rank(Difference(1, "validation_loss", "", ""), found) == found
 
 
 def test_a_flag_is_no_cause_beside_the_setting_that_asked_for_it() -> None:
     """What is in force because it was asked for is named once; what nobody asked for stays."""
-    asked = causes.Change("configuration", "determinism.cudnn.benchmark", False, True)
-    in_force = causes.Change("environment", "flags.cudnn.benchmark", False, True)
+    asked = Change("determinism.cudnn.benchmark", False, True)
+    in_force = Change("flags.cudnn.benchmark", False, True, kind="environment")
     difference = Difference(1, "gradients", "", "")
 
     assert causes.rank(difference, [asked, in_force]) == [asked]
@@ -532,7 +556,7 @@ def test_files_with_the_same_content_are_the_same_whatever_they_were_before(
     )
     a, b = (write_run(tmp_path / f"{n}", patch=patch) for n, patch in enumerate(patches))
     (change,) = causes.changes(compare.read(a), compare.read(b))
-    assert (change.key, change.a, change.b) == ("src/y.py", None, "(deleted)")
+    assert (change.key, change.before, change.now) == ("src/y.py", None, "(deleted)")
 
 
 # The command

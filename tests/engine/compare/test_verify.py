@@ -1,7 +1,6 @@
 """A record is replayed from what it says, and nothing that it brings along is trusted."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -133,20 +132,22 @@ def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path)
     """With the record's commit and patch a run comes back that the code here does not give."""
     other, settings = tmp_path / "other", record.read_config(run)
     launch.create_run_folder(other, settings)
-    with checkout.environment(tmp_path, compare.read(run).code, wanted=True) as variables:
-        tree = Path(variables["PYTHONPATH"].split(os.pathsep)[0])
-        edit_text(
-            tree / "seedbed" / "training" / "schedules.py", "    return ", "    return 0.5 * "
-        )
-        environment = launch.training_environment(settings) | variables
+    with checkout.code_of(tmp_path, compare.read(run).code, wanted=True) as tree:
+        schedules = tree.root / "src" / "seedbed" / "training" / "schedules.py"
+        edit_text(schedules, "    return ", "    return 0.5 * ")
+        environment = launch.training_environment(settings) | tree.variables
         assert launch.run_worker(settings, other, environment) == 0
 
     here = verify.replay(other, tmp_path / "here", steps=3)
     assert here.comparison.difference is not None
     assert here.comparison.difference.stage == "train_learning_rate"
-    restored = verify.replay(other, tmp_path / "restored", restore_code=True)
+    assert "schedules.py" in verify.advice_on_code(here.record)
+    assert "--restore-code" in verify.advice_on_code(here.record)
+    with checkout.code_of(other, here.record.code, wanted=True) as tree:
+        restored = verify.replay(other, tmp_path / "restored", tree=tree)
     assert restored.reproduced
     assert restored.replay.code == restored.record.code != here.replay.code
+    assert verify.advice_on_code(compare.read(run)) == ""
 
 
 def break_fingerprints(folder: Path) -> None:

@@ -13,18 +13,20 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import compare, record, rng, tasks
-from seedbed.compare import Difference
+from seedbed import compare, names, record, rng, tasks
+from seedbed.compare import Difference, checkout
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.explain import explain, replay
-from seedbed.explain.replay import AFTER
-from seedbed.explain.trace_compare import describe, first_difference
+from seedbed.explain.places import describe_draw, describe_lines
+from seedbed.explain.replay import AFTER, BEFORE
+from seedbed.explain.trace_compare import Finding, describe, first_difference
 from seedbed.explain.trace_data import AUGMENTATION, hashes_of, noted
 from seedbed.methods import Supervised
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, traced
+from seedbed.record.code import Code
 from seedbed.training import capture, checkpoint
 from seedbed.training.state import TrainingState
 from tests import fault_score
@@ -154,7 +156,7 @@ FINGERPRINTS = [{"step": "1", "loss": "a"}, {"step": "2", "loss": "b"}]
 def side(name: str = "run A", compile: bool = False, **trainer: Any) -> explain.Side:
     trainer = {"processes": 1, "reduce": "tree", "compile": compile, "shards": 1} | trainer
     settings = OmegaConf.create({"trainer": trainer, "data": {"num_workers": 0}})
-    return explain.Side(name, settings, Path("nowhere"), FINGERPRINTS, {})
+    return explain.Side(name, settings, Path("nowhere"), FINGERPRINTS, {}, checkout.here())
 
 
 def beside(of: explain.Side, loss: str = "b", stage: str = "loss", same_code: bool = True) -> str:
@@ -180,11 +182,11 @@ def test_a_replay_accuses_nobody_of_what_it_leaves_out(
     """Not the memory, not what lies beside the configuration; negative control: where nothing is
     left out."""
     sides = [side(), side("run B", **trainer)]
-    monkeypatch.setattr(explain, "Side", lambda name, *_: sides[name == "run B"])
-    monkeypatch.setattr(explain.verify, "trusted_config", lambda *_: None)
+    monkeypatch.setattr(explain, "_side", lambda name, *_: sides[name == "run B"])
     monkeypatch.setattr(explain, "run_traces", lambda *_: [replay.Trace(0, FINGERPRINTS, [])] * 2)
-    held = compare.Record("x", {}, {}, {}, {}, [], [])
-    said = explain.of_runs([Path("a"), Path("b")], [held] * 2, Difference(2, "loss", "", ""), ())
+    held = compare.Record("x", {}, {}, Code(None, {}, {}), {}, [], [])
+    runs, trees = [Path("a"), Path("b")], [checkout.here()] * 2
+    said = explain.of_runs(runs, [held] * 2, Difference(2, "loss", "", ""), trees)
     text = "\n".join(said)
 
     assert explain.left_out(sides) == omitted
@@ -192,7 +194,7 @@ def test_a_replay_accuses_nobody_of_what_it_leaves_out(
     assert ("the configurations do not explain it" in text) == (not omitted)
     assert ("a bit that flipped in memory" in beside(sides[1], loss="c")) == (not omitted)
     other_code = beside(sides[1], loss="c", same_code=False)
-    assert "the two records name different code" in other_code
+    assert "the two runs had different code" in other_code
     assert "a bit that flipped in memory" not in other_code
 
 
@@ -428,7 +430,8 @@ def test_what_is_found_is_told_with_module_line_and_shapes() -> None:
     one = Event(Place("head", "net.py:7", "forward"), "aten.mm", (1,), (2,), taken=(tensor,) * 9)
     found = first_difference([one], [replace(one, outputs=(3,))])
     assert found is not None
-    text = "\n".join(describe(found))
+    lines = describe_lines(found, [Path("/a"), Path("/a")])
+    text = "\n".join([*describe(found), *lines])
 
     for part in ("forward: aten.mm in module head", "net.py:7", tensor, "9 tensors", "no tensor"):
         assert part in text
@@ -500,3 +503,79 @@ def test_a_trace_tells_other_draws_apart() -> None:
     ids = np.arange(3)
     first, same, other = (hashes_of(rng.Draws(key, ids)) for key in (1, 1, 2))
     assert first == same != other
+
+
+def found_between(a: dict[str, Any], b: dict[str, Any], step: int = 1) -> tuple[Finding, str]:
+    """Return what differs first between two configurations, and what is said of its draw."""
+    sides = (a, b)
+    found = first_difference(*(replay.replay(each, step).events for each in sides))
+    assert found is not None
+    settings = [OmegaConf.create(each) for each in sides]
+    return found, "\n".join(describe_draw(found, settings))
+
+
+@pytest.mark.parametrize(
+    ("stream", "phase", "operation"),
+    [
+        ("order", "data order", "sample ids"),
+        ("augment", "augmentation", "Noise"),
+        ("init", "construction", "aten.uniform_.default"),
+        ("dropout", "forward", "aten.bernoulli_.float"),
+    ],
+)
+def test_a_draw_that_is_another_one_is_named(stream: str, phase: str, operation: str) -> None:
+    """The phase that draws and the seed, also where it was drawn before the step."""
+    found, said = found_between(fault_score.settings(), fault_score.settings(seeds={stream: 7}))
+
+    assert (found.phase, found.event.operation) == (phase, operation)
+    assert said == f"    drawn from seeds.{stream}, which is 0 in A and 7 in B"
+
+
+def test_a_seed_that_streams_follow_is_named() -> None:
+    """Of all draws that are other ones, the first is named."""
+    seeded = fault_score.settings(seeds=dict.fromkeys(names.STREAMS, 7)) | {"seed": 7}
+    found, said = found_between(fault_score.settings(), seeded)
+
+    assert found.phase == "data order"
+    assert said == "    drawn from seeds.order, which is 0 in A and 7 in B, as seed is"
+
+
+def test_a_change_that_is_no_draw_blames_no_seed() -> None:
+    """Negative control: an operation is added, and the seeds differ."""
+    model = {"fault": "operation_added", "step": 1}
+    found, said = found_between(
+        fault_score.settings(), fault_score.settings(model=model, seeds={"split": 7})
+    )
+
+    assert found.event.operation.startswith("aten.mul")
+    assert said == ""
+
+
+def test_what_is_older_than_a_step_is_looked_for_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weights that differ in the checkpoints; control: operations that differ are not older."""
+
+    def trace(start: int, phase: str, outcome: int) -> replay.Trace:
+        state = Event(Place("m", "", phase), "weight", (), (outcome,))
+        return replay.Trace(start, [{"step": "9", "loss": str(outcome)}], [state])
+
+    asked: list[list[Path | None]] = []
+
+    def first_of(phase: str) -> list[Path | None]:
+        """Return where the traces started that were asked for, if the first differ in a phase."""
+
+        def run_traces(sides: Sequence[explain.Side], _step: int) -> list[replay.Trace]:
+            asked.append([side.checkpoints for side in sides])
+            if asked[-1][0] is None:
+                return [trace(0, "construction", n) for n in (1, 2)]
+            return [trace(8, phase, n) for n in (1, 2)]
+
+        asked.clear()
+        monkeypatch.setattr(explain, "run_traces", run_traces)
+        explain.trace_to_the_cause([side(), side("run B")], 9)
+        assert all(a == b for a, b in asked)
+        return [a for a, _ in asked]
+
+    assert first_of("forward") == [Path("nowhere")]
+    assert first_of(BEFORE) == [Path("nowhere"), None]

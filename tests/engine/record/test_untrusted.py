@@ -22,6 +22,7 @@ from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import source, untrusted
+from seedbed.record.change import Change
 from tests.fake_runs import write_run
 from tests.running import ROOT
 
@@ -180,7 +181,7 @@ def test_control_characters_of_a_record_are_escaped(
 ) -> None:
     """In keys, values, names of runs and errors; control: they are in the record, as read."""
     evil = "\x1b]0;title\x07\u202e\ud800\x9b1m"
-    changes = [causes.Change("configuration", f"model.{evil}\n  forged", evil, "b")]
+    changes = [Change(f"model.{evil}\n  forged", evil, "b")]
     shown = "\n".join(causes.table(changes))
     assert evil in changes[0].key
 

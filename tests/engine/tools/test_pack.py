@@ -1,18 +1,23 @@
 """A package replays where it is taken, is the same bytes for the same run, and is only data."""
 
+import io
 import json
 import os
 import shutil
+import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from seedbed.compare import verify
 from seedbed.errors import InputError
 from seedbed.tools import package
+from tests import tiny
 from tests.engine.tools.conftest import contents
-from tests.running import command, refusal
+from tests.running import ROOT, command, refusal
 
 PATCH = b"""diff --git a/src/project/marker.py b/src/project/marker.py
 new file mode 100644
@@ -39,17 +44,20 @@ def test_a_package_is_replayed_when_that_is_asked_for(packed: Path) -> None:
     """Control: without --restore-code it says what it would execute, and executes nothing."""
     done = command("scripts/verify.py", str(packed))
     assert done.returncode == 2
-    assert "would execute" in done.stdout
+    assert "12 steps, by the code of commit " in done.stdout
+    assert f"nothing was executed; to do so: scripts/verify.py {packed}" in done.stdout
     assert "REPRODUCED" not in done.stdout
     done = command("scripts/verify.py", str(packed), "--restore-code")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "REPRODUCED" in done.stdout
+    assert f"REPRODUCED run 1 of {packed}" in done.stdout
     assert "through step 12" in done.stdout
+    assert "git.commit" not in done.stdout
+    assert "seedbed-verify-" not in done.stdout
 
 
 def test_another_result_is_not_reproduced(packed: Path, tmp_path: Path) -> None:
     """One bit of a package's fingerprints flipped: exit status 1, with the step and the stage."""
-    changed = tmp_path / "changed.zip"
+    changed, entries = tmp_path / "changed.zip", dict[str, bytes]()
     with zipfile.ZipFile(packed) as old, zipfile.ZipFile(changed, "w") as new:
         for entry in old.infolist():
             content = old.read(entry)
@@ -59,7 +67,11 @@ def test_another_result_is_not_reproduced(packed: Path, tmp_path: Path) -> None:
                 cells[3] = f"{int(cells[3], 16) ^ 1:016x}"
                 lines[2] = ",".join(cells)
                 content = ("\n".join(lines) + "\n").encode()
-            new.writestr(entry, content)
+            if entry.filename != "SHA256SUMS":
+                entries[entry.filename] = content
+        entries["SHA256SUMS"] = package._sums(entries)
+        for name, content in entries.items():
+            new.writestr(name, content)
     done = command("scripts/verify.py", str(changed), "--restore-code")
     assert done.returncode == 1, done.stderr
     assert "NOT REPRODUCED: the runs diverge at step 2: loss" in done.stdout
@@ -80,25 +92,143 @@ def test_the_same_runs_are_the_same_bytes(run: Path, packed: Path, tmp_path: Pat
     assert sum(name.startswith("code/") for name in names) == 1
 
 
-def test_the_code_of_the_package_is_what_is_imported(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Commit and patch, first on the path of what is started meanwhile, and not afterwards."""
-    monkeypatch.setenv("PYTHONPATH", "before")
-    (run,) = package.unpack(packed, tmp_path)
-    patch = run / "source.patch"
-    patch.write_bytes(PATCH)
-    with package.importing_code(tmp_path, run):
-        first = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0])
+def test_the_code_of_the_package_is_what_is_imported(packed: Path, tmp_path: Path) -> None:
+    """Commit and patch, and it goes away; a patch that leads out of the code is refused."""
+    (run,) = package.unpack(packed, tmp_path / "in")
+    held = verify.read(run)
+    with package.code_of(run, replace(held, patch=PATCH)) as tree:
+        first = Path(tree.variables["PYTHONPATH"].split(os.pathsep)[0])
         assert first.is_relative_to(tmp_path)
         assert (first / "seedbed" / "rng.py").is_file()
         assert (first / "project" / "marker.py").read_text() == "MARKER = 1\n"
-    assert os.environ["PYTHONPATH"] == "before"
-    shutil.rmtree(tmp_path / "trees")
-    patch.write_bytes(PATCH.replace(b"src/project/marker.py", b"../../../marker.py"))
-    with pytest.raises(InputError, match="apply failed"), package.importing_code(tmp_path, run):
+    assert not tree.root.exists()
+    out = PATCH.replace(b"src/project/marker.py", b"../../../marker.py")
+    with (
+        pytest.raises(InputError, match="apply failed"),
+        package.code_of(run, replace(held, patch=out)),
+    ):
         pass
-    assert not (tmp_path.parent / "marker.py").exists()
+    assert not (tmp_path / "marker.py").exists()
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = tarfile.SYMTYPE, target
+    return made
+
+
+def of_size(name: str, size: int) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.size = size
+    return made
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        of_size("../escaped", 0),
+        link("src/link", "/etc/passwd"),
+        link("src/link", "../../escaped"),
+        of_size("src/large", package.MAX_BYTES + 1),
+    ],
+    ids=lambda bad: f"{bad.name} {bad.linkname} {bad.size}",
+)
+def test_code_that_leads_out_is_refused(packed: Path, tmp_path: Path, bad: tarfile.TarInfo) -> None:
+    """Paths and links outside, and more than fits: one line, and nothing is written outside."""
+    (run,) = package.unpack(packed, tmp_path / "in")
+    held = verify.read(run)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(replace_size(bad))
+    content = buffer.getvalue()
+    if bad.size:  # a header alone: who reads it must not go by it
+        content = bad.tobuf() + bytes(1024)
+    (run.parents[1] / f"code/{held.code.commit}.tar").write_bytes(content)
+    with (
+        pytest.raises(InputError, match=r"^code/\w+\.tar: expected") as caught,
+        package.code_of(run, held),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+    assert not (tmp_path / "escaped").exists()
+    assert not (tmp_path / "in" / "escaped").exists()
+
+
+def replace_size(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return an entry that can be written: without content."""
+    made = tarfile.TarInfo(member.name)
+    made.type, made.linkname = member.type, member.linkname
+    return made
+
+
+def rewritten(packed: Path, out: Path, change: Callable[[dict[str, bytes]], object]) -> Path:
+    """Write a package with other entries."""
+    with zipfile.ZipFile(packed) as old:
+        entries = {name: old.read(name) for name in old.namelist()}
+    change(entries)
+    with zipfile.ZipFile(out, "w") as new:
+        for name, content in entries.items():
+            new.writestr(name, content)
+    return out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entries: entries.update({"runs/1/config.yaml": b"seed: 1\n"}),
+        lambda entries: entries.pop("SHA256SUMS"),
+        lambda entries: entries.pop("requirements.txt"),
+        lambda entries: entries.update({"code/" + "0" * 40 + ".tar": b""}),
+    ],
+    ids=["changed", "without digests", "without a file", "with another"],
+)
+def test_wrong_digests_are_refused(
+    packed: Path, tmp_path: Path, change: Callable[[dict[str, bytes]], object]
+) -> None:
+    """What is not as SHA256SUMS says; nothing is taken out. Control: the same bytes again."""
+    assert package.unpack(rewritten(packed, tmp_path / "same.zip", len), tmp_path / "same")
+    out = rewritten(packed, tmp_path / "changed.zip", change)
+    with pytest.raises(InputError, match="SHA256SUMS"):
+        package.unpack(out, tmp_path / "in")
+    assert not (tmp_path / "in").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_comes_twice_is_refused(packed: Path, tmp_path: Path) -> None:
+    """Which of the two would be replayed?"""
+    out = Path(shutil.copy(packed, tmp_path / "twice.zip"))
+    with zipfile.ZipFile(out, "a") as package_file:
+        package_file.writestr("runs/1/config.yaml", b"seed: 1\n")
+    with pytest.raises(InputError, match=r"each once .* got 'runs/1/config\.yaml'"):
+        package.unpack(out, tmp_path / "in")
+
+
+def test_digests_of_code_lock_and_data_are_in_it(packed: Path, run: Path) -> None:
+    """A reader checks the files by sha256sum, and the data by the README."""
+    data = json.loads((run / "environment.json").read_text())["data_sha256"]
+    with zipfile.ZipFile(packed) as file:
+        readme, sums = (file.read(name).decode() for name in ("README.md", "SHA256SUMS"))
+        assert file.read("requirements.txt") == (ROOT / "requirements.txt").read_bytes()
+    assert data
+    assert all(f"{digest}  {name}" in readme for name, digest in data.items())
+    assert sums.count("\n") == len(zipfile.ZipFile(packed).namelist()) - 1
+
+
+@pytest.mark.long
+def test_every_run_of_a_sweep_is_replayed(tmp_path: Path) -> None:
+    """Of one package, each with its own settings."""
+    words = ["-m", "seed=0,1", f"hydra.sweep.dir={tmp_path / 'sweep'}", "determinism.threads=1"]
+    done = command("train.py", *words, *tiny.OVERRIDES, "trainer.max_steps=3")
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "sweep.zip"
+    done = command("scripts/pack.py", str(tmp_path / "sweep"), str(out))
+    assert done.returncode == 0, done.stderr
+    done = command("scripts/verify.py", str(out), "--restore-code", "--trust", "tests.tiny")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [f"REPRODUCED run {n} of {out}" in done.stdout for n in (1, 2, 3)] == [True, True, False]
+    assert "git.commit" not in done.stdout
+    assert "seedbed-" not in done.stdout
 
 
 def entry(name: str, mode: int = 0o100644, kind: int = zipfile.ZIP_STORED) -> zipfile.ZipInfo:
@@ -118,6 +248,8 @@ def entry(name: str, mode: int = 0o100644, kind: int = zipfile.ZIP_STORED) -> zi
         entry("code/main.tar"),
         entry("README.md", mode=0o120777),
         entry("README.md", kind=zipfile.ZIP_DEFLATED),
+        entry("runs/1/source.patch ", kind=zipfile.ZIP_LZMA),
+        entry("runs\\1\\config.yaml"),
     ],
     ids=lambda bad: f"{bad.filename} {bad.external_attr >> 16:o} {bad.compress_type}",
 )

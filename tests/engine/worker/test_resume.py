@@ -21,7 +21,8 @@ from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import origin as origins
 from seedbed.record import plots, source
-from seedbed.record.origin import Change, Origin
+from seedbed.record.change import Change
+from seedbed.record.origin import Origin
 from seedbed.training import capture, checkpoint
 from seedbed.worker import assemble, restore, worker
 from seedbed.worker.job import Alone, Job

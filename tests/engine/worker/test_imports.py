@@ -1,0 +1,67 @@
+"""environment.json names the files that a training process imported, as they were then."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from seedbed import record
+from seedbed.worker import imports
+from tests.running import ROOT, trained
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    root = tmp_path / "checkout"
+    (root / "src").mkdir(parents=True)
+    monkeypatch.setattr(imports.source, "project_root", lambda: root)
+    yield root
+    for name in ("seen_first", "seen_later"):
+        sys.modules.pop(name, None)
+
+
+def import_file(root: Path, name: str, text: str) -> Path:
+    path = root / "src" / f"{name}.py"
+    path.write_text(text)
+    sys.modules[name] = ModuleType(name)
+    sys.modules[name].__file__ = str(path)
+    return path
+
+
+def test_files_are_named_as_they_were_when_first_seen(checkout: Path, tmp_path: Path) -> None:
+    """By git's ids; a module that comes later is added; nothing is written without need."""
+    environment = {"git": {"commit": None}, "device": "cpu"}
+    observer, path = imports.Imports(tmp_path, environment), tmp_path / "environment.json"
+    first = import_file(checkout, "seen_first", "x = 1\n")
+    words = ["git", "hash-object", "--no-filters", str(first)]
+    blob = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    observer.note([])
+    assert record.read_json(path) == {**environment, "imported_files": {"src/seen_first.py": blob}}
+
+    first.write_text("x = 2\n")
+    written = path.stat().st_ino
+    observer.note([])
+    observer.close(True)
+    assert path.stat().st_ino == written
+    import_file(checkout, "seen_later", "")
+    observer.save()
+    files = json.loads(path.read_text())["imported_files"]
+    assert list(files) == ["src/seen_first.py", "src/seen_later.py"]
+    assert files["src/seen_first.py"] == blob
+
+
+def test_a_run_names_what_it_uses_and_nothing_else(tmp_path: Path) -> None:
+    """The model's file and the loop's; neither another model nor what starts or compares runs."""
+    run = trained(tmp_path / "run", "trainer.max_steps=1")
+    files = record.read_json(run / "environment.json")["imported_files"]
+
+    assert {"src/project/models/cnn.py", "src/seedbed/training/loop.py"} <= files.keys()
+    assert "src/project/models/recurrent.py" not in files
+    assert not [path for path in files if path.startswith(("src/seedbed/compare", "scripts"))]
+    words = ["git", "hash-object", "--no-filters", "src/project/models/cnn.py"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert files["src/project/models/cnn.py"] == done.stdout.strip()
