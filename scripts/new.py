@@ -29,7 +29,8 @@ OURS = {"scripts/new.py", "tests/end_to_end/test_new.py"}
 # How files name the project's package: in Python and YAML, in paths, in lists of packages.
 PACKAGE = re.compile(
     r"(?<![\w.-])project(?=\.[a-z_]+\b)|(?<=\bsrc/)project\b"
-    r"|(?<=^from )project(?= import)|(?<=^import )project$",
+    r"|(?<=^from )project(?= import)|(?<=\bimport )project(?=\"|$)"
+    r"|(?<=\")project(?=\"|/\w+/\w+\.py)|(?<=[\[,])project(?=,(?:seedbed|torch)\b)",
     re.MULTILINE,
 )
 LISTED = {
@@ -97,7 +98,9 @@ def take_examples_out() -> None:
 def rename(name: str) -> None:
     """Move the package, and write its name wherever the old one stands."""
     git("mv", "src/project", f"src/{name}")
-    named = git("ls-files", "*.py", "*.yaml", "pyproject.toml", "docs/extending.md").splitlines()
+    named = git(
+        "ls-files", "*.py", "*.yaml", "pyproject.toml", "README.md", "docs/*.md"
+    ).splitlines()
     for path in sorted({*named} - OURS):
         text = (ROOT / path).read_text()
         renamed = LISTED.get(path, PACKAGE).sub(name, text)
