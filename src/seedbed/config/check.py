@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from seedbed.config import trust
+from seedbed.config import loggers, targets, trust
 from seedbed.config.rules import (
     OPEN_SECTIONS,
     OPTIONAL_KEYS,
@@ -50,23 +50,34 @@ def resolve(composed: DictConfig) -> DictConfig:
 def check(config: DictConfig) -> None:
     """Raise InputError for the first thing in a resolved configuration that cannot be."""
     require_sections(config)
+    values = {key: OmegaConf.select(config, key, default=_MISSING) for key in RULES}
+    _require_all([key for key, value in values.items() if value is _MISSING])
     for key, rule in RULES.items():
-        value = OmegaConf.select(config, key, default=_MISSING)
-        if value is _MISSING:
-            if key not in OPTIONAL_KEYS:
-                group = key.rpartition(".")[0].partition(".")[0]
-                place = f"the YAML file of {group}" if group else "config.yaml"
-                raise InputError(f"{key}: expected {rule.expected}, got nothing; add it to {place}")
-        elif not rule.holds(value):
+        value = values[key]
+        if value is not _MISSING and not rule.holds(value):
             raise InputError(f"{key}: expected {rule.expected}, got {_show(value)}; {rule.advice}")
     _check_known(OmegaConf.to_container(config))  # type: ignore[arg-type]
     trust.require_targets(config)
+    targets.require_defined(config)
     _check_combination(config)
     if config.get("logger"):
-        trust.require_loggers(config.logger)
+        loggers.require_installed(config.logger)
 
 
 _MISSING: Any = object()
+
+
+def _require_all(missing: Sequence[str]) -> None:
+    """Raise InputError for the keys that are missing in one section, all at once."""
+    needed = [key for key in missing if key not in OPTIONAL_KEYS]
+    groups = [key.partition(".")[0] if "." in key else "" for key in needed]
+    keys = [key for key, group in zip(needed, groups, strict=True) if group == groups[0]]
+    if not keys:
+        return
+    place = f"the YAML file of {groups[0]}" if groups[0] else "config.yaml"
+    them = "it" if len(keys) == 1 else "them"
+    expected = "; ".join(RULES[key].expected for key in keys)
+    raise InputError(f"{', '.join(keys)}: expected {expected}, got nothing; add {them} to {place}")
 
 
 def _show(value: Any) -> str:
