@@ -20,6 +20,7 @@ from pathlib import Path
 from seedbed import compare
 from seedbed.compare import Comparison, Record, causes, plot
 from seedbed.compare.stages import STAGES
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status, printable
 
 SHOWN_STEPS = 6
@@ -47,11 +48,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder")
     parser.add_argument("run_b", metavar="RUN_B", type=Path, help="another run folder")
     parser.add_argument(
@@ -65,19 +62,7 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="replay the first step that differs and name the first operation that differs",
     )
-    parser.add_argument(
-        "--trust",
-        metavar="PACKAGE",
-        action="append",
-        default=[],
-        help="for --explain: a package that classes may come from, beside trusted_packages of "
-        "configs/config.yaml",
-    )
-    parser.add_argument(
-        "--online",
-        action="store_true",
-        help="for --explain: open addresses that the records name: mirrors and downloads of data",
-    )
+    options.add_trust(parser, when="for --explain: ")
     return parser.parse_args()
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seedbed import compare, record
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 from seedbed.record import plots
 
@@ -60,11 +61,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--runs", metavar="DIR", type=Path, help="keep the runs in this folder")
     parser.add_argument(
         "--out", metavar="FILE", type=Path, default=ROOT / "docs" / "reproducible.png"
