@@ -1,13 +1,13 @@
 """From a `_target_` in the configuration to an object, through the trusted packages only."""
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from seedbed import offline
+from seedbed.config import targets
 from seedbed.config.trust import is_trusted
 from seedbed.errors import InputError
 
@@ -51,7 +51,7 @@ def prepare(
         arguments["download"] = False  # and what is not there is missing
     # Its own, not that of what it wraps: a wrapper may take more, and that is what is called.
     signature = inspect.signature(target, follow_wrapped=False)
-    _require_known(signature, target, key, arguments)
+    targets.require_known(signature, target, key, arguments)
     try:
         signature.bind(*args, **arguments)
     except TypeError as error:
@@ -60,22 +60,6 @@ def prepare(
             "signature"
         ) from None
     return partial(_call, target, str(spec["_target_"]), key, *args, **arguments)
-
-
-def _require_known(
-    signature: inspect.Signature, target: Any, key: str, arguments: Iterable[str]
-) -> None:
-    """Raise InputError for a name that is no argument, maybe a typo of a required one."""
-    takes = signature.parameters
-    if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
-        return
-    for name in arguments:
-        if name not in takes:
-            close = difflib.get_close_matches(name, takes, n=1)
-            raise InputError(
-                f"{key}.{name}: expected an argument of {target.__name__} ({', '.join(takes)}), "
-                f"got another; {f'did you mean {close[0]}' if close else 'leave it out'}"
-            )
 
 
 def _call(target: Callable[..., Any], name: str, key: str, /, *args: Any, **arguments: Any) -> Any:

@@ -1,13 +1,15 @@
-"""Classes that are not where a `_target_` names them, found without importing anything.
+"""Names in a configuration that a module or a class does not have.
 
-So a wrong name is refused before there is a run folder, and without waiting for PyTorch. What is
-made while a module is imported cannot be seen; the training process finds those when it imports.
+Classes are looked for without importing anything, so a wrong name is refused before there is a run
+folder, and without waiting for PyTorch. What is made while a module is imported cannot be seen; the
+training process finds those when it imports.
 """
 
 import ast
 import difflib
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,22 @@ def require_defined(config: DictConfig) -> None:
             raise InputError(
                 f"{key}: expected a class of {file}, got {target}; "
                 + (f"did you mean {close[0]}" if close else "check its spelling")
+            )
+
+
+def require_known(
+    signature: inspect.Signature, target: Any, key: str, arguments: Iterable[str]
+) -> None:
+    """Raise InputError for a name that is no argument, maybe a typo of a required one."""
+    takes = signature.parameters
+    if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        return
+    for name in arguments:
+        if name not in takes:
+            close = difflib.get_close_matches(name, takes, n=1)
+            raise InputError(
+                f"{key}.{name}: expected an argument of {target.__name__} ({', '.join(takes)}), "
+                f"got another; {f'did you mean {close[0]}' if close else 'leave it out'}"
             )
 
 
