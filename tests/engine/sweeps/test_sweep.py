@@ -210,6 +210,17 @@ def test_jobs_that_left_no_folder_are_named(folder: Path) -> None:
     assert [run.refused for run in sweep_groups.read(folder).lost] == [False, True]
 
 
+def test_a_sweep_without_curves_has_no_panel_for_them(folder: Path, tmp_path: Path) -> None:
+    """One validation is no curve: the picture is half as wide as the one with ten."""
+    for seed in range(3):
+        write_run(tmp_path / "short" / f"{seed}_seed={seed}", seed, epochs=1)
+    for each in (folder, tmp_path / "short"):
+        reported(each)
+    wide, narrow = (Image.open(each / "sweep.png").size for each in (folder, tmp_path / "short"))
+    assert wide[0] == 2 * narrow[0]
+    assert wide[1] == narrow[1]
+
+
 def test_different_configurations_are_shown_apart(folder: Path) -> None:
     """The keys that differ are named; each group keeps its own numbers."""
     for seed in range(5):
