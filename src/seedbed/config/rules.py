@@ -91,6 +91,11 @@ def _is_hash_seed(value: Any) -> bool:
     )
 
 
+def _is_count(value: Any) -> bool:
+    """Return whether a value is an integer >= 1, or a list or mapping, which a model may take."""
+    return isinstance(value, Mapping | list | ListConfig) or (type(value) is int and value >= 1)
+
+
 _FLAG = _choice(True, False)
 _OPTIONAL_FLAG = _choice(True, False, None)
 _TEXT = Rule("text", _is_text, "name it")
@@ -111,6 +116,7 @@ RULES: dict[str, Rule] = {
     "data.prefetch_factor": _integer(1, None, "try data.prefetch_factor=2"),
     "data.start_method": _choice("fork", "spawn", "forkserver"),
     "data.loading_threads": _choice(1, "all"),
+    "data.outputs": Rule("an integer >= 1", _is_count, "set it to the number of classes or values"),
     "data.task.name": _TEXT,
     "data.train._target_": _TARGET,
     "data.validation._target_": _TARGET,
@@ -184,6 +190,7 @@ OPEN_SECTIONS = (
 # Keys that a chosen class may or may not have; the others must be there.
 OPTIONAL_KEYS = (
     "data.loading_threads",
+    "data.outputs",
     "data.task.label_smoothing",
     "model.accepts",
     "determinism.env.PYTHONHASHSEED",

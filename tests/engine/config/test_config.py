@@ -209,3 +209,9 @@ def test_a_data_set_need_not_say_how_it_is_loaded() -> None:
     file = OmegaConf.load(ROOT / "configs/data/points.yaml")
     assert not set(words) & set(file)
     assert [without.data[name] for name in words] == [500, 0, True, 2]
+
+
+@pytest.mark.parametrize("value", ["ten", "1.5", "0", "true"])
+def test_a_number_of_outputs_is_an_integer(value: str) -> None:
+    """Whatever the model is: each of them would fail inside PyTorch."""
+    assert refused(f"data.outputs={value}").startswith("data.outputs: expected an integer >= 1")
