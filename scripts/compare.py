@@ -26,6 +26,7 @@ from seedbed import compare
 from seedbed.compare import Comparison, Difference, Record, causes, checkout, plot, versions
 from seedbed.compare.checkout import Tree
 from seedbed.compare.stages import stage_of
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status, printable
 from seedbed.record import code
 
@@ -98,11 +99,7 @@ def explanation(
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder, or a package")
     parser.add_argument("run_b", metavar="RUN_B", type=Path, help="another one")
     parser.add_argument(
@@ -122,19 +119,7 @@ def parse() -> argparse.Namespace:
         help="for --explain: replay each run with the commit and source.patch of its record, in a "
         "git worktree of its own; this runs code of both records",
     )
-    parser.add_argument(
-        "--trust",
-        metavar="PACKAGE",
-        action="append",
-        default=[],
-        help="for --explain: a package that classes may come from, beside trusted_packages of "
-        "configs/config.yaml",
-    )
-    parser.add_argument(
-        "--online",
-        action="store_true",
-        help="for --explain: open addresses that the records name: mirrors and downloads of data",
-    )
+    options.add_trust(parser, when="for --explain: ")
     arguments = parser.parse_args()
     if arguments.restore_code and not arguments.explain:
         raise InputError(

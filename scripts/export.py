@@ -19,6 +19,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 from seedbed.tools import places, request
 
@@ -44,35 +45,15 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder; it is only read")
+    parser = options.parser(__doc__)
+    options.add_run(parser)
     parser.add_argument("overrides", metavar="key=value", nargs="*", help="such as data.root=here")
     parser.add_argument("--to", metavar="FILE", type=Path, help="the file to write")
-    parser.add_argument(
-        "--checkpoint",
-        choices=request.CHECKPOINTS,
-        default="best",
-        help="the weights with the best validation (default), or those of the last step",
-    )
+    options.add_weights(parser)
     parser.add_argument(
         "--state-dict", action="store_true", help="write weights and YAML instead of a program"
     )
-    parser.add_argument(
-        "--trust",
-        metavar="PACKAGE",
-        action="append",
-        default=[],
-        help="a package that classes may come from, beside trusted_packages of configs/config.yaml",
-    )
-    parser.add_argument(
-        "--online",
-        action="store_true",
-        help="open addresses that the record names: mirrors and downloads of data",
-    )
+    options.add_trust(parser)
     return parser.parse_intermixed_args()
 
 

@@ -25,12 +25,12 @@ EXAMPLES = {
     *("adding_lstm", "adding_rnn", "char_gpt", "mnist_cnn", "variance_sources"),
 }
 LEFT = {"data: mnist5k": "data: points", "model: cnn": "model: dense"}
-PAGES = ("docs/data.md", "docs/extending.md", "docs/examples/*.md")  # whose examples a test runs
 OURS = {"scripts/new.py", "tests/end_to_end/test_new.py"}
 # How files name the project's package: in Python and YAML, in paths, in lists of packages.
 PACKAGE = re.compile(
     r"(?<![\w.-])project(?=\.[a-z_]+\b)|(?<=\bsrc/)project\b"
-    r"|(?<=^from )project(?= import)|(?<=^import )project$",
+    r"|(?<=^from )project(?= import)|(?<=\bimport )project(?=\"|$)"
+    r"|(?<=\")project(?=\"|/\w+/\w+\.py)|(?<=[\[,])project(?=,(?:seedbed|torch)\b)",
     re.MULTILINE,
 )
 LISTED = {
@@ -100,7 +100,9 @@ def take_examples_out() -> None:
 def rename(name: str) -> None:
     """Move the package, and write its name wherever the old one stands."""
     git("mv", "src/project", f"src/{name}")
-    named = git("ls-files", "*.py", "*.yaml", "pyproject.toml", *PAGES).splitlines()
+    named = git(
+        "ls-files", "*.py", "*.yaml", "pyproject.toml", "README.md", "docs/*.md"
+    ).splitlines()
     for path in sorted({*named} - OURS):
         text = (ROOT / path).read_text()
         renamed = LISTED.get(path, PACKAGE).sub(name, text)

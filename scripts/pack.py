@@ -12,22 +12,18 @@ example:
 exit status: 0 packed, 2 it cannot be
 """
 
-import argparse
 import hashlib
 import sys
 from pathlib import Path
 
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 from seedbed.tools import package, places
 
 
 def main() -> int:
     """Write the package that the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("run", metavar="RUN|SWEEP", type=Path, help="a run, or a folder of runs")
     parser.add_argument("out", metavar="OUT.zip", type=Path, help="the file to write")
     arguments = parser.parse_args()

@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import launch
+from seedbed.config import options
 from seedbed.config.compose import configuration
 from seedbed.errors import InputError, exit_status
 
@@ -73,11 +74,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="such as model=lstm")
     parser.add_argument("--only", metavar="NAME", help="an operation, or several: 'max_pool*'")
     parser.add_argument(

@@ -27,6 +27,7 @@ import sys
 from pathlib import Path
 
 from seedbed import record
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 from seedbed.launch import resume
 
@@ -53,11 +54,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run or a sweep")
     parser.add_argument("overrides", metavar="key=value", nargs="*", help="new values of settings")
     parser.add_argument(
@@ -65,18 +62,8 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="resume although something changed that can alter bits",
     )
-    parser.add_argument(
-        "--trust",
-        metavar="PACKAGE",
-        action="append",
-        default=[],
-        help="of a run: a package that classes may come from, beside trusted_packages of "
-        "configs/config.yaml",
-    )
-    parser.add_argument(
-        "--online",
-        action="store_true",
-        help="open addresses that the record names: mirrors and downloads of data, loggers",
+    options.add_trust(
+        parser, online="open addresses that the record names: downloads of data, loggers"
     )
     return parser.parse_intermixed_args()
 

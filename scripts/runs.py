@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status, printable
 from seedbed.tools import places, table
 from seedbed.tools.table import Condition, Row
@@ -53,11 +54,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument(
         "folders", metavar="FOLDER", type=Path, nargs="*", help="a run, or a folder of runs"
     )

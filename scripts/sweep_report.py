@@ -18,6 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from seedbed.config import options
 from seedbed.errors import exit_status, printable
 from seedbed.sweeps import comparison, groups, promises, report
 
@@ -39,11 +40,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("sweep", metavar="SWEEP", type=Path, help="a folder of run folders")
     parser.add_argument(
         "other", metavar="OTHER_SWEEP", type=Path, nargs="?", help="a sweep to compare with it"

@@ -24,6 +24,7 @@ from seedbed.compare import causes, checkout, verify
 from seedbed.compare.checkout import Tree
 from seedbed.compare.stages import STAGES
 from seedbed.compare.verify import Outcome
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status, printable
 
 
@@ -74,12 +75,8 @@ def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder; it is only read")
+    parser = options.parser(__doc__)
+    options.add_run(parser)
     parser.add_argument("--steps", metavar="N", type=int, help="replay the first N steps only")
     parser.add_argument(
         "--explain",
@@ -93,18 +90,7 @@ def parse() -> argparse.Namespace:
         help="replay with the record's commit and source.patch, in a git worktree of its own; "
         "this runs code of the record",
     )
-    parser.add_argument(
-        "--trust",
-        metavar="PACKAGE",
-        action="append",
-        default=[],
-        help="a package that classes may come from, beside trusted_packages of configs/config.yaml",
-    )
-    parser.add_argument(
-        "--online",
-        action="store_true",
-        help="open addresses that the record names: mirrors and downloads of data",
-    )
+    options.add_trust(parser)
     arguments = parser.parse_args()
     if arguments.steps is not None and arguments.steps < 1:
         raise InputError(f"--steps: expected an integer >= 1, got {arguments.steps}; try --steps 1")

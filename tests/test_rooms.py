@@ -53,7 +53,7 @@ def delete(root: Path, *rooms: str) -> None:
         if path.is_dir():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)  # the room was deleted before
 
 
 class TestImports:
@@ -69,7 +69,7 @@ class TestImports:
             ("seedbed/odd.py", "", "A room imports only"),
             ("seedbed/record/folder.py", "from seedbed.record import plots", "No cycle"),
             ("seedbed/worker/best.py", "import project", "The engine never imports"),
-            ("project/models/cnn.py", "from seedbed import determinism", "The project imports"),
+            ("project/models/dense.py", "from seedbed import determinism", "The project imports"),
             ("seedbed/config/check.py", "import torch", "import no torch"),
         ],
     )
@@ -133,7 +133,7 @@ class TestBans:
         listed = {
             pattern
             for pattern, codes in SETTINGS["ruff"]["lint"]["per-file-ignores"].items()
-            if "TID251" in codes
+            if "TID251" in codes and any(copy.glob(pattern))
         }
         settings = (copy / "pyproject.toml").read_text().replace('"TID251"]', "]")
         (copy / "pyproject.toml").write_text(settings)

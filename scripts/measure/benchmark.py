@@ -32,6 +32,7 @@ import timing
 from benchmark_report import Results
 
 from seedbed import compare
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 from seedbed.record import source
 
@@ -139,11 +140,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--rounds", metavar="N", type=int, default=3, help="(default: 3)")
     parser.add_argument("--mnist", metavar="FOLDER", type=Path, help="holds MNIST/raw")
     parser.add_argument(

@@ -26,6 +26,7 @@ import benchmark_turns
 from benchmark_report import table
 from benchmark_sections import WORKLOADS
 
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 
 TURN_STEPS = 15
@@ -34,11 +35,7 @@ Round = tuple[float, float]  # seconds of a step with fingerprints, and without
 
 def main() -> int:
     """Measure in processes of their own and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--rounds", metavar="N", type=int, default=3, help="(default: 3)")
     parser.add_argument("--steps", metavar="N", type=int, default=600, help="(default: 600)")
     parser.add_argument("--here", metavar="CONFIG", help=argparse.SUPPRESS)  # in our own processes

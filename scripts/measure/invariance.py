@@ -22,6 +22,7 @@ from invariance_rows import EXPERIMENTS, NOT_MEASURED, parts, plainly
 from invariance_runs import SAME, Measured, Row
 
 from seedbed import compare
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 from seedbed.record import source
 
@@ -96,11 +97,7 @@ def measure(
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument(
         "--out",
         metavar="FILE",

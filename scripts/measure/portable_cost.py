@@ -24,6 +24,7 @@ from typing import Any
 import benchmark_turns
 from benchmark_programs import configuration
 
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 
 _ENV = "determinism.env."
@@ -49,11 +50,7 @@ WARM_UP_STEPS = 5
 
 def main() -> int:
     """Measure in processes of their own and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--rounds", metavar="N", type=int, default=3)
     parser.add_argument("--steps", metavar="N", type=int, default=15)
     parser.add_argument("--here", metavar="CONFIG", help=argparse.SUPPRESS)  # in our own processes

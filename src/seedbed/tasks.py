@@ -76,6 +76,12 @@ class Classification:
 
     def _cross_entropy(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
         _check_tensor(self, outputs)
+        if targets.dtype not in (torch.int64, torch.uint8) and targets.shape != outputs.shape:
+            raise InputError(
+                f"data: expected classes as int64 ({len(outputs)},), or their probabilities "
+                f"{tuple(outputs.shape)}, got {str(targets.dtype).removeprefix('torch.')} "
+                f"{tuple(targets.shape)}; return a class by int(...)"
+            )
         try:
             return F.cross_entropy(
                 outputs, targets, label_smoothing=self.label_smoothing, reduction=reduction

@@ -168,7 +168,7 @@ def test_a_configuration_that_is_right_is_started(
     [
         ("data.batch_size=4001", "data.batch_size: expected at most 4000"),
         ("model._target_=torch.nn.NoSuch", "model._target_: expected a class that can be imported"),
-        ("+model.colour=red", "model: expected the arguments of"),
+        ("+model.colour=red", "model.colour: expected an argument of CNN"),
         ("optimizer.weight_decay=-1", "optimizer: expected arguments that AdamW takes"),
         ("data.outputs=5", "data.outputs: expected more than 5"),
         ("data.augment=5", "data.augment: expected"),

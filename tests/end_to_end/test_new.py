@@ -52,7 +52,9 @@ def test_the_project_is_renamed_everywhere_and_the_examples_are_out(checkout: Pa
     assert not (checkout / "src/project").exists()
     left = sorted(path.name for path in (checkout / "src/waves").rglob("[a-z]*.py"))
     assert left == ["dense.py", "points.py"]
-    pattern = r"\bproject\.(data|models)|src/project"
+    pattern = (
+        r"\bproject\.(data|models)|src/project|\"project[\"/]|\[([a-z_.]+,)*project,(seedbed|torch)"
+    )
     places = ("*.py", "*.yaml", "*.toml", ":!scripts/new.py", ":!tests/end_to_end/test_new.py")
     assert run(checkout, "git", "grep", "-lE", pattern, "--", *places).stdout == ""
     words = ("determinism.threads=1", "trainer.max_steps=3", "hydra.run.dir=runs/a")
@@ -104,7 +106,8 @@ def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[st
     succeed(checkout, sys.executable, "scripts/new.py", "waves", *keep)
     for tool in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         succeed(checkout, sys.executable, "-m", *tool)
-    succeed(checkout, sys.executable, "-m", "pytest", "-q", "tests/project/test_promise.py")
+    tests = ("tests/project/test_promise.py", "tests/test_rooms.py")
+    succeed(checkout, sys.executable, "-m", "pytest", "-q", *tests)
 
 
 @pytest.mark.parametrize(

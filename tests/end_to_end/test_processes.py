@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -163,7 +164,7 @@ def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
 def test_what_no_process_can_do_is_said_once(tmp_path: Path) -> None:
     """A model that refuses its arguments: one line from two processes, and status 2."""
     done = train(tmp_path / "run", *SHARDED, "trainer.processes=2", "+model.colour=red")
-    assert refusal(done).startswith("model: expected")
+    assert refusal(done).startswith("model.colour: expected")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
 
@@ -200,6 +201,19 @@ def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_pat
     os.kill(stopped, signal.SIGKILL)  # which torchrun does after half a minute
     assert ended(process).startswith("rank 1: expected an answer within 5 s, got none")
     assert record.read_summary(folder)["status"] == "failed"
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of others are Linux's")
+def test_a_full_disk_at_an_interruption_is_status_2(tmp_path: Path) -> None:
+    """Not even summary.json can say it: a limit on the size of the leader's files is the disk."""
+    folder = tmp_path / "run"
+    process = started(folder, "trainer.shards=2", "trainer.processes=2")
+    until(lambda: rows(folder) > 3, process)
+    resource.prlimit(rank_of(folder, 0), resource.RLIMIT_FSIZE, (100, 100))
+    process.send_signal(signal.SIGTERM)
+    assert "expected room on the disk" in ended(process)
+    assert process.returncode == 2
+    assert record.read_summary(folder)["status"] == "running"
 
 
 def is_pending(process: int, number: int) -> bool:

@@ -60,7 +60,7 @@ def overrides(model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA) 
     return (
         *(f"~{section}" for section in sections),  # the project's choice
         *(
-            f"+{s}.{key}={_as_word(v)}"
+            f"++{s}.{key}={_as_word(v)}"  # also over the engine's defaults
             for s, section in sections.items()
             for key, v in section.items()
         ),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from seedbed import offline
+from seedbed.config import targets
 from seedbed.config.trust import is_trusted
 from seedbed.errors import InputError
 
@@ -48,9 +49,11 @@ def prepare(
     }
     if offline.is_asked_for() and arguments.get("download"):
         arguments["download"] = False  # and what is not there is missing
+    # Its own, not that of what it wraps: a wrapper may take more, and that is what is called.
+    signature = inspect.signature(target, follow_wrapped=False)
+    targets.require_known(signature, target, key, arguments)
     try:
-        # Its own, not that of what it wraps: a wrapper may take more, and that is what is called.
-        inspect.signature(target, follow_wrapped=False).bind(*args, **arguments)
+        signature.bind(*args, **arguments)
     except TypeError as error:
         raise InputError(
             f"{key}: expected the arguments of {target.__name__}, got others ({error}); see its "

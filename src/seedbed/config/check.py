@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from seedbed.config import trust
+from seedbed.config import loggers, targets, trust
 from seedbed.config.rules import (
     OPEN_SECTIONS,
     OPTIONAL_KEYS,
@@ -51,28 +51,40 @@ def resolve(composed: DictConfig) -> DictConfig:
 def check(config: DictConfig) -> None:
     """Raise InputError for the first thing in a resolved configuration that cannot be."""
     require_sections(config)
+    values = {key: OmegaConf.select(config, key, default=_MISSING) for key in RULES}
+    missing = [key for key, value in values.items() if value is _MISSING]
+    _require_all([key for key in missing if not _is_optional(config, key)])
     for key, rule in RULES.items():
-        value = OmegaConf.select(config, key, default=_MISSING)
-        if value is _MISSING:
-            if key not in OPTIONAL_KEYS and not _is_ones_own(config, key):
-                group = key.rpartition(".")[0].partition(".")[0]
-                place = f"the YAML file of {group}" if group else "config.yaml"
-                raise InputError(f"{key}: expected {rule.expected}, got nothing; add it to {place}")
-        elif not rule.holds(value):
+        value = values[key]
+        if value is not _MISSING and not rule.holds(value):
             raise InputError(f"{key}: expected {rule.expected}, got {_show(value)}; {rule.advice}")
     _check_known(OmegaConf.to_container(config))  # type: ignore[arg-type]
     trust.require_targets(config)
+    targets.require_defined(config)
     _check_combination(config)
     if config.get("logger"):
-        trust.require_loggers(config.logger)
+        loggers.require_installed(config.logger)
 
 
 _MISSING: Any = object()
 
 
-def _is_ones_own(config: DictConfig, key: str) -> bool:
-    """Return whether a key belongs to a schedule, and this one is a class of somebody's."""
-    return key.startswith("schedule.") and "_target_" in config.schedule
+def _require_all(missing: Sequence[str]) -> None:
+    """Raise InputError for the keys that are missing in one section, all at once."""
+    groups = [key.partition(".")[0] if "." in key else "" for key in missing]
+    keys = [key for key, group in zip(missing, groups, strict=True) if group == groups[0]]
+    if not keys:
+        return
+    place = f"the YAML file of {groups[0]}" if groups[0] else "config.yaml"
+    them = "it" if len(keys) == 1 else "them"
+    expected = "; ".join(RULES[key].expected for key in keys)
+    raise InputError(f"{', '.join(keys)}: expected {expected}, got nothing; add {them} to {place}")
+
+
+def _is_optional(config: DictConfig, key: str) -> bool:
+    """Return whether a key may be missing; a schedule that is a class has no key of ours."""
+    is_ones_own = key.startswith("schedule.") and "_target_" in config.schedule
+    return key in OPTIONAL_KEYS or is_ones_own
 
 
 def _show(value: Any) -> str:

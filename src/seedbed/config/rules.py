@@ -95,6 +95,11 @@ def _is_hash_seed(value: Any) -> bool:
     )
 
 
+def _is_count(value: Any) -> bool:
+    """Return whether a value is an integer >= 1, or a list or mapping, which a model may take."""
+    return isinstance(value, Mapping | list | ListConfig) or (type(value) is int and value >= 1)
+
+
 _FLAG = _choice(True, False)
 _OPTIONAL_FLAG = _choice(True, False, None)
 _TEXT = Rule("text", _is_text, "name it")
@@ -118,6 +123,7 @@ RULES: dict[str, Rule] = {
     "data.sampler._target_": _TARGET,
     "data.streams": _integer(1, None, "try data.streams=8"),
     "data.samples_per_epoch": _integer(1, None, "try data.samples_per_epoch=10000"),
+    "data.outputs": Rule("an integer >= 1", _is_count, "set it to the number of classes or values"),
     "data.task.name": _TEXT,
     "data.train._target_": _TARGET,
     "data.validation._target_": _TARGET,
@@ -200,6 +206,7 @@ OPTIONAL_KEYS = (
     "data.sampler._target_",
     "data.streams",
     "data.samples_per_epoch",
+    "data.outputs",
     "data.task.label_smoothing",
     "model.accepts",
     "determinism.env.PYTHONHASHSEED",

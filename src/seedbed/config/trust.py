@@ -1,7 +1,6 @@
-"""What a configuration may name: trusted classes, known variables, loggers that are installed."""
+"""What a configuration may name: trusted classes, and known environment variables."""
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ from seedbed.config.rules import SUPERVISED, require_sections
 from seedbed.errors import InputError
 from seedbed.names import flatten
 from seedbed.record import source, untrusted
-
-INSTALL_LOGGERS = "pip install -r requirements-loggers.txt"
 
 
 def is_trusted(target: str, trusted: Sequence[str]) -> bool:
@@ -85,29 +82,3 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
 
 def _variables(preset: Path) -> Sequence[str]:
     return list(untrusted.read_config(preset, resolved=False).get("env") or ())
-
-
-def require_loggers(section: Any) -> None:
-    """Raise InputError for a `logger` section that cannot be, or whose packages are missing.
-
-    Packages are looked for and not imported: this runs before anything slow is.
-    """
-    if not isinstance(section, Mapping | DictConfig):
-        raise InputError(f"logger: expected loggers by name, got {section}; try logger=tensorboard")
-    for name, spec in section.items():
-        if not isinstance(spec, Mapping | DictConfig) or "_target_" not in spec:
-            raise InputError(
-                f"logger.{name}: expected a logger with a _target_, got {spec}; try logger={name}"
-            )
-        for package in spec.get("requires") or ():
-            if not is_installed(package):
-                raise InputError(
-                    f"logger.{name}: expected the package {package}, got none that is installed; "
-                    f"{INSTALL_LOGGERS}"
-                )
-
-
-def is_installed(package: str) -> bool:
-    """Return whether a package is there; a folder of that name, such as W&B leaves, is none."""
-    found = find_spec(package)
-    return found is not None and found.origin is not None

@@ -10,18 +10,18 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
-from seedbed import record, signals
+from seedbed import signals
 from seedbed.errors import InputError, exit_status
 
-WORKER = "seedbed.distributed.worker"
-# What summary.json says of a run that ended in peace although torchrun was asked to stop it.
-# One that is still running was killed, because it did not stop in time.
-_STATUSES = {"finished": 0, "failed": 2, "running": 128 + signal.SIGKILL}
 SHUTDOWN_SECONDS = 600
+# The variable that names the file in which a process leaves its exit status. torchrun does not pass
+# it on after a signal, and a record on a full disk cannot say it.
+STATUS = "SEEDBED_STATUS"
+_KILLED = 128 + signal.SIGKILL
 
 
 def main() -> int:
@@ -34,20 +34,49 @@ def main() -> int:
     # A process that is asked to stop ends its step and saves a checkpoint: give it the time.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     handle_signals(SignalException)
-    try:
-        run.main(["--signals-to-handle=SIGQUIT", *sys.argv[1:]])
-    except ChildFailedError as error:
-        return status_of(failure.exitcode for failure in error.failures.values())
-    except SignalException as error:
-        folder = sys.argv[sys.argv.index(WORKER) + 1]
-        return status_after(error.sigval, Path(folder))
-    except RuntimeError as error:
-        if "EADDRINUSE" not in str(error):
-            raise
-        raise InputError(
-            "--master-port: expected a free port, got one in use; choose another"
-        ) from None
+    with tempfile.NamedTemporaryFile("r", prefix="seedbed-status-") as left:
+        os.environ[STATUS] = left.name
+        leave_status(0)  # so that later ones need no room on the disk
+        try:
+            run.main(["--signals-to-handle=SIGQUIT", *sys.argv[1:]])
+        except ChildFailedError as error:
+            return status_of(failure.exitcode for failure in error.failures.values())
+        except SignalException as error:
+            begun, status = left.read().split()
+            return int(status) if int(begun) else 128 + error.sigval
+        except RuntimeError as error:
+            if "EADDRINUSE" not in str(error):
+                raise
+            raise InputError(
+                "--master-port: expected a free port, got one in use; choose another"
+            ) from None
     return 0
+
+
+def leaving_status(work: Callable[[], int]) -> int:
+    """Do the work, leave the exit status that it ends with to torchrun, and return it.
+
+    Only one process of a machine leaves it, and only where our torchrun started it. Until the work
+    ends, the process counts as killed.
+    """
+    if os.environ.get("LOCAL_RANK") != "0" or STATUS not in os.environ:
+        return work()
+    leave_status(1, _KILLED)
+    status = 1
+    try:
+        status = work()
+    except InputError:
+        status = 2
+        raise
+    finally:
+        leave_status(1, status)
+    return status
+
+
+def leave_status(begun: int, status: int = 0) -> None:
+    """Write whether a process began to work, and its exit status, in as many bytes each time."""
+    with open(os.environ[STATUS], "r+") as file:
+        file.write(f"{begun} {status:3}\n")
 
 
 def status_of(codes: Iterable[int]) -> int:
@@ -78,15 +107,6 @@ def handle_signals(interruption: type[Exception]) -> None:
     for number in signals.heeded():
         signal.signal(number, handle)
     signals.release()
-
-
-def status_after(number: int, folder: Path) -> int:
-    """Return the exit status after an interruption, by what the record says became of the run."""
-    try:
-        status = record.read_summary(folder)["status"]
-    except (InputError, KeyError):
-        status = None
-    return _STATUSES.get(status, 128 + number)
 
 
 if __name__ == "__main__":

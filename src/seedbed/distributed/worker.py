@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seedbed import config, launch, signals
+from seedbed.distributed import torchrun
 from seedbed.errors import InputError, exit_status
 from seedbed.worker import worker
 from seedbed.worker.job import Alone, Job
@@ -51,6 +52,11 @@ class Ranks:
 
 def main() -> int:
     """Train in the folder that the command line names; return the exit status."""
+    return torchrun.leaving_status(train)
+
+
+def train() -> int:
+    """Meet the other processes and train with them; return the exit status."""
     try:
         job = Job.read(sys.argv[1:], signals.Stop(), Alone())
         if os.environ.get("WORLD_SIZE", "1") == "1":

@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
+from seedbed.config import loggers
 from seedbed.config.request import Request
 from seedbed.config.rules import require_sections
 from seedbed.errors import InputError
@@ -69,8 +70,6 @@ def parse(overrides: Sequence[str], recorded: DictConfig) -> dict[str, Any]:
         if one.is_sweep_override() or one.is_delete() or one.is_add():
             raise InputError(f"{one.input_line}: expected key=value; give one value for one key")
         if one.key_or_group == "logger":
-            from seedbed import loggers
-
             values["logger"] = loggers.choose(one.value(), recorded)
             continue
         if known is _MISSING or isinstance(known, DictConfig):
@@ -87,8 +86,6 @@ def require_our_loggers(settings: DictConfig, folder: Path, request: Request) ->
 
     They would write, and send what the run logs, where the record likes.
     """
-    from seedbed import loggers  # a part that can be deleted
-
     try:
         ours = record.flatten({"logger": loggers.choose(list(settings.logger), settings)})
     except (InputError, TypeError):  # none of ours, or no loggers at all

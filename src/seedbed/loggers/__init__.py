@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from omegaconf import DictConfig, OmegaConf
-
 from seedbed import record
 from seedbed.config import build
 from seedbed.errors import InputError
-from seedbed.record import source
 
 
 @dataclass(frozen=True)
@@ -129,27 +126,6 @@ def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
 def history(folder: Path) -> list[Entry]:
     """Return what metrics.csv holds."""
     return [Entry.of_row(row) for row in record.read_metrics(folder)]
-
-
-def choose(names: Any, settings: DictConfig) -> dict[str, Any]:
-    """Return the `logger` section of a configuration for other loggers, as Hydra composes it.
-
-    Args:
-        names: one name, or a list: files in configs/logger/.
-        settings: the configuration that their `${...}` refer to.
-    """
-    folder = source.configs() / "logger"
-    known = {path.stem: path for path in folder.glob("*.yaml")}
-    chosen = OmegaConf.create({key: value for key, value in settings.items() if key != "logger"})
-    chosen["logger"] = {}
-    for name in names if isinstance(names, list) else [names]:
-        if name not in known:
-            raise InputError(
-                f"logger: expected one of {', '.join(sorted(known))}, got {name}; "
-                "several are given as a list: logger=[csv,tensorboard]"
-            )
-        chosen.logger.merge_with(OmegaConf.load(known[name]))
-    return OmegaConf.to_container(chosen.logger, resolve=True)  # type: ignore[return-value]
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """What a process prints: to its terminal as long as there is one, and to train.log."""
 
 import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,18 +10,34 @@ from typing import IO, Any
 
 from seedbed.errors import discard_output
 
+# The variable that holds what each line begins with, where several runs share a terminal.
+PREFIX = "SEEDBED_PREFIX"
+
 
 class Terminal:
-    """A stream that keeps working once its terminal was closed: nobody reads it then."""
+    """A stream that keeps working once its terminal was closed: nobody reads it then.
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
+    Where runs share a terminal, lines are written whole, each with the run's prefix.
+    """
+
+    def __init__(self, stream: IO[str], prefix: str = "") -> None:
+        self._stream, self._prefix = stream, prefix
+        self._begun = ""  # of a line
 
     def write(self, text: str) -> int:
         """Write, unless the terminal is gone."""
+        shown = text
+        if self._prefix:
+            *lines, self._begun = (self._begun + text).split("\n")
+            shown = "".join(f"{self._prefix}{line}\n" for line in lines)
         with self._as_long_as_it_is_there():
-            self._stream.write(text)
+            self._stream.write(shown)
         return len(text)
+
+    def end_line(self) -> None:
+        """Write what was begun of a line and held back."""
+        if self._begun:
+            self.write("\n")
 
     def flush(self) -> None:
         """Flush, unless the terminal is gone."""
@@ -68,10 +85,14 @@ def tee_output(path: Path) -> Iterator[IO[str]]:
     """Copy what the process prints into a file, after what the file holds already; yield it."""
     before = sys.stdout, sys.stderr
     log = open(path, "a", buffering=1)
-    sys.stdout, sys.stderr = (Tee(Terminal(stream), log) for stream in before)
+    prefix = os.environ.get(PREFIX, "")
+    terminals = [Terminal(stream, prefix) for stream in before]
+    sys.stdout, sys.stderr = (Tee(terminal, log) for terminal in terminals)
     try:
         yield log
     finally:
         sys.stdout, sys.stderr = before
+        for terminal in terminals:
+            terminal.end_line()
         with suppress(OSError):
             log.close()

@@ -43,6 +43,7 @@ class Run:
     seeds: Seeds = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""  # why the run does not count; empty if it does
+    refused: bool = False  # for its configuration, which resuming it would not change
 
     @cached_property
     def configuration(self) -> str:
@@ -189,9 +190,10 @@ def _run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
 
 def _missing_runs(folder: Path) -> list[Run]:
     """Return a run with a problem for each job of the sweep's plan that left no folder."""
+    missing = [(f"{n}_{','.join(job)}", plan.refusal(folder, n)) for n, job in plan.missing(folder)]
     return [
-        Run(f"{n}_{','.join(job)}", folder, problem="left no record: refused, or never started")
-        for n, job in plan.missing(folder)
+        Run(name, folder, problem=f"refused: {why}" if why else "never started", refused=bool(why))
+        for name, why in missing
     ]
 
 

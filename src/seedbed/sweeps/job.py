@@ -1,13 +1,17 @@
 """One job of a sweep: started, or resumed where the sweep is resumed and the job has begun."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from seedbed import launch, offline, record
+from seedbed.errors import InputError
 from seedbed.launch import resume
+from seedbed.record import terminal
+from seedbed.sweeps.plan import REFUSED
 from seedbed.sweeps.resume_sweep import CHANGED, RESUME
 
 
@@ -20,7 +24,9 @@ def start(config: DictConfig, folder: Path) -> int:
     hydra = HydraConfig.get()
     if not hydra.launcher._target_.endswith(".BasicLauncher"):
         share_the_machine()
+        os.environ[terminal.PREFIX] = f"{hydra.job.num}: "
     resuming = hydra.job.env_set.get(RESUME)
+    (folder / REFUSED).unlink(missing_ok=True)
     if resuming is None or not (folder / "config.yaml").exists():
         return launch.start(config, folder)
     if is_finished(folder):
@@ -29,6 +35,13 @@ def start(config: DictConfig, folder: Path) -> int:
     trust = tuple(config.trusted_packages)
     online = not offline.is_asked_for()
     return resume.resume_run(folder, (), resuming == CHANGED, trust, online)
+
+
+def note_refusal(folder: Path, error: InputError) -> None:
+    """Leave the reason why a job was refused in its folder, for the report on the sweep."""
+    if not (folder / "config.yaml").exists():  # it may be the folder of another run
+        with suppress(OSError):
+            record.write_atomically(folder / REFUSED, f"{error}\n")
 
 
 def share_the_machine() -> None:

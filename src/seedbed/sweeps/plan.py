@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from seedbed.errors import InputError
+from seedbed.errors import InputError, printable
 from seedbed.record import untrusted
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _JOB_NUMBER = "${hydra.job.num}"
 MAX_JOBS = 10_000
+REFUSED = "refused.txt"  # why a job was refused, in a folder without a record
 _MAX_LETTERS = 20_000  # of all overrides: Hydra's parser is slow
 
 
@@ -46,6 +48,16 @@ def missing(folder: Path) -> list[tuple[int, list[str]]]:
         return []
     started = {path.name.split("_")[0] for path in folder.iterdir() if _has_begun(path)}
     return [(n, job) for n, job in enumerate(planned(folder)) if str(n) not in started]
+
+
+def refusal(folder: Path, number: int) -> str:
+    """Return why a job that left no record was refused; empty if it never started."""
+    for path in folder.glob(f"{number}_*/{REFUSED}"):
+        with suppress(InputError, OSError):
+            return printable(
+                untrusted.read_bytes(path, _MAX_LETTERS).decode(errors="replace").strip()
+            )
+    return ""
 
 
 def _has_begun(folder: Path) -> bool:

@@ -21,8 +21,9 @@ Floats = NDArray[np.float64]
 # Okabe & Ito (2008), in an order that keeps neighbours apart.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#777777")
 _JITTER_KEY = 0
-_ERROR_NAMES = {"accuracy": "validation error (%)", "mse": "validation mean squared error"}
+_ERROR_NAMES = {"accuracy": "error (%)", "mse": "mean squared error"}
 _LOG_FROM_RATIO = 5.0
+_FEW = 5  # curves can be told apart
 _MANY = 50  # points lie on each other
 _MOST_GROUPS_NAMED = 8
 _MOST_METRICS = 20
@@ -31,28 +32,37 @@ _MOST_LETTERS_IN_A_ROW = 36
 
 
 def draw(sweep: Sweep, summaries: Sequence[Summary], path: Path) -> None:
-    """Draw `sweep.png`: a row for each metric, curves on the left, final values on the right."""
+    """Draw `sweep.png`: a row for each metric, validation on the left, final values on the right.
+
+    Both panels have one axis: the error, for accuracies. Without two validations to draw a curve
+    through, there is no left panel.
+    """
     from matplotlib.figure import Figure
 
     metrics = list(dict.fromkeys(group.metric for group in sweep.groups))[:_MOST_METRICS]
+    drawn = {id(group): curves(group) for group in sweep.groups}
+    columns = 2 if any(len(steps) > 1 for steps, _ in drawn.values()) else 1
     with plots.style():
-        figure = Figure(figsize=(7.2, 0.4 + 2.7 * len(metrics)), layout="constrained")
-        rows = figure.subplots(len(metrics), 2, squeeze=False, width_ratios=(3, 2))
-        for (left, right), metric in zip(rows, metrics, strict=True):
+        size = (3.6 + 3.6 * (columns - 1), 0.6 + 2.7 * len(metrics))
+        figure = Figure(figsize=size, layout="constrained")
+        ratios = (3, 2)[-columns:]
+        rows = figure.subplots(len(metrics), columns, squeeze=False, width_ratios=ratios)
+        for panels, metric in zip(rows, metrics, strict=True):
             chosen = [
-                pair
-                for pair in zip(sweep.groups, summaries, strict=True)
-                if pair[0].metric == metric
+                (group, summary, COLORS[position % len(COLORS)])
+                for position, (group, summary) in enumerate(
+                    pair
+                    for pair in zip(sweep.groups, summaries, strict=True)
+                    if pair[0].metric == metric
+                )
             ]
-            shown = []
-            for position, (group, summary) in enumerate(chosen):
-                color = COLORS[position % len(COLORS)]
-                shown.append(_draw_curves(left, group, color))
-                _draw_values(right, position, group, summary, color)
-            _finish_curves(left, metric, np.concatenate(shown))
-            _finish_values(
-                right, metric, [_text(group.label) or "this sweep" for group, _ in chosen]
-            )
+            if columns == 2:
+                shown = [_draw_curves(panels[0], g, drawn[id(g)], color) for g, _, color in chosen]
+                _finish_curves(panels[0], metric, np.concatenate(shown))
+            for position, (group, summary, color) in enumerate(chosen):
+                _draw_values(panels[-1], position, group, summary, color)
+            _finish_values(panels[-1], metric, [group for group, _, _ in chosen])
+        figure.suptitle(_title(sweep.groups), fontsize=10)
         plots.save(figure, path)
 
 
@@ -60,21 +70,21 @@ def curves(group: Group) -> tuple[Floats, Floats]:
     """Return the validation curves of a group, one run for each seed.
 
     Returns:
-        Epochs (n,) that every run reached, and the metric, (runs, n).
+        Steps (n,) that every run reached, and the metric, (runs, n).
     """
     runs = [runs[0] for runs in group.replicates.values()]
     tables = [_validation_curve(run) for run in runs]
-    epochs = sorted(set.intersection(*(set(table) for table in tables)))
-    values = [[table[epoch] for epoch in epochs] for table in tables]
-    return np.array(epochs), np.array(values).reshape(len(runs), len(epochs))
+    steps = sorted(set.intersection(*(set(table) for table in tables)))
+    values = [[table[step] for step in steps] for table in tables]
+    return np.array(steps), np.array(values).reshape(len(runs), len(steps))
 
 
 def _validation_curve(run: Run) -> dict[float, float]:
-    """Return the validation metric by epoch; empty where the table cannot be read."""
+    """Return the validation metric by step; empty where the table cannot be read."""
     try:
         rows = record.read_metrics(run.folder)
         return {
-            float(row["epoch"]): float(row["metric"])
+            float(row["step"]): float(row["metric"])
             for row in rows
             if row["phase"] == "validation" and row["metric"]
         }
@@ -82,27 +92,28 @@ def _validation_curve(run: Run) -> dict[float, float]:
         return {}
 
 
-def _draw_curves(axes: "Axes", group: Group, color: str) -> Floats:
-    """Draw the median with the middle half of the runs (dark) and all of them (light).
+def _draw_curves(axes: "Axes", group: Group, curve: tuple[Floats, Floats], color: str) -> Floats:
+    """Draw the median, and each run; of many runs, the middle half (dark) and all of them (light).
 
     Returns:
-        What was drawn, float64 (values,): nothing if there are fewer than two epochs.
+        What was drawn, float64 (values,): nothing if there are fewer than two validations.
     """
-    epochs, values = curves(group)
-    shown = _errors(group.metric, values)
-    if len(epochs) < 2:
+    steps, shown = curve[0], _errors(group.metric, curve[1])
+    if len(steps) < 2:
         return np.empty(0)
     low, first, median, third, high = np.quantile(shown, [0, 0.25, 0.5, 0.75, 1], axis=0)
-    axes.fill_between(epochs, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.fill_between(epochs, first, third, color=color, alpha=0.3, linewidth=0)
-    axes.plot(epochs, median, color=color, label=_name(group), marker="o", markersize=2.5)
+    if len(shown) <= _FEW:
+        axes.plot(steps, shown.T, color=color, alpha=0.45, linewidth=0.7)
+    else:
+        axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.fill_between(steps, first, third, color=color, alpha=0.3, linewidth=0)
+    axes.plot(steps, median, color=color, label=_name(group), marker="o", markersize=2.5)
     return shown.ravel()
 
 
 def _draw_values(axes: "Axes", position: int, group: Group, summary: Summary, color: str) -> None:
     """Draw each run's final value and, of several, the mean with its interval."""
-    factor = 100.0 if Scale(group.metric).percent else 1.0
-    values = factor * np.array(list(group.values.values()))
+    values = _errors(group.metric, np.array(list(group.values.values())))
     jitter = rng.uniform(_JITTER_KEY, np.arange(len(values)), 1)[:, 0] - 0.5
     axes.plot(
         position - 0.1 + 0.3 * jitter, values, "o", color=color,
@@ -110,33 +121,49 @@ def _draw_values(axes: "Axes", position: int, group: Group, summary: Summary, co
         markersize=4, markeredgewidth=0,
     )  # fmt: skip
     if summary.interval is not None:
-        mean = factor * summary.mean
-        bars = np.abs(factor * np.array(summary.interval) - mean)[:, None]
-        axes.errorbar(position + 0.2, mean, bars, fmt="o", color="black", capsize=2, markersize=3)
+        mean = _errors(group.metric, np.array(summary.mean))
+        bars = np.abs(_errors(group.metric, np.array(summary.interval)) - mean)
+        ends = bars[::-1][:, None] if Scale(group.metric).percent else bars[:, None]
+        axes.errorbar(position + 0.2, mean, ends, fmt="o", color="black", capsize=2, markersize=3)
 
 
 def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
-    axes.set(xlabel="epoch", ylabel=_ERROR_NAMES.get(metric.split("_")[-1], _text(metric)))
-    axes.set_title("median, middle half and range of the runs")
-    if not shown.size:
-        axes.text(0.5, 0.5, "fewer than two validations", ha="center", transform=axes.transAxes)
-        return
-    axes.locator_params(axis="x", integer=True)
+    axes.set(xlabel="step", ylabel=f"validation {_error_name(metric)}")
+    spread = "middle half and range" if axes.collections else "each run"
+    axes.set_title(f"during training: median, {spread}")
+    axes.locator_params(axis="x", integer=True, nbins=6)
     if 0 < shown.min() < shown.max() / _LOG_FROM_RATIO:
         _plain_log_axis(axes)
-    if len(axes.lines) <= _MOST_GROUPS_NAMED:
+    if len(axes.lines) <= _MOST_GROUPS_NAMED * (_FEW + 1):
         axes.legend()
 
 
-def _finish_values(axes: "Axes", metric: str, labels: Sequence[str]) -> None:
-    axes.set(ylabel=_text(Scale(metric).title), xlim=(-0.6, len(labels) - 0.4))
-    axes.set_title("runs, mean, 95 % interval")
+def _finish_values(axes: "Axes", metric: str, groups: Sequence[Group]) -> None:
+    split = metric.partition("_")[0]
+    labels = [_text(group.label) or f"n = {len(group.values)}" for group in groups]
+    axes.set(ylabel=f"{split} {_error_name(metric)}", xlim=(-0.6, len(labels) - 0.4))
+    axes.set_title("at the end: runs, mean, 95 % interval")
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(labels)), labels)
     if sum(map(len, labels)) > _MOST_LETTERS_IN_A_ROW:
         axes.tick_params(axis="x", labelrotation=30)
         for text in axes.get_xticklabels():
             text.set(ha="right", rotation_mode="anchor")
+
+
+def _title(groups: Sequence[Group]) -> str:
+    """Name the models and the data sets of a sweep."""
+    models, data = (
+        ", ".join(dict.fromkeys(_text(str(group.settings.get(key, "?"))) for group in groups))
+        for key in ("model.name", "data.name")
+    )
+    return f"{models} on {data}"
+
+
+def _error_name(metric: str) -> str:
+    """Return how the axis of a metric is called, without its split."""
+    name = metric.partition("_")[2]
+    return _ERROR_NAMES.get(name, _text(name))
 
 
 def _plain_log_axis(axes: "Axes") -> None:

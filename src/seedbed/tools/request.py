@@ -21,7 +21,6 @@ from seedbed.config import hydra_errors
 from seedbed.errors import InputError
 from seedbed.record import source, untrusted
 
-CHECKPOINTS = ("best", "last")
 _MISSING: Any = object()
 
 

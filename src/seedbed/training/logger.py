@@ -1,14 +1,12 @@
 """What training asks of a run logger, and the one that writes nothing."""
 
-from typing import Protocol
-
 from torch import Tensor
 
 from seedbed.training.state import Evaluation, Progress
 
 
-class Logger(Protocol):
-    """Writes the record of a run; `loop.fit` says when it is called.
+class Logger:
+    """Writes the record of a run; `loop.fit` says when it is called. This one does nothing.
 
     Attributes:
         last: the newest value of each metric.
@@ -40,31 +38,8 @@ class Logger(Protocol):
         """Note that the process ends."""
 
 
-class NullLogger:
+class NullLogger(Logger):
     """The run logger of a process that leaves the record to another one."""
 
     def __init__(self) -> None:
         self.last: dict[str, float] = {}
-
-    def log_step(
-        self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
-    ) -> None:
-        """Note nothing."""
-
-    def write(self, progress: Progress) -> None:
-        """Write nothing."""
-
-    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
-        """Note nothing."""
-
-    def log_test(self, progress: Progress, result: Evaluation) -> None:
-        """Note nothing."""
-
-    def save_checkpoint(self, progress: Progress) -> None:
-        """Save nothing."""
-
-    def log(self, text: str) -> None:
-        """Print nothing."""
-
-    def close(self) -> None:
-        """Close nothing."""

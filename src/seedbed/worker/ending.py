@@ -84,7 +84,7 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
             f"all steps {fingerprints['all_steps']}",
             str(folder),
         ]
-    if status == "interrupted":
+    if status == "interrupted" and not record.is_sweep(folder.parent):  # whose own line will do
         found.append(how_to_resume(folder))
     elif status == "finished":
         found.append(f"loss curve: {folder / 'loss_curve.png'}")

@@ -108,10 +108,12 @@ def file_below(module: ModuleType, root: Path) -> Path | None:
 def _is_installed(module: ModuleType | None) -> bool:
     """Return whether a module is one of Python's, or of a distribution that was installed."""
     file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    if not isinstance(file, str) or not Path(file).is_absolute():
+    if not isinstance(file, str) or not file.startswith("/"):
         return True  # built in, or made by a library
-    return any(f"/{name}/" in file for name in ("site-packages", "dist-packages")) or (
-        file.startswith(_standard_library())
+    return (
+        "/site-packages/" in file
+        or "/dist-packages/" in file
+        or (file.startswith(_standard_library()))
     )
 
 

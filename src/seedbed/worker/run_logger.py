@@ -14,6 +14,7 @@ from tqdm import tqdm
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
 from seedbed.training import checkpoint, schedules
+from seedbed.training.logger import Logger
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
 
@@ -34,7 +35,7 @@ class Observer(Protocol):
         """Note that the process ends, and whether the run does."""
 
 
-class RunLogger:
+class RunLogger(Logger):
     """Writes the record of a run; see `training.loop.fit` for when it is called.
 
     Losses, metrics and fingerprints stay on the device until `write`, so that no step waits for

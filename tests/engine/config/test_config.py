@@ -187,3 +187,31 @@ def test_a_section_that_is_a_list_or_a_text_is_refused_in_one_line(section: str)
         for check in (config.check, lambda it: config.require_trusted(it, Path("run"))):
             with pytest.raises(InputError, match=rf"^{section}: expected [^\n]*$"):
                 check(resolved)
+
+
+def test_keys_that_a_section_lacks_are_named_at_once() -> None:
+    """One message for the data set, with what each key must be."""
+    settings = configuration("data=points", "model=dense")
+    for name in ("batch_size", "name", "num_workers"):
+        del settings.data[name]
+    with pytest.raises(InputError) as refused:
+        config.check(settings)
+    assert str(refused.value) == (
+        "data.name, data.batch_size, data.num_workers: expected text; an integer >= 1; an integer "
+        "from 0 to 1024, got nothing; add them to the YAML file of data"
+    )
+
+
+def test_a_data_set_need_not_say_how_it_is_loaded() -> None:
+    """The engine has defaults for it, which a data set's own file goes before."""
+    words = ("eval_batch_size", "num_workers", "persistent_workers", "prefetch_factor")
+    without = configuration("data=points", "model=dense")
+    file = OmegaConf.load(ROOT / "configs/data/points.yaml")
+    assert not set(words) & set(file)
+    assert [without.data[name] for name in words] == [500, 0, True, 2]
+
+
+@pytest.mark.parametrize("value", ["ten", "1.5", "0", "true"])
+def test_a_number_of_outputs_is_an_integer(value: str) -> None:
+    """Whatever the model is: each of them would fail inside PyTorch."""
+    assert refused(f"data.outputs={value}").startswith("data.outputs: expected an integer >= 1")

@@ -316,3 +316,13 @@ def test_the_metric_of_soft_targets_is_that_of_the_likeliest_class() -> None:
     assert task.metric(outputs, soft).tolist() == [1, 0, 1, 0]
     assert task.metric(outputs, soft.argmax(1)).tolist() == [1, 0, 1, 0]
     assert task.loss(outputs, soft).isfinite()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_classes_of_another_type_are_refused_in_one_line(dtype: torch.dtype) -> None:
+    """PyTorch has a traceback for them; classes as int64 are the negative control."""
+    task, outputs, classes = tasks.Classification(), torch.eye(4), torch.arange(4)
+    for loss in (task.loss, task.losses):
+        with pytest.raises(InputError, match=r"^data: expected classes as int64 \(4,\), or .*got "):
+            loss(outputs, classes.to(dtype))
+        assert loss(outputs, classes).isfinite().all()

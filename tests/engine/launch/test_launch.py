@@ -3,11 +3,13 @@
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -388,3 +390,20 @@ def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> 
         if before is not None:
             signal.signal(signal.SIGINT, before)
     assert done.returncode == (7 if ignored else -signal.SIGINT)
+
+
+def test_a_script_does_not_run_with_the_engine_of_another_checkout(tmp_path: Path) -> None:
+    """An environment made for one clone, used in another: one line that names both."""
+    other = tmp_path / "clone"
+    for name in ("src", "configs", "scripts"):
+        shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(ROOT / "train.py", other)
+    for words in (["train.py", "--cfg", "job"], ["scripts/runs.py", "--help"]):
+        run = partial(subprocess.run, [sys.executable, *words], cwd=other, timeout=120,
+                      capture_output=True, text=True, check=False)  # fmt: skip
+        done = run(env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: seedbed: expected the code of {other}/src/seedbed, ")
+        assert done.stderr.count("\n") == 1
+        # Negative control: with its own.
+        assert run(env={**os.environ, "PYTHONPATH": str(other / "src")}).returncode == 0

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from seedbed import loggers, record
 from seedbed.compare import verify
-from seedbed.config import trust
+from seedbed.config import loggers as config_loggers
 from seedbed.config.compose import compose
 from seedbed.errors import InputError
 from seedbed.launch import resume
@@ -32,7 +32,7 @@ from tests.engine.worker.test_resume import begun, stopped, work
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
 LIBRARIES = ("tensorboard", "mlflow", "wandb")
-INSTALLED = [name for name in LIBRARIES if trust.is_installed(name)]
+INSTALLED = [name for name in LIBRARIES if config_loggers.is_installed(name)]
 Values = dict[str, list[tuple[int, float]]]  # by name: step and value
 
 
@@ -42,7 +42,7 @@ def of_each_library() -> list[Any]:
         pytest.param(
             name,
             marks=pytest.mark.skipif(
-                name not in INSTALLED, reason=f"needs {name}: {trust.INSTALL_LOGGERS}"
+                name not in INSTALLED, reason=f"needs {name}: {config_loggers.INSTALL}"
             ),
         )
         for name in LIBRARIES
@@ -186,7 +186,7 @@ def test_another_seed_has_other_bits(base: Path, tmp_path: Path) -> None:
     assert bits(trained(tmp_path / "run", "seed=1")) != bits(base)
 
 
-@pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {trust.INSTALL_LOGGERS}")
+@pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {config_loggers.INSTALL}")
 def test_a_killed_run_goes_on_in_the_same_logs(base: Path, tmp_path: Path) -> None:
     """After SIGKILL and a resume each of several logs holds each value once, in one run."""
     run = killed_after_a_checkpoint(tmp_path / "run", *words(tmp_path, "csv", *INSTALLED))
@@ -465,14 +465,14 @@ def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Python would import a folder that a library left behind; that does not count."""
     (tmp_path / "left_behind").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    assert not trust.is_installed("left_behind")
+    assert not config_loggers.is_installed("left_behind")
     (tmp_path / "left_behind" / "__init__.py").touch()
     importlib.invalidate_caches()
-    assert trust.is_installed("left_behind")  # negative control
+    assert config_loggers.is_installed("left_behind")  # negative control
 
 
 @pytest.mark.parametrize("section", ["text", {"ours": None}, {"ours": {"folder": "x"}}])
 def test_a_logger_section_that_cannot_be_is_refused(section: Any) -> None:
     """A record that was edited by hand gives one line."""
     with pytest.raises(InputError, match=r"^logger(\.ours)?: expected .*, got .*; try"):
-        trust.require_loggers(section)
+        config_loggers.require_installed(section)

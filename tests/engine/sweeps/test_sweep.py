@@ -201,9 +201,24 @@ def test_jobs_that_left_no_folder_are_named(folder: Path) -> None:
         "    params:\n      seed: range(0,7)\n  overrides:\n    task: [data=mnist5k]\n"
         "  sweep:\n    subdir: ${hydra.job.num}_${hydra.job.override_dirname}\n"
     )
+    (folder / "6_seed=6").mkdir()
+    (folder / "6_seed=6/refused.txt").write_text("seed: expected \x1b[1mless\n")
     assert lost(folder) == [
-        f"{n}_seed={n},data=mnist5k: left no record: refused, or never started" for n in (5, 6)
+        "5_seed=5,data=mnist5k: never started",
+        "6_seed=6,data=mnist5k: refused: seed: expected \\x1b[1mless",
     ]
+    assert [run.refused for run in sweep_groups.read(folder).lost] == [False, True]
+
+
+def test_a_sweep_without_curves_has_no_panel_for_them(folder: Path, tmp_path: Path) -> None:
+    """One validation is no curve: the picture is half as wide as the one with ten."""
+    for seed in range(3):
+        write_run(tmp_path / "short" / f"{seed}_seed={seed}", seed, epochs=1)
+    for each in (folder, tmp_path / "short"):
+        reported(each)
+    wide, narrow = (Image.open(each / "sweep.png").size for each in (folder, tmp_path / "short"))
+    assert wide[0] == 2 * narrow[0]
+    assert wide[1] == narrow[1]
 
 
 def test_different_configurations_are_shown_apart(folder: Path) -> None:
@@ -608,7 +623,7 @@ def test_an_empty_folder_of_a_job_counts_as_not_started(folder: Path) -> None:
         "  sweep:\n    subdir: ${hydra.job.num}_${hydra.job.override_dirname}\n"
     )
     (folder / "5_seed=5").mkdir()
-    assert lost(folder) == ["5_seed=5: left no record: refused, or never started"]
+    assert lost(folder) == ["5_seed=5: never started"]
 
 
 def test_runs_that_share_seeds_do_not_pass_for_independent_ones(tmp_path: Path) -> None:

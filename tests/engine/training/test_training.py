@@ -933,7 +933,7 @@ class TestMakeTask:
 
     def test_an_unknown_argument_is_refused(self) -> None:
         """A misspelt one does not silently do nothing."""
-        with pytest.raises(InputError, match=r"data\.task: expected the arguments of Class"):
+        with pytest.raises(InputError, match=r"data\.task\.\w+: expected an argument of Class"):
             tasks.make({"name": "classification", "smoothing": 0.1}, [])
 
 

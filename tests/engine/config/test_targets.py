@@ -1,0 +1,67 @@
+"""A `_target_` that its module does not define is refused without importing it, and no other is."""
+
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+import torch
+import torchvision
+from omegaconf import OmegaConf
+
+from seedbed.config import targets
+from seedbed.errors import InputError
+
+
+def require(target: str) -> None:
+    """Check one target."""
+    targets.require_defined(OmegaConf.create({"model": {"_target_": target}}))
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a package of the user's that cannot be imported."""
+    folder = tmp_path / "not_imported"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (folder / "nets.py").write_text(
+        "from torch import nn as layers\nclass Net: pass\nif True:\n    Other = Net\n"
+        "def make(): inner = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["nets.Net", "nets.Other", "nets.make", "nets.layers", "nets"])
+def test_what_a_module_defines_is_accepted(package: Path, name: str) -> None:
+    """Also in a branch, and a module as an attribute of its package."""
+    require(f"not_imported.{name}")
+
+
+@pytest.mark.parametrize("name", ["nets.Nett", "nets.inner", "Net"])
+def test_what_it_does_not_define_is_refused(package: Path, name: str) -> None:
+    """In one line with the file; the negative control of the test before."""
+    with pytest.raises(InputError, match=r"model\._target_: expected a class of .*py, got not_im"):
+        require(f"not_imported.{name}")
+
+
+@pytest.mark.parametrize("hides", ["from os import *", "def __getattr__(name): ...", "x = (", ""])
+def test_what_cannot_be_told_is_left_to_the_import(package: Path, hides: str) -> None:
+    """A module whose text does not show its names, that has none, or that is not there."""
+    (package / "hidden.py").write_text(hides)
+    require("not_imported.hidden.Net") if hides else require("not_imported.gone.Net")
+    require("no_such_package.Net")
+    require("math.Net")
+
+
+def test_no_class_of_a_library_is_refused() -> None:
+    """Every optimizer, layer and model there is can be named where people name it."""
+    names = [
+        f"{place}.{name}"
+        for module in (torch.optim, torch.nn, torchvision.models)
+        for name, one in vars(module).items()
+        if isinstance(one, type | FunctionType)
+        for place in {module.__name__, one.__module__}
+    ]
+    assert len(names) > 300
+    for name in names:
+        require(name)
