@@ -94,9 +94,14 @@ def _show(value: Any) -> str:
 def nearest(name: str, names: Sequence[str]) -> str:
     """Return `did you mean X`-style advice: the known name most like an unknown one.
 
-    Of dotted names, those in the same section come first, and are compared by their last parts.
+    Of dotted names, those in the same section come first, and are compared by their last parts. A
+    name without a section is a misspelt section rather than a key of one.
     """
     section, _, last = name.rpartition(".")
+    if not section:
+        sections = dict.fromkeys(known.partition(".")[0] for known in names)
+        if close := difflib.get_close_matches(last, sections, n=1, cutoff=0.8):
+            return f"did you mean {close[0]}"
     beside = {
         known.rpartition(".")[2]: known
         for known in reversed(names)
