@@ -35,15 +35,9 @@ def differences(first: Run, second: Run) -> Sequence[Change]:
 def _differences(before: str, now: str) -> Sequence[Change]:
     origins = [Origin({}, *json.loads(text)) for text in (before, now)]
     try:
-        found = [change for change in origin.changes(*origins) if change.alters_bits]
-        commit = origins[1].environment["git"]["commit"]
+        return [change for change in origin.changes(*origins) if change.alters_bits]
     except (AttributeError, KeyError, TypeError):  # a record that others wrote
         return ()
-    # Of a commit that git does not have, nothing but the patches can be compared.
-    patches = [_names(each) for each in origins]
-    if patches[0] != patches[1] and not (commit and _is_known(commit)):
-        found.append(Change("source.patch", patches[0], patches[1], alters_bits=True))
-    return found
 
 
 def alike(runs: Iterable[Run]) -> list[list[Run]]:
@@ -65,11 +59,3 @@ def between(pairs: Sequence[tuple[Run, Run]]) -> list[Change]:
         for change in differences(*pair):
             found.setdefault(change.key, change)
     return list(found.values())
-
-
-def _is_known(commit: str) -> bool:
-    return source.files(source.project_root(), commit) is not None
-
-
-def _names(of: Origin) -> str:
-    return ", ".join(f"{path} {blob[:12]}" for path, blob in sorted(of.patched.items())) or "no"

@@ -524,7 +524,7 @@ MADE_OTHERWISE = [
     ("versions.torch", {"versions": {**ENVIRONMENT["versions"], "torch": "2.14.0"}}),
     ("cpu.model", {"cpu": {"model": "Another", "threads": 2}}),
     ("git.commit", {"git": {**ENVIRONMENT["git"], "commit": "f" * 16}}),
-    ("source.patch", {"patch": PATCH}),
+    ("a.py", {"patch": PATCH}),
 ]
 
 
