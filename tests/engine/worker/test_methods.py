@@ -215,6 +215,20 @@ class TestWhatIsTrained:
         assert state["func_evals"] > 14, "several in a step"
 
 
+@pytest.mark.parametrize("method", ["VAE", "WassersteinGAN"])
+def test_methods_train_in_bfloat16(
+    method: str, whole: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The weights stay float32; negative control: other bits than in float32."""
+    chosen = (method, "trainer.precision=bfloat16", "trainer.max_steps=6")
+    run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
+    assert work(run) == 0
+    assert work(stopped, StopAt(4)) == 143
+    assert work(stopped) == 0
+    assert differences(run, stopped) == []
+    assert stages(run, "loss")[0] != stages(whole(method), "loss")[0]
+
+
 class TestShards:
     def test_gradients_are_weighted_by_what_a_shard_counts(self, tmp_path: Path) -> None:
         """The mean over tokens does not depend on how a batch is cut, but for its rounding."""
