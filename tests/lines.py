@@ -10,7 +10,7 @@ from tests.rooms import ROOMS
 from tests.running import ROOT
 
 ENGINE = ROOT / "src" / "seedbed"
-MOST_TO_READ = 5500  # lines
+MOST_TO_READ = 6500  # lines
 
 # From the command line to the bits: what a run draws, sets, loads, computes and writes.
 READING = (
@@ -21,7 +21,7 @@ READING = (
     "src/seedbed/launch",
     "src/seedbed/worker",
     "src/seedbed/data",
-    "src/seedbed/tasks.py",
+    *("src/seedbed/tasks.py", "src/seedbed/methods.py"),
     "src/seedbed/operations",
     "src/seedbed/training",
     "src/seedbed/fingerprint.py",
@@ -57,7 +57,10 @@ LEFT_OUT = {
     "src/seedbed/record/plots.py": "draws pictures",
     "src/seedbed/record/terminal.py": "prints",
     "src/seedbed/record/untrusted.py": "reads records of others",
+    "src/seedbed/training/callbacks.py": "looks on, and changes nothing",
     "src/seedbed/training/held.py": "gives a model back as it was, and notices other state",
+    "src/seedbed/training/metrics.py": "evaluates by a library, where it is asked for",
+    "src/seedbed/training/values.py": "refuses what methods return of another kind",
     "src/seedbed/training/unsaved.py": "finds what a checkpoint would lack",
     "src/seedbed/worker/best.py": "keeps the best weights in step with the checkpoint",
     "src/seedbed/worker/ending.py": "words how a run ended",
