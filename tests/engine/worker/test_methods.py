@@ -32,10 +32,16 @@ SHORT = (
 )
 
 
-def begun(folder: Path, method: str, *overrides: str, module: str = MODULES) -> Path:
+def begun(
+    folder: Path,
+    method: str,
+    *overrides: str,
+    module: str = MODULES,
+    model: dict[str, Any] | None = None,
+) -> Path:
     """Make the run folder of a method, as train.py does."""
     target = f"{MODULES}.{NETS[method]}" if method in NETS else None
-    model = {"name": "own", "_target_": target} if target else tiny.DENSE
+    model = model or ({"name": "own", "_target_": target} if target else tiny.DENSE)
     trusted = f"trusted_packages=[{','.join((*tiny.TRUSTED, 'tests'))}]"
     chosen = (trusted, "~method", f"+method={{name:{method},_target_:{module}.{method}}}")
     settings = config.resolve(
@@ -207,6 +213,20 @@ class TestWhatIsTrained:
         assert differences(run, stopped) == []
         state = checkpoint.load(run / "checkpoints" / "last.pt")["optimizer"]["state"][0]
         assert state["func_evals"] > 14, "several in a step"
+
+
+@pytest.mark.parametrize("method", ["VAE", "WassersteinGAN"])
+def test_methods_train_in_bfloat16(
+    method: str, whole: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The weights stay float32; negative control: other bits than in float32."""
+    chosen = (method, "trainer.precision=bfloat16", "trainer.max_steps=6")
+    run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
+    assert work(run) == 0
+    assert work(stopped, StopAt(4)) == 143
+    assert work(stopped) == 0
+    assert differences(run, stopped) == []
+    assert stages(run, "loss")[0] != stages(whole(method), "loss")[0]
 
 
 class TestShards:
@@ -473,3 +493,49 @@ class TestSchedulesOfOnesOwn:
     ) -> None:
         assert work(begun(tmp_path / "run", "Tokens", *self.own(target))) == 2
         assert capsys.readouterr().err.startswith(f"error: {line}")
+
+
+class TestFineTuning:
+    @staticmethod
+    def model(file: Path, **arguments: Any) -> dict[str, Any]:
+        inner = {key: value for key, value in tiny.DENSE.items() if key != "name"}
+        return {"name": "tuned", "_target_": "seedbed.weights.Loaded", "file": str(file),
+                "model": inner, **arguments}  # fmt: skip
+
+    def test_a_run_starts_from_the_best_weights_of_another(
+        self, whole: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Whose file the record knows by its digest: another content refuses to resume."""
+        file = tmp_path / "weights.pt"
+        file.write_bytes((whole("FineTuning") / "checkpoints" / "best.pt").read_bytes())
+        trust = f"trusted_packages=[{','.join((*tiny.TRUSTED, 'seedbed.weights', 'tests'))}]"
+        model = self.model(file, skip=["3.bias"])
+        run = begun(tmp_path / "run", "Tokens", trust, "optimizer.lr=0", model=model)
+        assert work(run, StopAt(9)) == 143
+        found = checkpoint.load(run / "checkpoints" / "last.pt")["model"]
+        before = checkpoint.load(file)["model"]
+        assert [name for name in found if not torch.equal(found[name], before[name])] == ["3.bias"]
+        digests = record.read_json(run / "environment.json")["files_sha256"]
+        assert list(digests) == [str(file)]
+        torch.save({name: value + 1 for name, value in before.items()}, file)
+        assert work(run) == 2
+        assert "weights.pt" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("state", "line"),
+        [
+            ({}, "which lacks 0.bias, 0.weight, 3.bias"),
+            ({"0.weight": torch.ones(2)}, "which lacks 0.bias"),
+            ("text", "expected tensors by name"),
+        ],
+    )
+    def test_weights_of_another_model_are_refused_in_one_line(
+        self, state: Any, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "weights.pt"
+        torch.save(state, file)
+        trust = f"trusted_packages=[{','.join((*tiny.TRUSTED, 'seedbed.weights', 'tests'))}]"
+        assert work(begun(tmp_path / "run", "Tokens", trust, model=self.model(file))) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: model.file: expected")
+        assert line in error
