@@ -55,7 +55,7 @@ test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
 	$(ON_CPU) $(RUN) -m pytest -m emulated
 
 test-zoo: $(ZOO)/installed  ## Run models and transforms of torch, torchvision, timm, transformers
-	$(ON_CPU) $(ZOO)/bin/python -m pytest -m zoo tests/zoo
+	$(ON_CPU) $(ZOO)/bin/python -m pytest -m zoo tests/zoo tests/end_to_end/test_examples.py
 
 test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 	@$(RUN) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "error: test-gpu: expected a GPU that torch can use, got none; see nvidia-smi")'

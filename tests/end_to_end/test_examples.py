@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -48,19 +47,19 @@ ON_ONE_PROCESS = {
     "anything: LBFGS",
     "anything: torchvision",
 }
-# What is not installed with requirements.txt; requirements-zoo.txt has it.
-PACKAGES = {
-    "metrics: F1 and AUROC by torchmetrics": "torchmetrics",
-    "anything: timm": "timm",
-    "anything: transformers": "transformers",
-}
+# These need requirements-zoo.txt.
+OF_OTHER_PACKAGES = (
+    "metrics: F1 and AUROC by torchmetrics",
+    "anything: timm",
+    "anything: transformers",
+)
 # Networks that take long to train or to compile.
 LARGE = (
     "anything: torch.compile and bfloat16",
     "anything: A backbone in evaluation mode",
     "anything: torchvision",
 )
-NAMES = [name for name in EXAMPLES if name not in PACKAGES and name not in LARGE]
+NAMES = [name for name in EXAMPLES if name not in OF_OTHER_PACKAGES + LARGE]
 
 
 class Runs:
@@ -145,11 +144,17 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    found = Runs(tmp_path_factory.mktemp("examples"))
-    found.prepare(NAMES)
-    found.train(NAMES, WAYS)
-    return found
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Make a copy of the project with the files of all pages in it."""
+    return Runs(tmp_path_factory.mktemp("examples"))
+
+
+@pytest.fixture(scope="module")
+def runs(untrained: Runs) -> Runs:
+    """Train most of the examples in all ways."""
+    untrained.prepare(NAMES)
+    untrained.train(NAMES, WAYS)
+    return untrained
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -203,17 +208,16 @@ def test_verify_reproduces_it(runs: Runs, name: str) -> None:
     assert (done.returncode, "REPRODUCED" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", [*LARGE, *PACKAGES])
-def test_same_bits_of_the_large_and_of_those_that_need_other_packages(
-    runs: Runs, name: str
-) -> None:
-    package = PACKAGES.get(name)
-    if package is not None and find_spec(package) is None:
-        pytest.skip(f"{package} is not installed; requirements-zoo.txt has it")
-    runs.train([name], WAYS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) for name in LARGE]
+    + [pytest.param(name, marks=pytest.mark.zoo) for name in OF_OTHER_PACKAGES],
+)
+def test_same_bits_of_large_networks_and_other_packages(untrained: Runs, name: str) -> None:
+    """As above, each by itself."""
+    untrained.train([name], WAYS)
     for way in ("two_workers", "resumed"):
-        check(runs, name, way)
+        check(untrained, name, way)
 
 
 @pytest.mark.long

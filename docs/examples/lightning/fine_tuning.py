@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from common import digits, fit, loaders
 from lightning.pytorch.callbacks import LearningRateMonitor
 
-from project.fine_tuning import pretrained
 from project.models.cnn import CNN
 
 
@@ -16,7 +15,10 @@ class FineTuning(lightning.LightningModule):
     def __init__(self, file: str, frozen_steps: int) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.model = pretrained(file, CNN((1, 28, 28), 10, [16, 32, 64], dropout=0.0), outputs=10)
+        self.model = CNN((1, 28, 28), 10, [16, 32, 64], dropout=0.0)
+        weights = torch.load(file, weights_only=True)["model"]
+        body = {name: tensor for name, tensor in weights.items() if not name.startswith("head.")}
+        self.model.load_state_dict(body, strict=False)
 
     def configure_optimizers(self):
         named = dict(self.model.named_parameters())
