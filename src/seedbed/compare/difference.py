@@ -153,7 +153,8 @@ def rows(of: Record, beside: Record) -> list[Row]:
         names = (
             ("loss", "metric", "learning_rate") if row["phase"] == "train" else ("loss", "metric")
         )
-        cells = {f"{row['phase']}_{name}": row[name] for name in names}
+        # What was not measured, in a loop of one's own, is no value.
+        cells = {f"{row['phase']}_{name}": row[name] for name in names if row[name]}
         table.setdefault(int(row["step"]), {}).update(cells)
     ends = [(r.summary.get("status"), r.summary.get("steps")) for r in (of, beside)]
     if ends[0] == ends[1] and ends[0][0] == "finished" and isinstance(ends[0][1], int):
@@ -180,7 +181,8 @@ def comparable_stages(*shards: Any) -> tuple[str, ...]:
 
 def losses(of: Record) -> dict[int, float]:
     """Return the training loss of each logged step."""
-    return {int(row["step"]): float(row["loss"]) for row in of.metrics if row["phase"] == "train"}
+    rows = [row for row in of.metrics if row["phase"] == "train" and row["loss"]]
+    return {int(row["step"]): float(row["loss"]) for row in rows}
 
 
 def read(folder: Path) -> Record:
@@ -269,7 +271,7 @@ def _check(path: Path, table: list[Row], numbers: tuple[str, ...]) -> None:
     for row in table:
         try:
             step = int(row["step"])
-            [float(row[name]) for name in numbers]
+            [float(row[name]) for name in numbers if row[name]]  # what was not measured is empty
         except ValueError as error:
             raise InputError(f"{path}: expected numbers, got {error}; replay the run") from None
         if step < last or (step == last and not numbers):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from omegaconf import DictConfig, OmegaConf
 
 from seedbed.errors import InputError
 from seedbed.record.files import write_atomically
@@ -56,13 +57,21 @@ def loss_curve(folder: Path) -> Path:
         OSError: the file cannot be written.
     """
     summary, config = read_summary(folder), read_config(folder)
-    title = f"{config.model.name} on {config.data.name}, seed {config.seed}"
+    title = _title(config)
     if summary.get("status") in ("failed", "interrupted"):
         title += f", {summary['status']} at step {summary.get('steps', 0)}"
     metric_name = str(summary.get("metric_name", "metric"))
     with style():
         figure = loss_figure(read_metrics(folder), metric_name, title)
         return save(figure, folder / "loss_curve.png")
+
+
+def _title(config: DictConfig) -> str:
+    """Say what was trained; the settings of a loop of one's own may have no such sections."""
+    names = [OmegaConf.select(config, f"{section}.name") for section in ("model", "data")]
+    seed = config.get("seed")
+    what = " on ".join(str(name) for name in names if name is not None)
+    return ", ".join(filter(None, (what, "" if seed is None else f"seed {seed}")))
 
 
 def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
@@ -78,7 +87,8 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
         np.allclose(points(rows, phase, "loss")[1], points(rows, phase, "metric")[1], rtol=1e-3)
         for phase in PHASES
     )
-    names = ["loss"] if loss_is_metric else ["loss", "metric"]
+    has_metric = any(row["metric"] for row in rows) or not rows
+    names = ["loss"] if loss_is_metric or not has_metric else ["loss", "metric"]
     figure = Figure(figsize=(3.4 * len(names) + 0.4, 2.7), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         is_share = (name, metric_name) == ("metric", "accuracy")
@@ -101,7 +111,7 @@ def points(rows: Iterable[Row], phase: str, name: str, scale: float = 1.0) -> tu
     Raises:
         InputError: a cell is no number.
     """
-    cells = [(row["step"], row[name]) for row in rows if row["phase"] == phase]
+    cells = [(row["step"], row[name]) for row in rows if row["phase"] == phase and row[name]]
     try:
         table = np.array(cells, dtype=np.float64).reshape(-1, 2)
     except ValueError as error:

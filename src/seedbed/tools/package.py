@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.record import git, source, untrusted
 from seedbed.tools import places
@@ -174,6 +174,7 @@ def commit_of(run: Path) -> str:
 def _complete(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return configuration (flat), environment and summary of a run that can be packed."""
     record.require_run(run)
+    config.require_replayable(record.read_config(run))
     settings = record.flatten(untrusted.read_yaml(run / "config.yaml"))
     environment, summary = record.read_json(run / "environment.json"), record.read_summary(run)
     if summary.get("status") != "finished":
