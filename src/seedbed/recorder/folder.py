@@ -63,18 +63,6 @@ def require_resumable(folder: Path) -> dict[str, Any]:
     return record.read_summary(folder)
 
 
-def bytes_through(path: Path, step: int) -> int:
-    """Return the length of a table's part up to a step, in bytes."""
-    kept = 0
-    with open(path, "rb") as file:
-        for number, line in enumerate(file):
-            first = line.partition(b",")[0]
-            if number and not (line.endswith(b"\n") and first.isdigit() and int(first) <= step):
-                break
-            kept += len(line)
-    return kept
-
-
 def code() -> Code:
     """Return the code that runs: the repository of the script, or of the current folder."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)

@@ -20,6 +20,7 @@ from seedbed.recorder import folder as folders
 from seedbed.recorder import step as parts
 from seedbed.recorder.results import Results
 from seedbed.recorder.settings import config_yaml, plain
+from seedbed.recorder.tables import Tables
 
 _GRADIENTS = STAGES.index("gradients")
 
@@ -71,8 +72,6 @@ class Recorder:
         self._last_step = -1 if resume_from is None else resume_from
         self._hasher: fingerprint.Hasher | None = None
         self._noted: list[Tensor] = []  # hashes of gradients that were noted before the step
-        self._pending: list[tuple[int, Tensor | None, Any, Any]] = []
-        self._fingerprints = fingerprint.FingerprintRows()
         self._model: Any = None
         self._files = ExitStack()
         if self._records:
@@ -121,15 +120,15 @@ class Recorder:
         if self._hasher is None:
             self._begin(parts.modules(model))
         if self._every and step % self._every == 0:
-            self._fingerprints.add(step, self._stages(ids, batch, named, model, optimizers))
+            self._tables.add_stages(step, self._stages(ids, batch, named, model, optimizers))
         self._noted = []
         self._model = model
         rate = parts.learning_rate(optimizers)
         held = metric.detach().clone() if isinstance(metric, Tensor) else metric
-        self._pending.append((step, parts.whole_loss(named), held, rate))
+        unwritten = self._tables.add_step(step, parts.whole_loss(named), held, rate)
         self._last_step = step
-        if len(self._pending) >= self._write_every:
-            self.flush()
+        if unwritten >= self._write_every:
+            self._tables.write()
 
     def note_gradients(self, model: Any) -> None:
         """Take the gradients of this step now, instead of those at the call of `step`.
@@ -162,20 +161,7 @@ class Recorder:
         To be called with each checkpoint that a loop may go on from.
         """
         if self._records:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        record.require_in_place(self._folder)
-        losses = [loss for _, loss, _, _ in self._pending]
-        rows = [
-            self._results.training_row(step, value, metric, rate)
-            for (step, _, metric, rate), value in zip(self._pending, _numbers(losses), strict=True)
-        ]
-        self._pending = []
-        self._metrics.append(rows)
-        self._table.append(self._fingerprints.take_rows())
+            self._tables.write()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
         """Complete the record: summary and loss curve. Calling it again does nothing.
@@ -189,9 +175,7 @@ class Recorder:
         self._records = False
         atexit.unregister(self._at_exit)
         with self._files:
-            self._flush()
-            self._metrics.sync()
-            self._table.sync()
+            self._tables.write()
             self._write_summary(status, error)
             if self._last_step >= 0:
                 from seedbed.record import plots  # matplotlib takes a second
@@ -216,24 +200,10 @@ class Recorder:
         else:
             folders.create(self._folder)
         self._files.enter_context(record.lock(self._folder))
-        lengths: dict[str, int | None] = {}
-        for name in ("metrics.csv", "fingerprints.csv"):
-            path = self._folder / name
-            lengths[name] = folders.bytes_through(path, self._last_step) if resumes else None
-        self._metrics = record.Table(
-            self._folder / "metrics.csv", record.METRIC_FIELDS, lengths["metrics.csv"]
-        )
-        self._table = record.Table(
-            self._folder / "fingerprints.csv",
-            record.FINGERPRINT_FIELDS,
-            lengths["fingerprints.csv"],
-        )
-        self._files.callback(self._metrics.close)
-        self._files.callback(self._table.close)
         self._results = Results(higher_is_better, self._steps_per_epoch, before)
-        if resumes:
-            self._results.read(record.read_metrics(self._folder))
-        else:
+        self._tables = Tables(self._folder, self._results, self._resumed_from)
+        self._files.callback(self._tables.close)
+        if not resumes:
             record.write_atomically(self._folder / "config.yaml", self._config)
         self._code = folders.code()
         self._since = time.perf_counter()
@@ -278,8 +248,7 @@ class Recorder:
                 f"step: expected an integer of at least {self._last_step}, the last one recorded, "
                 f"got {step!r}; record an evaluation after its step"
             )
-        self.flush()
-        self._metrics.append([self._results.evaluation_row(phase, step, loss, metrics)])
+        self._tables.write_row(self._results.evaluation_row(phase, step, loss, metrics))
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
         now = time.perf_counter()
@@ -328,11 +297,3 @@ def _require_steps(name: str, value: object, least: int) -> None:
 def _device(networks: list[torch.nn.Module]) -> torch.device:
     found = (parameter.device for network in networks for parameter in network.parameters())
     return next(found, torch.device("cpu"))
-
-
-def _numbers(losses: list[Tensor | None]) -> list[float | None]:
-    """Return losses as numbers, by one transfer if they are alike."""
-    there = [loss for loss in losses if loss is not None]
-    if len(there) == len(losses) and len({(loss.device, loss.dtype) for loss in there}) == 1:
-        return [float(value) for value in torch.stack(there).tolist()]
-    return [None if loss is None else float(loss) for loss in losses]
