@@ -68,7 +68,8 @@ def name(run: Record) -> str:
         for key in ("model.name", "data.name", "optimizer.name", "determinism.name")
         if key in run.config
     )
-    return f"{run.name}: {what}, {run.summary.get('status')} at step {run.summary.get('steps')}"
+    end = f"{run.summary.get('status')} at step {run.summary.get('steps')}"
+    return f"{run.name}: {', '.join(filter(None, (what, end)))}"
 
 
 def loss_table(a: dict[int, float], b: dict[int, float], around: int) -> Iterator[str]:
