@@ -36,6 +36,7 @@ LEFT_OUT = {
     "src/seedbed/config/request.py": "resumes",
     "src/seedbed/config/rules.py": "refuses values",
     "src/seedbed/config/trust.py": "refuses classes",
+    "src/seedbed/determinism/running.py": "sets a preset in processes that train.py did not start",
     "src/seedbed/launch/resume.py": "resumes",
     "src/seedbed/operations/refusals.py": "words which operation was refused, and where",
     "src/seedbed/operations/trace.py": "traces a step that is examined or explained",

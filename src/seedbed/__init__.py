@@ -7,19 +7,14 @@ Attributes:
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from seedbed import loading as loading
-    from seedbed.determinism import apply_preset as apply_preset
-    from seedbed.recorder import Recorder as Recorder
+from typing import Any
 
 __version__ = "0.1.0"
 
 # Imported when they are asked for, since they import torch: the module of each, and its name there.
 _LAZY = {
     "Recorder": ("seedbed.recorder", "Recorder"),
-    "apply_preset": ("seedbed.determinism", "apply_preset"),
+    "apply_preset": ("seedbed.determinism.running", "apply_preset"),
 }
 
 

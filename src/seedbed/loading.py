@@ -61,7 +61,11 @@ def seeded_loader(
 
 
 class SeededLoader(DataLoader[Any]):
-    """A DataLoader over the batches of `seeded_loader`; an epoch for each `iter`."""
+    """A DataLoader over the batches of `seeded_loader`; an epoch for each `iter`.
+
+    Attributes:
+        step: the last one whose batch was handed out, counted from 1 over all epochs.
+    """
 
     def __init__(
         self,
@@ -84,12 +88,13 @@ class SeededLoader(DataLoader[Any]):
         )
         self._order = order
         self._dropout_seed = seed
+        self.step = 0
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of the next epoch; after `seek`, those that are left of one."""
-        step = self._order.next_step
-        for batch in super().__iter__():
-            step += 1
+        first = self._order.next_step
+        for step, batch in enumerate(super().__iter__(), first + 1):
+            self.step = step
             # As in training by train.py; a loader in this process has drawn meanwhile.
             seed_step(self._dropout_seed, step, self._order.rank)
             yield batch
@@ -102,10 +107,22 @@ class SeededLoader(DataLoader[Any]):
         """
         if type(step) is not int or step < 0:
             raise InputError(f"step: expected an integer >= 0, got {step!r}; name the last step")
-        self._order.next_step = step
+        self._order.seek(step)
+        self.step = step
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the loader stands; Lightning keeps it in its checkpoints."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Seek where a loader stood."""
+        self.seek(int(state["step"]))
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be this one, counted from 0, unless it has been sought already."""
+        """Let the next epoch be this one, counted from 0, unless `seek` has said where it begins.
+
+        Trainers of other libraries call it before each epoch.
+        """
         self._order.set_epoch(epoch)
 
     def ids(self, step: int) -> torch.Tensor:
@@ -133,6 +150,7 @@ class _Order(Sampler[Position]):
         self._world_size = world_size
         self.rank = rank
         self.next_step = 0  # the steps before the next one, over all epochs
+        self._is_sought = False
 
     def __len__(self) -> int:
         return self._batches
@@ -141,13 +159,17 @@ class _Order(Sampler[Position]):
         # Nothing happens before the first one is asked for: DataLoader makes iterators in vain.
         first = self.next_step
         last = (first // self._batches + 1) * self._batches
-        self.next_step = last
+        self.next_step, self._is_sought = last, False
         for step in range(first, last):
             yield self.position(step)
 
+    def seek(self, step: int) -> None:
+        """Begin after a step."""
+        self.next_step, self._is_sought = step, True
+
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, unless the next step is in it."""
-        if self.next_step // self._batches != epoch:
+        """Begin with an epoch."""
+        if not self._is_sought:
             self.next_step = epoch * self._batches
 
     def position(self, step: int) -> Position:

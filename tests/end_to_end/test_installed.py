@@ -85,8 +85,8 @@ def test_the_command_is_installed(site: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["strict", "seeded", "fast", "portable"])
 def test_every_preset_is_installed(site: Path, tmp_path: Path, name: str) -> None:
-    code = f"from seedbed.determinism import read_preset; print(read_preset({name!r})['name'])"
-    done = run(site, tmp_path, "-c", code)
+    code = "from seedbed.determinism.running import read_preset; print(read_preset('NAME')['name'])"
+    done = run(site, tmp_path, "-c", code.replace("NAME", name))
     assert done.stdout == f"{name}\n", done.stderr
 
 

@@ -12,13 +12,11 @@ from seedbed.determinism.flags import (
     in_force,
     leave_recurrent_unfilled,
 )
-from seedbed.determinism.running import apply_preset, read_preset
 
 __all__ = [
     "INDUCTOR_VARIABLE",
     "Flag",
     "apply",
-    "apply_preset",
     "asked_flags",
     "computes_bfloat16",
     "differences",
@@ -26,5 +24,4 @@ __all__ = [
     "flags",
     "in_force",
     "leave_recurrent_unfilled",
-    "read_preset",
 ]

@@ -62,8 +62,10 @@ def test_neither_workers_nor_a_resume_change_a_bit(dataset: Any) -> None:
     assert steps(seeded_loader(dataset, BATCH, 3, workers=2)) == expected
     assert steps(seeded_loader(dataset, BATCH, 4)) != expected
     for stopped in (1, 6, 11):
+        before = seeded_loader(dataset, BATCH, 3, workers=1)
+        steps(before, last=stopped)
         loader = seeded_loader(dataset, BATCH, 3, workers=stopped % 2)
-        loader.seek(stopped)
+        loader.load_state_dict(before.state_dict())  # which seeks
         assert steps(loader, first=stopped + 1) == expected[stopped:]
 
 
@@ -91,6 +93,16 @@ def test_it_is_a_dataloader() -> None:
     for epoch, batch in ((1, points), (2, third)):
         fresh.set_epoch(epoch)
         assert torch.equal(next(iter(fresh))[0], batch)
+
+
+def test_what_was_sought_holds_until_it_begins() -> None:
+    """A trainer that sets the epoch before each, and counts otherwise, does not undo it."""
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
+    loader.seek(4)
+    loader.set_epoch(1)
+    assert len(list(loader)) == 2
+    loader.set_epoch(0)
+    assert len(list(loader)) == 6
 
 
 def test_the_ids_are_a_copy() -> None:
