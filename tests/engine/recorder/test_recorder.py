@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from seedbed import compare, record
+from seedbed.compare import causes
 from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
@@ -168,6 +169,19 @@ class TestReaders:
         done = command("scripts/runs.py", str(run))
         assert "finished" in done.stdout
         assert "0.75" in done.stdout
+
+    def test_a_setting_of_ones_own_is_a_possible_cause(self, run: Path, tmp_path: Path) -> None:
+        """Wherever it acts, which nobody knows."""
+
+        def fault(loop: Loop, step: int, made: dict[str, Any]) -> None:
+            loop.optimizer.param_groups[0]["lr"] = 0.02
+
+        other = recorded(tmp_path / "b", {"seed": 0, "lr": 0.02}, fault=fault)
+        a, b = compare.read(run), compare.read(other)
+        found = compare.compare(a, b).difference
+        assert found is not None
+        likely = causes.rank(found, causes.changes(a, b))
+        assert [change.key for change in likely] == ["lr"]
 
     def test_a_report_over_seeds(self, tmp_path: Path) -> None:
         for seed in (0, 1):
