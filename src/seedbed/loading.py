@@ -8,6 +8,7 @@ Which samples a batch has, and what is drawn while they are loaded, is a functio
 alone: the same for any number of loader workers, and after a resume.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -48,15 +49,16 @@ def seeded_loader(
         workers: loader processes; 0 loads in this one.
         collate: makes a batch of a list of samples; torch's default_collate if None.
         drop_last: leave out what does not fill a batch at the end of an epoch.
-        rank, world_size: of this process; by default those of torch.distributed.
+        rank, world_size: of this process; by default those of torch.distributed when an epoch
+            begins, or of torchrun's variables.
         options: more of DataLoader's: pin_memory, prefetch_factor, worker_init_fn, ...
 
     Raises:
         InputError: the data set has no length or fills no batch, or an argument is out of range.
     """
-    group = _group(rank, world_size)
-    _check(dataset, batch_size, seed, drop_last, group[1], options)
-    order = _Order(len(dataset), batch_size, seed, drop_last, *group)
+    given = _given(rank, world_size)
+    _check(dataset, batch_size, seed, options)
+    order = _Order(len(dataset), batch_size, seed, drop_last, given)
     return SeededLoader(dataset, order, seed, workers, collate, options)
 
 
@@ -96,7 +98,7 @@ class SeededLoader(DataLoader[Any]):
         for step, batch in enumerate(super().__iter__(), first + 1):
             self.step = step
             # As in training by train.py; a loader in this process has drawn meanwhile.
-            seed_step(self._dropout_seed, step, self._order.rank)
+            seed_step(self._dropout_seed, step, self._order.group()[0])
             yield batch
 
     def seek(self, step: int) -> None:
@@ -143,17 +145,37 @@ class _Order(Sampler[Position]):
     """The positions of the steps of an epoch, which begins where it was told to."""
 
     def __init__(
-        self, n: int, batch_size: int, seed: int, drop_last: bool, rank: int, world_size: int
+        self,
+        n: int,
+        batch_size: int,
+        seed: int,
+        drop_last: bool,
+        given: tuple[int, int] | None,
     ) -> None:
         self._n, self._batch_size, self._seed = n, batch_size, seed
+        self._drop_last, self._given = drop_last, given
         self._batches = n // batch_size if drop_last else -(-n // batch_size)
-        self._world_size = world_size
-        self.rank = rank
+        self.group()
         self.next_step = 0  # the steps before the next one, over all epochs
         self._is_sought = False
 
     def __len__(self) -> int:
         return self._batches
+
+    def group(self) -> tuple[int, int]:
+        """Return this process's rank and how many there are; trainers may start them late.
+
+        Raises:
+            InputError: they cannot get equal slices of a batch.
+        """
+        rank, world_size = self._given or process_group()
+        if self._batch_size % world_size or (world_size > 1 and not self._drop_last):
+            raise InputError(
+                f"batch_size: expected equal slices for {world_size} processes, got "
+                f"{self._batch_size} with drop_last={self._drop_last}; choose a multiple, and "
+                "drop_last=True"
+            )
+        return rank, world_size
 
     def __iter__(self) -> Iterator[Position]:
         # Nothing happens before the first one is asked for: DataLoader makes iterators in vain.
@@ -174,10 +196,10 @@ class _Order(Sampler[Position]):
 
     def position(self, step: int) -> Position:
         """Return which samples this process loads, `step` steps after the first one."""
-        epoch, index = divmod(step, self._batches)
+        (rank, world_size), (epoch, index) = self.group(), divmod(step, self._batches)
         ids = _epoch_order(self._seed, epoch, self._n)[index * self._batch_size :]
-        part = self._batch_size // self._world_size
-        return Position(epoch, ids[: self._batch_size][self.rank * part : (self.rank + 1) * part])
+        part = self._batch_size // world_size
+        return Position(epoch, ids[: self._batch_size][rank * part : (rank + 1) * part])
 
 
 class _Batches(Dataset[Any]):
@@ -216,25 +238,29 @@ def _epoch_order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
     return rng.permutation(rng.key(seed, "order", epoch), n)
 
 
-def _group(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return this process's rank, and how many there are."""
-    if (rank is None) != (world_size is None):
-        raise InputError("rank: expected rank and world_size, got one of them; give both or none")
-    if rank is not None and world_size is not None:
-        if not 0 <= rank < world_size:
-            raise InputError(
-                f"rank: expected an integer from 0 to {world_size - 1}, got {rank}; count from 0"
-            )
-        return rank, world_size
+def process_group() -> tuple[int, int]:
+    """Return this process's rank and how many train together, by torch.distributed or torchrun."""
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    rank, world_size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    is_started = rank.isdecimal() and world_size.isdecimal()
+    return (int(rank), int(world_size)) if is_started else (0, 1)
 
 
-def _check(
-    dataset: Any, batch_size: int, seed: int, drop_last: bool, world_size: int, options: Any
-) -> None:
+def _given(rank: int | None, world_size: int | None) -> tuple[int, int] | None:
+    if rank is None and world_size is None:
+        return None
+    if rank is None or world_size is None:
+        raise InputError("rank: expected rank and world_size, got one of them; give both or none")
+    if not 0 <= rank < world_size:
+        raise InputError(
+            f"rank: expected an integer from 0 to {world_size - 1}, got {rank}; count from 0"
+        )
+    return rank, world_size
+
+
+def _check(dataset: Any, batch_size: int, seed: int, options: Any) -> None:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise InputError(
             "dataset: expected a map-style one, with __len__ and __getitem__, got "
@@ -242,16 +268,10 @@ def _check(
         )
     if type(seed) is not int or not 0 <= seed < 1 << 63:
         raise InputError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}; try seed=0")
-    least = 1 if not drop_last else world_size
-    if type(batch_size) is not int or not least <= batch_size <= max(len(dataset), 1):
+    if type(batch_size) is not int or not 1 <= batch_size <= len(dataset):
         raise InputError(
-            f"batch_size: expected an integer from {least} to {len(dataset)}, the number of "
-            f"samples, got {batch_size!r}; choose another"
-        )
-    if batch_size % world_size or (world_size > 1 and not drop_last):
-        raise InputError(
-            f"batch_size: expected equal slices for {world_size} processes, got {batch_size} with "
-            f"drop_last={drop_last}; choose a multiple, and drop_last=True"
+            f"batch_size: expected an integer from 1 to {len(dataset)}, the number of samples, got "
+            f"{batch_size!r}; choose another"
         )
     fixed = {"batch_size", "sampler", "batch_sampler", "shuffle", "generator", "collate_fn",
              "num_workers"} & options.keys()  # fmt: skip

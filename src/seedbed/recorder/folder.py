@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from seedbed import record
 from seedbed.errors import InputError
+from seedbed.loading import process_group
 from seedbed.record import git, origin, source, untrusted
 from seedbed.record.origin import Change, Origin
 from seedbed.worker import environment, loaded, restore
@@ -83,7 +84,7 @@ def describe(device: torch.device, found: Code) -> dict[str, Any]:
     recorded = source.recorded_files(found.root, found.state["commit"], patched) or {}
     lacks = found.state["lacks"] | loaded.unrecorded(recorded, (), found.root)
     dirty = None if found.state["dirty"] is None else bool(found.patch or lacks)
-    what, count = environment.describe(device), processes()
+    what, (_, count) = environment.describe(device), process_group()
     return what | {
         "versions": what["versions"] | loaded.more_versions({}, found.root),
         "processes": {"count": count, "bits_depend_on_count": count if count > 1 else None},
@@ -112,20 +113,6 @@ def write(
             record.write_atomically(kept, old)
     record.write_environment(folder, found, patch)
     return entry
-
-
-def rank() -> int:
-    """Return this process's number in its group, 0 if it is alone."""
-    return torch.distributed.get_rank() if _is_in_group() else 0
-
-
-def processes() -> int:
-    """Return how many processes train together."""
-    return torch.distributed.get_world_size() if _is_in_group() else 1
-
-
-def _is_in_group() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _read(folder: Path) -> tuple[Origin, bytes]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from seedbed import fingerprint, record
 from seedbed.errors import InputError
+from seedbed.loading import process_group
 from seedbed.names import STAGES
 from seedbed.recorder import folder as folders
 from seedbed.recorder import step as parts
@@ -63,7 +64,7 @@ class Recorder:
         """
         _require_steps("fingerprint_every_steps", fingerprint_every_steps, least=0)
         _require_steps("write_every_steps", write_every_steps, least=1)
-        self._records = folders.rank() == 0
+        self._records = process_group()[0] == 0
         self._pid = os.getpid()
         self._folder = Path(folder).absolute()
         self._every, self._write_every = fingerprint_every_steps, write_every_steps

@@ -128,6 +128,19 @@ def test_processes_share_a_step() -> None:
             assert draws[0] != draws[1]
 
 
+def test_processes_that_start_after_the_loader_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers of other libraries start them late; each must not load the whole batch."""
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
+    whole = loader.ids(1).tolist()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, part in (("0", whole[:4]), ("1", whole[4:])):
+        monkeypatch.setenv("RANK", rank)
+        assert loader.ids(1).tolist() == part
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(InputError, match="batch_size: expected equal slices for 3 processes"):
+        next(iter(loader))
+
+
 def test_a_step_is_seeded_as_in_training_by_the_template() -> None:
     next(iter(seeded_loader(Noisy(SAMPLES), BATCH, 5)))
     drawn = torch.rand(3), np.random.rand(), random.random()

@@ -247,9 +247,8 @@ class TestEnd:
     def test_only_the_first_rank_writes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from seedbed.recorder import folder
-
-        monkeypatch.setattr(folder, "rank", lambda: 1)
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
         recorded(tmp_path / "a")
         assert not (tmp_path / "a").exists()
 
