@@ -43,6 +43,8 @@ class Results:
         """Return the row of a step."""
         if loss is not None:
             self._last["last_train_loss"] = loss
+        if metric is not None and self._metric_name == "loss":
+            self._metric_name = "metric"  # until an evaluation gives it a name
         return {
             "step": step,
             "epoch": self._epoch(step),

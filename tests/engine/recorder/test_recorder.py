@@ -135,6 +135,11 @@ class TestSteps:
         (logged,) = record.read_metrics(tmp_path / "a")
         assert (logged["loss"], logged["learning_rate"]) == ("3.5", "0.25")
 
+    def test_a_metric_of_the_step_alone_is_drawn_by_that_name(self, tmp_path: Path) -> None:
+        fingerprints_of(tmp_path / "a", metric=torch.tensor(0.5))
+        assert record.read_summary(tmp_path / "a")["metric_name"] == "metric"
+        assert [row["metric"] for row in record.read_metrics(tmp_path / "a")] == ["0.5"]
+
     def test_gradients_noted_early_are_those_before_clipping(self, tmp_path: Path) -> None:
         """The same fingerprint as by the one call, whatever becomes of them afterwards."""
         model = nn.Linear(2, 1)
