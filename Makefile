@@ -15,12 +15,14 @@ CLUSTER := .venv-cluster
 BENCH := .venv-bench
 # Models that other libraries bring, likewise.
 ZOO := .venv-zoo
+# Trainers that record by a callback of ours, likewise.
+INTEGRATIONS := .venv-integrations
 
 # Pinned too, so that the lock changes when the packages do and not with the tool that writes it.
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-gpu guarantees benchmark lint lines format lock
+.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-integrations test-gpu guarantees benchmark lint lines format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +59,9 @@ test-emulated: $(INSTALLED)  ## Run the tests on emulated CPUs (needs qemu-user)
 test-zoo: $(ZOO)/installed  ## Run models and transforms of torch, torchvision, timm, transformers
 	$(ON_CPU) $(ZOO)/bin/python -m pytest -m zoo tests/zoo tests/end_to_end/test_examples.py
 
+test-integrations: $(INTEGRATIONS)/installed  ## Run the callbacks of Lightning, transformers, accelerate
+	$(ON_CPU) $(INTEGRATIONS)/bin/python -m pytest tests/integrations
+
 test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 	@$(RUN) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "error: test-gpu: expected a GPU that torch can use, got none; see nvidia-smi")'
 	$(RUN) -m pytest -m gpu
@@ -86,7 +91,8 @@ $(INSTALLED): requirements.txt
 $(CLUSTER)/installed: requirements-cluster.txt
 $(BENCH)/installed: requirements-bench.txt
 $(ZOO)/installed: requirements-zoo.txt
-$(INSTALLED) $(CLUSTER)/installed $(BENCH)/installed $(ZOO)/installed:
+$(INTEGRATIONS)/installed: requirements-integrations.txt
+$(INSTALLED) $(CLUSTER)/installed $(BENCH)/installed $(ZOO)/installed $(INTEGRATIONS)/installed:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; \
 		exit 2; }
@@ -118,6 +124,9 @@ lock:  ## Pin what the requirements*.in files ask for in their .txt files
 	sed '/^-e/d' requirements.txt | \
 	"$$tools/bin/uv" pip compile requirements-zoo.in --constraints - \
 		--output-file requirements-zoo.txt $(LOCK) && \
+	sed '/^-e/d' requirements.txt | \
+	"$$tools/bin/uv" pip compile requirements-integrations.in --constraints - \
+		--output-file requirements-integrations.txt $(LOCK) && \
 	sed '/^-e/d' requirements.txt | \
 	"$$tools/bin/uv" pip compile requirements-loggers.in --constraints - \
 		--output-file requirements-loggers.txt $(LOCK)

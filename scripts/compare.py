@@ -23,14 +23,11 @@ from functools import partial
 from pathlib import Path
 
 from seedbed import compare
-from seedbed.compare import Comparison, Difference, Record, causes, checkout, plot, versions
+from seedbed.compare import Difference, Record, checkout, report, versions
 from seedbed.compare.checkout import Tree
-from seedbed.compare.stages import stage_of
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status, printable
 from seedbed.record import code
-
-SHOWN_STEPS = 6
 
 
 def main() -> int:
@@ -38,12 +35,10 @@ def main() -> int:
     arguments = parse()
     with ExitStack() as stack:
         a, b = (opened(path, stack) for path in (arguments.run_a, arguments.run_b))
-        out = arguments.out or Path(plot.file_name(a.record, b.record))
-        out = outside(out, arguments.run_a, arguments.run_b)
+        out = arguments.out or report.picture(a.record, b.record)
+        out = report.outside(out, arguments.run_a, arguments.run_b)
         result = compare.compare(a.record, b.record)
-        plot.draw(a.record, b.record, result, out)
-        for line in report(a.record, b.record, result):
-            print(printable(line))
+        report.show(a.record, b.record, result, out)
         if arguments.explain and result.difference is not None:
             for line in explanation(arguments, a, b, result.difference, stack):
                 print(printable(line))
@@ -127,74 +122,6 @@ def parse() -> argparse.Namespace:
             "without running code"
         )
     return arguments
-
-
-def outside(out: Path, *runs: Path) -> Path:
-    """Return `out` if it is a PNG file's name outside the run folders, else raise InputError."""
-    for run in runs:
-        if out.resolve().is_relative_to(run.resolve()):
-            raise InputError(
-                f"--out: expected a file outside the run folders, got {out} in {run}; name another"
-            )
-    if out.suffix != ".png":
-        raise InputError(f"--out: expected a name that ends in .png, got {out}; name another")
-    return out
-
-
-def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
-    """Yield the lines to print."""
-    yield from (f"{side} {name(run)}" for side, run in (("A", a), ("B", b)))
-    yield from (f"note: {note}" for note in result.notes)
-    found = causes.changes(a, b)
-    yield ""
-    if result.difference is None:
-        stages = ", ".join(stage_of(stage).name for stage in result.stages)
-        yield f"The same bits at every step compared ({result.steps:,}): {stages}"
-        if found:
-            yield "\nDifferences that changed no bit"
-        found = causes.others(found)
-    else:
-        first, *more = causes.explain(result.difference, found)
-        yield f"The runs diverge at {first}"
-        yield from more
-        found = causes.others(found, causes.rank(result.difference, found))
-        if found:
-            yield "\nDifferences that are not known to act there"
-    if found:
-        yield from causes.table(found)
-    yield from loss_table(
-        compare.losses(a), compare.losses(b), result.difference.step if result.difference else 0
-    )
-
-
-def name(run: Record) -> str:
-    """Return a run's folder, what it trained and how far it got."""
-    what = " ".join(
-        str(run.config[key])
-        for key in ("model.name", "data.name", "optimizer.name", "determinism.name")
-        if key in run.config
-    )
-    return f"{run.name}: {what}, {run.summary.get('status')} at step {run.summary.get('steps')}"
-
-
-def loss_table(a: dict[int, float], b: dict[int, float], around: int) -> Iterator[str]:
-    """Yield the training losses of the first logged steps, and of those around a step."""
-    steps = sorted(a.keys() & b.keys())
-    near = next((place for place, step in enumerate(steps) if step >= around), len(steps))
-    places = sorted({*range(SHOWN_STEPS), *range(near - 2, near + SHOWN_STEPS - 2)})
-    places = [place for place in places if 0 <= place < len(steps)]
-    if not places:
-        yield "\nNo step's training loss is in both records"
-        return
-    yield "\nTraining loss\n" + f"{'step':>8}  {'run A':<12}  {'run B':<12}  difference"
-    for before, place in zip([-1, *places], places, strict=False):
-        if place > before + 1:
-            yield f"{'...':>8}"
-        step = steps[place]
-        apart = "0" if str(a[step]) == str(b[step]) else f"{b[step] - a[step]:+.3g}"
-        yield f"{step:>8}  {a[step]:<12.9g}  {b[step]:<12.9g}  {apart}"
-    if places[-1] + 1 < len(steps):
-        yield f"{'...':>8}"
 
 
 if __name__ == "__main__":

@@ -76,6 +76,22 @@ ROOMS = {
             "requirements-loggers.txt",
         ),
     ),
+    "own_loop": Room(
+        "fingerprints and seeded loading in a training loop of your own",
+        (
+            *("src/seedbed/recorder", "src/seedbed/loading.py", "src/seedbed/integrations"),
+            *("tests/engine/recorder", "tests/engine/loading", "tests/integrations"),
+            *("tests/own_loop.py", "tests/end_to_end/test_installed.py"),
+            *("requirements-integrations.in", "requirements-integrations.txt"),
+        ),
+    ),
+    "integrations": Room(
+        "callbacks for Lightning, transformers and accelerate; any one of them as well",
+        (
+            *("src/seedbed/integrations", "tests/integrations"),
+            *("requirements-integrations.in", "requirements-integrations.txt"),
+        ),
+    ),
     "measure": Room(
         "what measured docs/: benchmark, guarantees, costs",
         ("scripts/measure", "tests/measure", "requirements-bench.in", "requirements-bench.txt"),

@@ -1,3 +1,31 @@
-"""An experiment template whose runs are reproducible bit for bit."""
+"""An experiment template whose runs are reproducible bit for bit.
+
+Attributes:
+    Recorder: the record of a training loop of one's own.
+    loading: a data loader for one.
+    apply_preset: determinism settings for a process that is running.
+"""
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+# Imported when they are asked for, since they import torch: the module of each, and its name there.
+_LAZY = {
+    "Recorder": ("seedbed.recorder", "Recorder"),
+    "apply_preset": ("seedbed.determinism.running", "apply_preset"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        module, attribute = _LAZY[name]
+        return getattr(importlib.import_module(module), attribute)
+    if name == "loading":
+        return importlib.import_module("seedbed.loading")
+    raise AttributeError(f"module 'seedbed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, "loading"})

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from seedbed import names
+from seedbed import config, names
 from seedbed.compare.difference import Difference, Record
 from seedbed.compare.stages import STAGES, stage_of
 from seedbed.errors import printable
@@ -22,6 +22,8 @@ _PLACES = {
 _LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
 # Whatever these are called, they are arguments: model.time_steps, model.drop_path.
 _ARGUMENTS = ("model.", "optimizer.", "schedule.")
+# What config.yaml holds beside the settings of a loop of one's own.
+_SECTIONS = {key.partition(".")[0] for key in config.RULES} | {"hydra", "logger", "recorder"}
 _FILES = "files_sha256."  # by path; what differs is their content
 # Settings that follow another one, unless somebody gives them a value of their own.
 _FOLLOWERS = (
@@ -62,16 +64,22 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     left out. A setting that follows another one is not named beside it. Where fingerprints do not
     tell in which stage the difference arose, the causes of the other stages follow those of the one
     that was seen. Where data lies comes last: other folders can hold other data. If nothing is
-    known to act on the stage, any argument of a class can.
+    known to act on the stage, any argument of a class can, and any setting of a loop of one's own.
     """
     found = list(found)
     return _known_causes(difference, found) or [
         change
         for change in found
-        if change.key.startswith((*_ARGUMENTS, "data."))
+        if (change.key.startswith((*_ARGUMENTS, "data.")) or _is_of_own_loop(change))
         and change.alters_bits
         and _leader(change, found) is change
     ]
+
+
+def _is_of_own_loop(change: Change) -> bool:
+    """Return whether a setting is none of train.py's, so that nobody knows where it acts."""
+    section = change.key.partition(".")[0]
+    return change.kind == "configuration" and section not in _SECTIONS
 
 
 def _known_causes(difference: Difference, found: Sequence[Change]) -> list[Change]:

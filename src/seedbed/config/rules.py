@@ -220,6 +220,7 @@ TASKS = ("classification", "regression")  # others come with a `_target_`
 
 def require_sections(config: DictConfig) -> None:
     """Raise InputError for a section of a configuration that holds no keys, such as a list."""
+    require_replayable(config)
     for key in RULES:
         place: Any = config
         *sections, _ = key.split(".")
@@ -233,6 +234,15 @@ def require_sections(config: DictConfig) -> None:
                     f"{'.'.join(sections[:number])}: expected a section with keys, got {got}; "
                     "write them as configs/ has them"
                 )
+
+
+def require_replayable(config: Mapping[str, Any]) -> None:
+    """Raise InputError for the settings of a loop of one's own, which no command can repeat."""
+    if "recorder" in config:
+        raise InputError(
+            "recorder: expected a run of train.py, got the record of a training loop of one's own "
+            "(seedbed.Recorder), which only its own script can repeat; scripts/compare.py reads it"
+        )
 
 
 def promises_bits(on_nondeterministic: object) -> bool:

@@ -41,7 +41,7 @@ ENVIRONMENT = (
 TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
 
 # Rooms of the engine that a training process never imports; import-linter keeps it so.
-ROOMS = ("compare", "explain", "probe", "sweeps", "tools")
+ROOMS = ("compare", "explain", "integrations", "probe", "recorder", "sweeps", "tools")
 # Folders and files of a checkout, outside src, that hold code which it never imports either.
 _NOT_IMPORTED = ("configs", "docs", "scripts", "tests", "train.py")
 # Of files that Python imports, or compiles into what it imports, from the checkout's root.

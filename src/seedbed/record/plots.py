@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from omegaconf import DictConfig, OmegaConf
 
 from seedbed.errors import InputError
 from seedbed.record.files import write_atomically
@@ -57,13 +58,21 @@ def loss_curve(folder: Path) -> Path:
         OSError: the file cannot be written.
     """
     summary, config = read_summary(folder), read_config(folder)
-    title = f"{config.model.name} on {config.data.name}, seed {config.seed}"
+    title = _title(config)
     if summary.get("status") in ("failed", "interrupted"):
         title += f", {summary['status']} at step {summary.get('steps', 0)}"
     metric_name = str(summary.get("metric_name", "metric"))
     with style():
         figure = loss_figure(read_metrics(folder), metric_name, title)
         return save(figure, folder / "loss_curve.png")
+
+
+def _title(config: DictConfig) -> str:
+    """Say what was trained; the settings of a loop of one's own may have no such sections."""
+    names = [OmegaConf.select(config, f"{section}.name") for section in ("model", "data")]
+    seed = config.get("seed")
+    what = " on ".join(str(name) for name in names if name is not None)
+    return ", ".join(filter(None, (what, "" if seed is None else f"seed {seed}")))
 
 
 def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.compare import Record
 from seedbed.compare.checkout import Tree
 from seedbed.errors import InputError
@@ -202,6 +202,7 @@ def commit_of(run: Path) -> str:
 def _complete(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return configuration (flat), environment and summary of a run that can be packed."""
     record.require_run(run)
+    config.require_replayable(record.read_config(run))
     settings = record.flatten(untrusted.read_yaml(run / "config.yaml"))
     environment, summary = record.read_json(run / "environment.json"), record.read_summary(run)
     if summary.get("status") != "finished":

@@ -1,0 +1,95 @@
+"""A preset for a process that others have started, and that is running already."""
+
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from seedbed.determinism.flags import asked_flags, differences, flags
+from seedbed.errors import InputError
+
+_PRESETS = Path(__file__).parent / "presets"  # configs/determinism, here and where it is installed
+# Libraries read these when they are used first, so that they can be set until then.
+_READ_LATE = ("CUBLAS_", "NCCL_")
+
+
+def read_preset(name: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return every setting of a preset, with some replaced.
+
+    Raises:
+        InputError: there is no such preset, or no such setting.
+    """
+    known = sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+    if name not in known:
+        raise InputError(f"preset: expected one of {', '.join(known)}, got {name!r}; name one")
+    preset: Any = OmegaConf.load(_PRESETS / f"{name}.yaml")
+    for key, value in (settings or {}).items():
+        if key not in preset:
+            raise InputError(
+                f"{key}: expected a setting of the preset, got another; see "
+                f"configs/determinism/{name}.yaml for their names"
+            )
+        preset[key] = OmegaConf.merge(preset[key], value) if isinstance(value, Mapping) else value
+    whole: Any = OmegaConf.to_container(OmegaConf.create({"determinism": preset}), resolve=True)
+    return dict(whole["determinism"])
+
+
+def apply_preset(name: str, **settings: Any) -> list[str]:
+    """Set what a preset asks for and can still be set in this process, and read it back.
+
+    Call it before models are built and data is loaded.
+    Steps and samples are not seeded by it: see `seedbed.loading`.
+
+    Args:
+        name: strict, seeded, fast or portable.
+        settings: in the place of the preset's, such as `threads=4`.
+
+    Returns:
+        A line for each setting that is not in force, and for each variable that had to be there
+        before Python started; also given as one warning. Empty if the preset is in force.
+
+    Raises:
+        InputError: there is no such preset or setting.
+    """
+    preset = read_preset(name, settings)
+    table = flags()
+    for path, value in asked_flags(preset).items():
+        setter = table[path].set
+        if setter is not None and value is not None:
+            with suppress(RuntimeError):  # too late for it: read back below
+                setter(value)
+    _set_late_variables(preset)
+    lines = differences(preset)
+    missed = {n: v for n, v in preset["env"].items() if os.environ.get(n) != _as_text(v)}
+    if lines:
+        start = f"; start Python under: env {_command(missed)}" if missed else ""
+        warnings.warn(
+            f"determinism={name}: {len(lines)} settings are not in force: {lines[0]}"
+            f"{' ...' if len(lines) > 1 else ''}{start}",
+            stacklevel=2,
+        )
+    return lines
+
+
+def _set_late_variables(preset: Mapping[str, Any]) -> None:
+    import torch
+
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    for name, value in preset["env"].items():
+        if name.startswith(_READ_LATE) and value is not None and not in_use:
+            os.environ[name] = str(value)
+
+
+def _as_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _command(missed: Mapping[str, Any]) -> str:
+    unset = [f"-u {name}" for name, value in missed.items() if value is None]
+    return " ".join(
+        unset + [f"{name}={value}" for name, value in missed.items() if value is not None]
+    )

@@ -1,0 +1,1 @@
+"""The recorder as a callback of other libraries; each file needs the library of its name."""

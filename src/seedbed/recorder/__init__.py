@@ -1,0 +1,5 @@
+"""The record of a training loop of one's own: `seedbed.Recorder`."""
+
+from seedbed.recorder.recorder import Recorder
+
+__all__ = ["Recorder"]

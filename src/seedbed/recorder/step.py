@@ -1,0 +1,164 @@
+"""The tensors of a step in a loop of one's own, whatever its parts are made of."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seedbed.data.tensors import tensors_of
+from seedbed.errors import InputError
+from seedbed.training import capture
+
+Optimizer = torch.optim.Optimizer
+_NUMBERS = "biufc"  # kinds of NumPy's dtypes that torch may have
+
+
+def contents(value: Any) -> list[Tensor]:
+    """Return the tensors of a batch, in order.
+
+    Arrays count as tensors; numbers, texts and arrays that are no tensors are one more, on the CPU.
+    """
+    tensors: list[Tensor] = []
+    others: list[object] = []
+    for leaf in _leaves(value):
+        if isinstance(leaf, Tensor):
+            tensors.append(leaf)
+        else:
+            others.append(leaf)
+    if others:
+        tensors.append(_digest(others))
+    return tensors
+
+
+def sample_ids(ids: Any) -> list[Tensor]:
+    """Return the ids of samples as tensors: int64 (B,) of numbers, a digest of anything else."""
+    if ids is None:
+        return []
+    if isinstance(ids, Tensor):
+        return [ids]
+    if isinstance(ids, range | list | tuple) and all(type(each) is int for each in ids):
+        return [torch.tensor(list(ids), dtype=torch.int64)]
+    return contents(ids)
+
+
+def named_losses(losses: Any) -> dict[str, Tensor]:
+    """Return the losses of a step by name, each a scalar whose later changes do not matter.
+
+    Raises:
+        InputError: one is no number.
+    """
+    if not isinstance(losses, Mapping):
+        losses = dict(enumerate(losses)) if isinstance(losses, list | tuple) else {"loss": losses}
+    found = {}
+    for name, value in losses.items():
+        is_number = isinstance(value, int | float | np.number)
+        if not is_number and not (isinstance(value, Tensor) and value.numel() == 1):
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(
+                f"losses: expected a scalar or a mapping of scalars, got {shape} for {name}; "
+                "give its mean or its sum"
+            )
+        found[str(name)] = torch.as_tensor(value).detach().clone().reshape(())
+    return found
+
+
+def whole_loss(losses: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the one number to log: the loss called so, or the sum of all; None without any."""
+    if not losses or "loss" in losses:
+        return losses.get("loss")
+    first, *more = losses.values()
+    for each in more:
+        first = first + each.to(first.device)
+    return first
+
+
+def modules(model: Any) -> list[nn.Module]:
+    """Return one network, or several in a list or a mapping, as a list.
+
+    Raises:
+        InputError: it is something else.
+    """
+    return _several("model", model, nn.Module)
+
+
+def optimizers(given: Any) -> list[Optimizer]:
+    """Return one optimizer, or several in a list or a mapping, as a list.
+
+    Raises:
+        InputError: it is something else.
+    """
+    return _several("optimizers", given, Optimizer)
+
+
+def gradients(model: Any) -> list[Tensor]:
+    """Return the gradient of each parameter that is trained, zeros where it has none."""
+    parameters = (p for module in modules(model) for p in module.parameters() if p.requires_grad)
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+
+
+def state(model: Any, given: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Return weights, buffers and the optimizers' state."""
+    networks = modules(model)
+    return (
+        [p for module in networks for p in module.parameters()],
+        [b for module in networks for b in module.buffers()],
+        [t for each in optimizers(given) for t in capture.optimizer_tensors(each)],
+    )
+
+
+def learning_rate(given: Any) -> Any:
+    """Return the learning rate of the first group of the first optimizer; None if it has none."""
+    rate = next((o.param_groups[0].get("lr") for o in optimizers(given)), None)
+    return rate.detach().clone() if isinstance(rate, Tensor) else rate
+
+
+def _several(name: str, value: Any, kind: type[Any]) -> list[Any]:
+    is_many = isinstance(value, Mapping | list | tuple) and not isinstance(value, kind)
+    many = list(value.values() if isinstance(value, Mapping) else value) if is_many else [value]
+    found = [each for each in many if each is not None]
+    for each in found:
+        if not isinstance(each, kind):
+            raise InputError(
+                f"{name}: expected a {kind.__module__}.{kind.__qualname__} or several, got "
+                f"{type(each).__name__}; pass the object itself"
+            )
+    return found
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Tensor) and not value.is_nested:
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _each(value.values())
+    elif isinstance(value, list | tuple) and not hasattr(value, "to"):
+        yield from _each(value)
+    elif isinstance(value, np.ndarray | np.generic):
+        yield _of_array(np.asarray(value))
+    elif isinstance(value, bool | int | float | complex | str | bytes | range):
+        yield value
+    elif value is not None:
+        yield from tensors_of(value)
+
+
+def _each(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        yield from _leaves(value)
+
+
+def _of_array(array: np.ndarray[Any, Any]) -> object:
+    """Return an array as a tensor; where torch has no such type, as text."""
+    array = np.array(array, order="C")  # its memory is torch's to read, whatever it was
+    if array.dtype.kind in _NUMBERS and array.dtype.isnative:
+        with suppress(TypeError):  # long doubles
+            return torch.from_numpy(array)
+    content = array.tolist() if array.dtype == object else array.tobytes()
+    return array.dtype.str, array.shape, content
+
+
+def _digest(values: list[object]) -> Tensor:
+    digest = hashlib.sha256(repr(values).encode(errors="backslashreplace")).digest()
+    return torch.tensor(int.from_bytes(digest[:8], "little", signed=True))

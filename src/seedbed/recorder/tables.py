@@ -1,0 +1,93 @@
+"""The tables of a loop of one's own: rows stay on the device until they are written."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seedbed import fingerprint, record
+from seedbed.recorder.results import Results
+
+
+class Tables:
+    """metrics.csv and fingerprints.csv of a run folder."""
+
+    def __init__(self, folder: Path, results: Results, resume_from: int | None) -> None:
+        """Start the tables, or cut them back to a step.
+
+        Args:
+            results: makes the rows of metrics.csv; it is told what a table that stays holds.
+        """
+        self._folder, self._results = folder, results
+        self._metrics, self._fingerprints = (
+            record.Table(folder / name, fields, _kept(folder / name, resume_from))
+            for name, fields in (
+                ("metrics.csv", record.METRIC_FIELDS),
+                ("fingerprints.csv", record.FINGERPRINT_FIELDS),
+            )
+        )
+        if resume_from is not None:
+            results.read(record.read_metrics(folder))
+        self._pending: list[tuple[int, Tensor | None, Any, Any]] = []
+        self._stages = fingerprint.FingerprintRows()
+
+    def add_stages(self, step: int, stages: Tensor) -> None:
+        """Note the fingerprints of a step; nothing is read from the device yet."""
+        self._stages.add(step, stages)
+
+    def add_step(self, step: int, loss: Tensor | None, metric: Any, rate: Any) -> int:
+        """Note the values of a step; return how many steps are not written yet."""
+        self._pending.append((step, loss, metric, rate))
+        return len(self._pending)
+
+    def write(self) -> None:
+        """Write down what was noted; waits for the device once.
+
+        Raises:
+            InputError: the run folder is no longer where it was.
+        """
+        if not self._pending:
+            return
+        record.require_in_place(self._folder)
+        losses = _numbers([loss for _, loss, _, _ in self._pending])
+        rows = [
+            self._results.training_row(step, loss, metric, rate)
+            for (step, _, metric, rate), loss in zip(self._pending, losses, strict=True)
+        ]
+        self._pending = []
+        self._metrics.append(rows)
+        self._fingerprints.append(self._stages.take_rows())
+
+    def write_row(self, row: dict[str, object]) -> None:
+        """Write a row of metrics.csv, after all that was noted before."""
+        self.write()
+        self._metrics.append([row])
+
+    def close(self) -> None:
+        """Make the tables survive a power cut, and close them."""
+        for table in (self._metrics, self._fingerprints):
+            table.sync()
+            table.close()
+
+
+def _kept(path: Path, step: int | None) -> int | None:
+    """Return the length of a table's part up to a step, in bytes; None for a new table."""
+    if step is None:
+        return None
+    kept = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file):
+            first = line.partition(b",")[0]
+            if number and not (line.endswith(b"\n") and first.isdigit() and int(first) <= step):
+                break
+            kept += len(line)
+    return kept
+
+
+def _numbers(losses: list[Tensor | None]) -> list[float | None]:
+    """Return losses as numbers, by one transfer if they are alike."""
+    there = [loss for loss in losses if loss is not None]
+    if len(there) == len(losses) and len({(loss.device, loss.dtype) for loss in there}) == 1:
+        return [float(value) for value in torch.stack(there).tolist()]
+    return [None if loss is None else float(loss) for loss in losses]

@@ -1,0 +1,115 @@
+"""The engine as a wheel installs it: it imports fast, and works outside of the repository."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT
+
+LOOP = """
+import sys, torch, seedbed
+from seedbed.loading import seeded_loader
+data = torch.utils.data.TensorDataset(torch.arange(24.0)[:, None])
+loader = seeded_loader(data, 4, seed=int(sys.argv[2]))
+torch.manual_seed(0)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+with seedbed.Recorder(sys.argv[1], {"seed": int(sys.argv[2])}) as recorder:
+    for step, (x,) in enumerate(loader, 1):
+        loss = model(x).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        recorder.step(step, loader.ids(step), x, loss, model, optimizer)
+print(seedbed.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy of the repository, and unpack it into a folder."""
+    root = tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("src", "configs"):
+        shutil.copytree(ROOT / name, root / "copy" / name, symlinks=True, ignore=ignored)
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy2(ROOT / name, root / "copy")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]
+    offline = ["--no-deps", "--no-index"]
+    build = [*pip, "wheel", *offline, "--no-build-isolation", "-w", str(root), str(root / "copy")]
+    subprocess.run(build, check=True, timeout=300)
+    (wheel,) = root.glob("*.whl")
+    place = root / "site"
+    install = [*pip, "install", *offline, "--target", str(place), str(wheel)]
+    subprocess.run(install, check=True, timeout=300)
+    return place
+
+
+def run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in an empty folder, with the installed engine before the repository's."""
+    variables = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
+        done = run(site, tmp_path, "loop.py", name, seed)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(str(site))
+    words = ("-m", "seedbed.compare", "a", "b")
+    same, other = (run(site, tmp_path, *words[:-1], name) for name in ("b", "c"))
+    assert same.returncode == 0, same.stderr
+    assert "The same bits at every step compared (6)" in same.stdout
+    assert other.returncode == 1
+    assert "diverge at step 1: sample ids" in other.stdout
+    assert (tmp_path / "comparison_a_c.png").exists()
+    assert "loop.py" in (tmp_path / "a/environment.json").read_text()  # no repository: by content
+
+
+def test_the_command_is_installed(site: Path, tmp_path: Path) -> None:
+    done = run(site, tmp_path, str(site / "bin" / "seedbed-compare"), "none", "none")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: none: expected a run folder")
+
+
+@pytest.mark.parametrize("name", ["strict", "seeded", "fast", "portable"])
+def test_every_preset_is_installed(site: Path, tmp_path: Path, name: str) -> None:
+    code = "from seedbed.determinism.running import read_preset; print(read_preset('NAME')['name'])"
+    done = run(site, tmp_path, "-c", code.replace("NAME", name))
+    assert done.stdout == f"{name}\n", done.stderr
+
+
+def test_the_import_loads_neither_torch_nor_anything_else_of_weight(
+    site: Path, tmp_path: Path
+) -> None:
+    """And changes nothing: no thread, no variable, no signal handler."""
+    code = (
+        "import os, signal, sys, threading\n"
+        "def look(): return dict(os.environ), threading.active_count(), [signal.getsignal(s) "
+        "for s in signal.valid_signals()]\n"
+        "before, loaded = look(), set(sys.modules)\n"
+        "import seedbed\n"
+        "assert look() == before\n"
+        "print(sorted(name for name in set(sys.modules) - loaded))\n"
+        "assert {'Recorder', 'loading', 'apply_preset'} <= set(dir(seedbed))\n"
+        "assert seedbed.loading.seeded_loader and seedbed.Recorder and seedbed.apply_preset\n"
+        "try: seedbed.nothing\n"
+        "except AttributeError as error: print(error)\n"
+    )
+    done = run(site, tmp_path, "-c", code)
+    assert done.returncode == 0, done.stderr
+    modules, error = done.stdout.splitlines()
+    assert "numpy" not in modules
+    assert "torch" not in modules
+    assert error == "module 'seedbed' has no attribute 'nothing'"

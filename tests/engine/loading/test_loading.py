@@ -1,0 +1,170 @@
+"""Batches of a plain loop depend on (seed, step) alone: not on workers, resumes or processes."""
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from seedbed import loading, rng
+from seedbed.data.positions import training_positions
+from seedbed.errors import InputError
+from seedbed.loading import SeededLoader, seeded_loader
+from tests.tiny.data import Noisy
+
+SAMPLES, BATCH, PER_EPOCH = 50, 8, 6
+
+
+class Texts(Dataset[dict[str, Any]]):
+    """Samples that are mappings, with texts in them."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"text": f"t{index}", "x": np.random.rand(2), "y": random.random()}
+
+
+class Fetched:
+    """Loads whole batches itself, as the template's data sets may."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def fetch(self, ids: Any, draws: Any) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(draws.uniform(2)), torch.from_numpy(ids.copy())
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+
+def steps(loader: SeededLoader, first: int = 1, last: int = 15) -> list[Any]:
+    """Return what a loop sees in some steps: ids, batch, and a draw of the model's."""
+    found: list[Any] = []
+    step = first
+    while step <= last:
+        for batch in itertools.islice(loader, last - step + 1):
+            found.append((step, loader.ids(step).tolist(), str(batch), float(torch.rand(1))))
+            step += 1
+    return found
+
+
+@pytest.mark.parametrize(
+    "dataset", [Noisy(SAMPLES), Texts(), Fetched()], ids=lambda d: type(d).__name__
+)
+def test_neither_workers_nor_a_resume_change_a_bit(dataset: Any) -> None:
+    expected = steps(seeded_loader(dataset, BATCH, 3))
+    assert len({draw for *_, draw in expected}) == 15
+    assert steps(seeded_loader(dataset, BATCH, 3, workers=2)) == expected
+    assert steps(seeded_loader(dataset, BATCH, 4)) != expected
+    for stopped in (1, 6, 11):
+        before = seeded_loader(dataset, BATCH, 3, workers=1)
+        steps(before, last=stopped)
+        loader = seeded_loader(dataset, BATCH, 3, workers=stopped % 2)
+        loader.load_state_dict(before.state_dict())  # which seeks
+        assert steps(loader, first=stopped + 1) == expected[stopped:]
+
+
+def test_each_epoch_has_an_order_of_its_own_that_is_the_templates() -> None:
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 7)
+    positions = training_positions(SAMPLES, BATCH, 7, 0, 12)
+    assert [loader.ids(step).tolist() for step in range(1, 13)] == [
+        p.ids.tolist() for p in positions
+    ]
+    epochs = [torch.cat([loader.ids(6 * e + i) for i in range(1, 7)]).tolist() for e in (0, 1)]
+    assert epochs[0] != epochs[1]
+    assert len(set(epochs[0])) == 48
+
+
+def test_it_is_a_dataloader() -> None:
+    """An epoch for each `iter`, also after a `break`; the length is that of an epoch."""
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0, drop_last=False)
+    assert isinstance(loader, DataLoader)
+    assert len(loader) == 7
+    sizes = [len(labels) for _, labels in loader]
+    assert sizes == [8] * 6 + [2]
+    points, _ = next(iter(loader))  # the second epoch, left after one batch
+    third, _ = next(iter(loader))
+    fresh = seeded_loader(Noisy(SAMPLES), BATCH, 0, drop_last=False)
+    for epoch, batch in ((1, points), (2, third)):
+        fresh.set_epoch(epoch)
+        assert torch.equal(next(iter(fresh))[0], batch)
+
+
+def test_what_was_sought_holds_until_it_begins() -> None:
+    """A trainer that sets the epoch before each, and counts otherwise, does not undo it."""
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
+    loader.seek(4)
+    loader.set_epoch(1)
+    assert len(list(loader)) == 2
+    loader.set_epoch(0)
+    assert len(list(loader)) == 6
+
+
+def test_the_ids_are_a_copy() -> None:
+    """Whoever changes them changes no order."""
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
+    before = loader.ids(1).tolist()
+    loader.ids(1).zero_()
+    assert loader.ids(1).tolist() == before
+
+
+def test_processes_share_a_step() -> None:
+    """Together they load the batches of one process; each draws for its model as its rank."""
+    alone = seeded_loader(Noisy(SAMPLES), BATCH, 0)
+    ranks = [seeded_loader(Noisy(SAMPLES), BATCH, 0, rank=r, world_size=2) for r in (0, 1)]
+    for step, (points, _) in enumerate(alone, 1):
+        assert torch.equal(torch.cat([each.ids(step) for each in ranks]), alone.ids(step))
+        if step == 1:
+            parts, draws = [], []
+            for each in ranks:
+                parts.append(next(iter(each))[0])
+                draws.append(float(torch.rand(1)))
+            assert torch.equal(torch.cat(parts), points)
+            assert draws[0] != draws[1]
+
+
+def test_processes_that_start_after_the_loader_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers of other libraries start them late; each must not load the whole batch."""
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
+    whole = loader.ids(1).tolist()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, part in (("0", whole[:4]), ("1", whole[4:])):
+        monkeypatch.setenv("RANK", rank)
+        assert loader.ids(1).tolist() == part
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(InputError, match="batch_size: expected equal slices for 3 processes"):
+        next(iter(loader))
+
+
+def test_a_step_is_seeded_as_in_training_by_the_template() -> None:
+    next(iter(seeded_loader(Noisy(SAMPLES), BATCH, 5)))
+    drawn = torch.rand(3), np.random.rand(), random.random()
+    rng.seed_globals(rng.key(5, "dropout", 1, 0))
+    assert (str(drawn)) == str((torch.rand(3), np.random.rand(), random.random()))
+    loading.seed_step(5, 1)
+    assert torch.equal(torch.rand(3), drawn[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataset": iter([1])}, "dataset: expected a map-style one"),
+        ({"batch_size": 51}, "batch_size: expected an integer from 1 to 50"),
+        ({"batch_size": 0}, "batch_size: expected an integer"),
+        ({"seed": -1}, "seed: expected an integer from 0"),
+        ({"rank": 0}, "rank: expected rank and world_size"),
+        ({"rank": 0, "world_size": 3}, "batch_size: expected equal slices for 3 processes"),
+        ({"shuffle": True}, "shuffle: expected an option of DataLoader that leaves order"),
+        ({"rank": 2, "world_size": 2}, "rank: expected an integer from 0 to 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        seeded_loader(**{"dataset": Noisy(SAMPLES), "batch_size": 8, "seed": 0, **arguments})
+    with pytest.raises(InputError, match="step: expected an integer >= 0"):
+        seeded_loader(Noisy(SAMPLES), 8, 0).seek(-1)

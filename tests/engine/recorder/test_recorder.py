@@ -1,0 +1,323 @@
+"""The record of a loop of one's own is one like any other, and true however the loop ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from seedbed import compare, record
+from seedbed.compare import causes
+from seedbed.errors import InputError
+from seedbed.names import STAGES
+from seedbed.recorder import Recorder
+from tests.engine.recorder.loops import STEPS, Loop, recorded
+from tests.running import ROOT, command, refusal, trained
+
+FAULT_AT = 5
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("runs") / "a", steps_per_epoch=6)
+
+
+def difference(a: Path, b: Path) -> tuple[int, str] | None:
+    found = compare.compare(compare.read(a), compare.read(b)).difference
+    return None if found is None else (found.step, found.stage)
+
+
+def fingerprints_of(folder: Path, **parts: Any) -> dict[str, str]:
+    """Record one step of a tiny network with some of its parts given; return its row."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    given = {"ids": None, "batch": None, "losses": 1.0, "model": model, "optimizers": None} | parts
+    with Recorder(folder) as recorder:
+        recorder.step(1, **given)
+    (row,) = record.read_fingerprints(folder)
+    return row
+
+
+def one_step(recorder: Recorder) -> None:
+    recorder.step(1, None, None, 1.0, nn.Linear(1, 1), None)
+    raise RuntimeError("out of\nluck")
+
+
+class TestSteps:
+    def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(
+        self, tmp_path: Path
+    ) -> None:
+        """The same default CNN, data, order and draws: the same bits, step by step."""
+        same = ("trainer.gradient_clip_norm=null", "schedule=constant")
+        order = "determinism.channels_last=false"  # the loop leaves images as they are
+        trained(tmp_path / "a", *same, order)
+        done = command(
+            "-m", "tests.engine.recorder.plain_loop", *map(str, (tmp_path / "a", tmp_path / "b"))
+        )
+        assert done.returncode == 0, done.stderr
+        a, b = (record.read_fingerprints(tmp_path / name) for name in "ab")
+        assert a == b
+        assert len(a) == 12
+        assert all(row[stage] for row in a for stage in STAGES if stage != "buffers")
+        assert difference(tmp_path / "a", tmp_path / "b") is None
+
+    def test_equal_loops_have_equal_records(self, run: Path, tmp_path: Path) -> None:
+        again = recorded(tmp_path / "b", steps_per_epoch=6)
+        for name in ("fingerprints.csv", "metrics.csv", "config.yaml"):
+            assert (run / name).read_bytes() == (again / name).read_bytes()
+        assert difference(run, again) is None
+        assert all(row[stage] for row in record.read_fingerprints(run) for stage in STAGES)
+
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_a_planted_fault_is_named_by_step_and_stage(
+        self, run: Path, tmp_path: Path, stage: str
+    ) -> None:
+        """One bit, at one step."""
+
+        def fault(loop: Loop, step: int, made: dict[str, Any]) -> None:
+            if step != FAULT_AT:
+                return
+            first = next(loop.model.parameters())
+            with torch.no_grad():
+                target = {
+                    "sample_ids": lambda: made["ids"],
+                    "batch": lambda: made["batch"][0],
+                    "loss": lambda: made["losses"].detach(),
+                    "gradients": lambda: first.grad,
+                    "weights": lambda: first,
+                    "buffers": lambda: next(loop.model.buffers()),
+                    "optimizer": lambda: loop.optimizer.state[first]["exp_avg"],
+                }[stage]()
+                flat = target.view(-1).view(
+                    torch.int32 if target.dtype == torch.float32 else target.dtype
+                )
+                flat[0] ^= 1
+
+        assert difference(run, recorded(tmp_path / "b", fault=fault)) == (FAULT_AT, stage)
+
+    def test_sample_ids_of_any_kind_have_one_fingerprint(self, tmp_path: Path) -> None:
+        kinds = [torch.arange(3), np.arange(3), [0, 1, 2], (0, 1, 2), range(3)]
+        found = {
+            fingerprints_of(tmp_path / str(n), ids=ids)["sample_ids"] for n, ids in enumerate(kinds)
+        }
+        assert len(found) == 1
+        others = [["a", "b"], ["a", "c"], [2, 1, 0], None]
+        found |= {fingerprints_of(tmp_path / repr(ids), ids=ids)["sample_ids"] for ids in others}
+        assert len(found) == 5
+        assert "" in found  # None: no such stage
+
+    def test_a_batch_of_any_kind_is_seen_by_its_bits(self, tmp_path: Path) -> None:
+        """Arrays as tensors; numbers, texts and nesting count, containers do not."""
+        x, y = torch.ones(2, 3), np.arange(2)
+        alike = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
+        found = [fingerprints_of(tmp_path / f"a{n}", batch=b) for n, b in enumerate(alike)]
+        assert len({row["batch"] for row in found}) == 1
+        others = [
+            (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, y[::-1]), (x, np.array(["a", "b"])),
+            (x, y.astype(np.longdouble)), (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
+        ]  # fmt: skip
+        found += [fingerprints_of(tmp_path / f"b{n}", batch=b) for n, b in enumerate(others)]
+        assert len({row["batch"] for row in found}) == 1 + len(others)
+
+    def test_several_networks_losses_and_optimizers(self, tmp_path: Path) -> None:
+        networks = {"critic": nn.Linear(2, 1), "generator": nn.Linear(2, 2)}
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.25) for m in networks.values()]
+        losses = {"critic": torch.tensor(1.5), "generator": 2.0}
+        parts = {"model": networks, "optimizers": optimizers, "losses": losses}
+        row = fingerprints_of(tmp_path / "a", **parts)
+        assert row != fingerprints_of(
+            tmp_path / "b", **parts | {"losses": {"critic": 2.0, "generator": 1.5}}
+        )
+        (logged,) = record.read_metrics(tmp_path / "a")
+        assert (logged["loss"], logged["learning_rate"]) == ("3.5", "0.25")
+
+    def test_a_metric_of_the_step_alone_is_drawn_by_that_name(self, tmp_path: Path) -> None:
+        fingerprints_of(tmp_path / "a", metric=torch.tensor(0.5))
+        assert record.read_summary(tmp_path / "a")["metric_name"] == "metric"
+        assert [row["metric"] for row in record.read_metrics(tmp_path / "a")] == ["0.5"]
+
+    def test_gradients_noted_early_are_those_before_clipping(self, tmp_path: Path) -> None:
+        """The same fingerprint as by the one call, whatever becomes of them afterwards."""
+        model = nn.Linear(2, 1)
+        model(torch.ones(1, 2)).sum().backward()
+        plain = fingerprints_of(tmp_path / "a", model=model)
+        with Recorder(tmp_path / "b") as recorder:
+            recorder.note_gradients(model)
+            model.zero_grad()
+            recorder.step(1, None, None, 1.0, model, None)
+        assert record.read_fingerprints(tmp_path / "b") == [plain]
+
+    def test_rows_are_written_before_the_end(self, tmp_path: Path) -> None:
+        """A process that is killed loses the rows since the last write, and no more."""
+        with Recorder(tmp_path / "a", write_every_steps=3) as recorder:
+            for step in range(1, 8):
+                recorder.step(step, None, None, float(step), nn.Linear(1, 1), None)
+            assert [row["step"] for row in record.read_metrics(tmp_path / "a")] == list("123456")
+            recorder.flush()
+            assert len(record.read_fingerprints(tmp_path / "a")) == 7
+
+
+class TestReaders:
+    def test_compare_and_runs_read_it(self, run: Path, tmp_path: Path) -> None:
+        other = recorded(tmp_path / "b", seed=1)
+        picture = tmp_path / "c.png"
+        done = command("scripts/compare.py", str(run), str(other), "--out", str(picture))
+        assert done.returncode == 1, done.stderr
+        assert "diverge at step 1: sample ids" in done.stdout
+        assert "seed" in done.stdout.partition("Likely causes")[2]
+        assert picture.exists()
+        assert (run / "loss_curve.png").exists()
+        done = command("scripts/runs.py", str(run))
+        assert "finished" in done.stdout
+        assert "0.75" in done.stdout
+
+    def test_a_setting_of_ones_own_is_a_possible_cause(self, run: Path, tmp_path: Path) -> None:
+        """Wherever it acts, which nobody knows."""
+
+        def fault(loop: Loop, step: int, made: dict[str, Any]) -> None:
+            loop.optimizer.param_groups[0]["lr"] = 0.02
+
+        other = recorded(tmp_path / "b", {"seed": 0, "lr": 0.02}, fault=fault)
+        a, b = compare.read(run), compare.read(other)
+        found = compare.compare(a, b).difference
+        assert found is not None
+        likely = causes.rank(found, causes.changes(a, b))
+        assert [change.key for change in likely] == ["lr"]
+
+    def test_a_report_over_seeds(self, tmp_path: Path) -> None:
+        for seed in (0, 1):
+            recorded(tmp_path / "sweep" / str(seed), seed=seed)
+        done = command("scripts/sweep_report.py", str(tmp_path / "sweep"))
+        assert done.returncode == 0, done.stderr
+        assert "75.500" in done.stdout
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("verify.py", "RUN"),
+            ("resume.py", "RUN"),
+            ("evaluate.py", "RUN"),
+            ("export.py", "RUN"),
+            ("pack.py", "RUN", "OUT.zip"),
+            ("compare.py", "RUN", "OTHER", "--explain", "--out", "OUT.png"),
+        ],
+        ids=lambda words: words[0],
+    )
+    def test_what_would_repeat_it_refuses_in_one_line(
+        self, run: Path, tmp_path: Path, words: tuple[str, ...]
+    ) -> None:
+        places = {"RUN": run, "OTHER": tmp_path / "b", "OUT.zip": tmp_path / "o.zip"}
+        places["OUT.png"] = tmp_path / "o.png"
+        if "OTHER" in words:
+            recorded(tmp_path / "b", seed=1)
+        done = command(f"scripts/{words[0]}", *(str(places.get(w, w)) for w in words[1:]))
+        assert "seedbed.Recorder" in refusal(done)
+
+
+class TestEnd:
+    def test_an_exception_is_a_failure(self, tmp_path: Path) -> None:
+        with pytest.raises(RuntimeError, match="luck"), Recorder(tmp_path / "a") as recorder:
+            one_step(recorder)
+        summary = record.read_summary(tmp_path / "a")
+        assert (summary["status"], summary["steps"]) == ("failed", 1)
+        assert summary["error"] == "RuntimeError: out of luck"
+
+    def test_ctrl_c_is_an_interruption(self, tmp_path: Path) -> None:
+        with pytest.raises(KeyboardInterrupt), Recorder(tmp_path / "a"):
+            raise KeyboardInterrupt
+        assert record.read_summary(tmp_path / "a")["status"] == "interrupted"
+
+    @pytest.mark.parametrize(
+        ("end", "status"),
+        [
+            ("raise RuntimeError('no')", "failed"),
+            ("raise KeyboardInterrupt", "interrupted"),
+            ("pass", "interrupted"),
+            ("recorder.close()", "finished"),
+            ("import os; os._exit(1)", "running"),
+            ("import os\nif os.fork() == 0: sys.exit(0)\nos.wait(); recorder.close()", "finished"),
+        ],
+    )
+    def test_a_process_that_does_not_close_it(self, tmp_path: Path, end: str, status: str) -> None:
+        """Also where nobody used `with`; what was killed says that it runs, like any run."""
+        code = f"import sys, seedbed\nrecorder = seedbed.Recorder(sys.argv[1])\n{end}\n"
+        words = [sys.executable, "-c", code, str(tmp_path / "a")]
+        subprocess.run(words, cwd=ROOT, capture_output=True, timeout=120, check=False)
+        assert record.read_summary(tmp_path / "a")["status"] == status
+
+    def test_only_the_first_rank_writes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        recorded(tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+
+
+class TestResume:
+    def test_a_resumed_loop_has_the_record_of_one_that_never_stopped(
+        self, run: Path, tmp_path: Path
+    ) -> None:
+        """The rows after the checkpoint are cut off, and written again, with the same bits."""
+        settings = {"seed": 0, "lr": 0.01}
+        states = {}
+
+        def checkpoint(loop: Loop, step: int, made: dict[str, Any]) -> None:
+            states[step] = loop.state()
+
+        with Recorder(tmp_path / "b", settings, steps_per_epoch=6) as recorder:
+            Loop().run(recorder, last=7, fault=checkpoint)
+            recorder.validation(7, loss=9.0, accuracy=1.0)
+        second = Loop()
+        second.restore(states[4], 4)
+        again = {**settings, "note": "resumed"}
+        with Recorder(tmp_path / "b", again, steps_per_epoch=6, resume_from=4) as recorder:
+            second.run(recorder, first=5)
+            recorder.validation(STEPS, loss=0.5, accuracy=0.75)
+        for name in ("fingerprints.csv", "metrics.csv"):
+            assert (run / name).read_text() == (tmp_path / "b" / name).read_text()
+        summary = record.read_summary(tmp_path / "b")
+        assert summary["resumes"] == [
+            {"step": 4, "changes": {"note": [None, "resumed"]}, "can_alter_bits": ["note"]}
+        ]
+        assert summary["metrics"]["best_validation_accuracy"] == 0.75
+
+    def test_what_cannot_be_resumed(self, run: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"folder: expected a new one, got .*resume_from"):
+            Recorder(run)
+        with pytest.raises(InputError, match="expected a run folder"):
+            Recorder(tmp_path / "none", resume_from=3)
+        with Recorder(tmp_path / "a"), pytest.raises(InputError, match="still alive"):
+            Recorder(tmp_path / "a", resume_from=1)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("parts", "key"),
+        [
+            ({"losses": torch.ones(2)}, "losses: expected a scalar"),
+            ({"losses": "low"}, "losses: expected a scalar"),
+            ({"model": [1]}, "model: expected a torch.nn.modules.module.Module"),
+            ({"optimizers": "adam"}, "optimizers: expected a torch.optim.optimizer.Optimizer"),
+            ({"metric": "high"}, "metric: expected a number"),
+        ],
+    )
+    def test_a_part_of_another_kind(self, tmp_path: Path, parts: dict[str, Any], key: str) -> None:
+        with pytest.raises(InputError, match=key):
+            fingerprints_of(tmp_path / "a", **parts)
+
+    def test_steps_increase(self, tmp_path: Path) -> None:
+        model = nn.Linear(1, 1)
+        with Recorder(tmp_path / "a") as recorder:
+            recorder.step(1, None, None, 1.0, model, None)
+            for step in (1, 0, 2.0, "2"):
+                with pytest.raises(InputError, match="step: expected an integer above 1"):
+                    recorder.step(step, None, None, 1.0, model, None)  # type: ignore[arg-type]
+            with pytest.raises(InputError, match="step: expected an integer of at least 1"):
+                recorder.validation(0, loss=1.0)
+        with pytest.raises(InputError, match="write_every_steps: expected an integer >= 1"):
+            Recorder(tmp_path / "b", write_every_steps=0)

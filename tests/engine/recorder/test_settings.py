@@ -1,0 +1,129 @@
+"""Any settings become a config.yaml that readers of records accept, the same text each time."""
+
+import argparse
+import enum
+import string
+from collections import namedtuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from seedbed import record
+from seedbed.errors import InputError
+from seedbed.recorder.settings import config_yaml, plain
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Odd:
+    """Has the repr of every object, with its address."""
+
+
+@dataclass
+class Arguments:
+    lr: float = 1e-3
+    out: Path = Path("runs/x")
+    inner: dict[str, Any] = field(default_factory=lambda: {"betas": (0.9, 0.999)})
+
+
+def read_back(settings: object, folder: Path) -> Any:
+    (folder / "config.yaml").write_text(config_yaml(plain(settings), 1))
+    return OmegaConf.to_container(record.read_config(folder))
+
+
+def test_plain_values_stay_as_they_are(tmp_path: Path) -> None:
+    settings = {"a": 1, "b": [1.5, None, True], "c": {"d": "text", "e": -(2**63)}, "f": ""}
+    found = read_back(settings, tmp_path)
+    assert {key: found[key] for key in settings} == settings
+    assert found["fingerprint"] == {"every_steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Arguments(), {"lr": 1e-3, "out": "runs/x", "inner": {"betas": [0.9, 0.999]}}),
+        (argparse.Namespace(a=1), {"a": 1}),
+        (namedtuple("Pair", "x y")(1, 2), {"x": 1, "y": 2}),
+        (OmegaConf.create({"a": 1, "b": "${a}"}), {"a": 1, "b": 1}),
+        ({3: {"b", "a"}}, {"3": ["a", "b"]}),
+        (range(3), [0, 1, 2]),
+        (Colour.RED, "RED"),
+        (torch.float32, "torch.float32"),
+        (np.float32(0.5), 0.5),
+        (torch.nn.Linear, "torch.nn.modules.linear.Linear"),
+        (Odd(), "<tests.engine.recorder.test_settings.Odd object>"),
+        ("${oc.env:HOME}", "$ {oc.env:HOME}"),
+        ("???", "'???'"),
+        (1 << 70, str(1 << 70)),
+        (b"bytes", "b'bytes'"),
+        (float("inf"), float("inf")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_values(value: object, expected: object, tmp_path: Path) -> None:
+    assert read_back({"value": value}, tmp_path)["value"] == expected
+
+
+def test_tensors_and_long_lists_are_known_by_their_content() -> None:
+    ones, long = torch.ones(3), list(range(10_000))
+    pairs = [(ones, torch.ones(3)), (ones.numpy(), np.ones(3, np.float32)), (long, [*long])]
+    for value, same in pairs:
+        assert plain({"v": value}) == plain({"v": same})
+        other = value * 2
+        assert plain({"v": value}) != plain({"v": other})
+        assert len(str(plain({"v": value}))) < 200
+
+
+def test_a_container_in_itself_and_great_depth_end(tmp_path: Path) -> None:
+    inside: dict[str, Any] = {"a": 1}
+    inside["self"] = inside
+    deep: Any = 1
+    for _ in range(500):
+        deep = [deep]
+    wide = {str(a): {str(b): [a, b] for b in range(100)} for a in range(100)}
+    assert read_back({"inside": inside, "deep": deep, "wide": wide}, tmp_path)["inside"]["a"] == 1
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(string.printable, max_size=5) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(min_size=1), values, max_size=4))
+def test_readers_accept_anything(settings: dict[str, Any]) -> None:
+    """In bounded size, without resolving: the reader refuses tags, aliases and interpolations."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = read_back(settings, Path(folder))
+    assert set(found) >= {"recorder", "fingerprint"}
+
+
+def test_a_seed_is_that_of_every_stream() -> None:
+    """For the report on several seeds."""
+    assert "seeds:" in config_yaml(plain({"seed": 3}), 1)
+    assert "seeds:" not in config_yaml(plain({"seed": "three"}), 1)
+
+
+def test_settings_without_names_are_refused() -> None:
+    with pytest.raises(InputError, match="settings: expected a mapping or a dataclass, got list"):
+        plain([1, 2])

@@ -1,0 +1,250 @@
+"""The recorder as a callback of Lightning, transformers and accelerate: in real trainers."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments, set_seed
+from transformers import Trainer as HuggingTrainer
+
+from seedbed import compare, record
+from seedbed.integrations.accelerate import RecorderTracker
+from seedbed.integrations.lightning import RecorderCallback
+from seedbed.integrations.transformers import RecorderCallback as HuggingCallback
+from seedbed.loading import seeded_loader
+from seedbed.names import STAGES
+from tests import own_loop
+
+FAULT_AT = 11
+STEPS = {"lightning_run": 16, "transformers_run": 8, "accelerate_run": 8}
+DATA = TensorDataset(torch.arange(512.0).view(64, 8) / 512, torch.arange(64) % 3)
+
+
+class Model(LightningModule):  # type: ignore[misc]
+    """A network with dropout and batch normalisation, and a fault planted at one step."""
+
+    def __init__(self, lr: float = 0.01, fault: str = "") -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["fault"])
+        self.fault = fault
+        layers = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3)
+        self.net = nn.Sequential(*layers)
+        self.steps = 0
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        self.steps += 1
+        inputs, targets = batch
+        if self.is_faulty("batch"):
+            inputs[0, 0] += 1
+        output = self.net(inputs) * (1.001 if self.is_faulty("loss") else 1)
+        return nn.functional.cross_entropy(output, targets)
+
+    def on_after_backward(self) -> None:
+        if self.is_faulty("gradients"):
+            self.net[0].weight.grad[0, 0] += 1
+
+    def optimizer_step(self, *arguments: Any, **options: Any) -> None:
+        super().optimizer_step(*arguments, **options)
+        with torch.no_grad():
+            if self.is_faulty("weights"):
+                self.net[0].weight[0, 0] += 1
+            if self.is_faulty("buffers"):
+                self.net[1].running_mean[0] += 1
+            if self.is_faulty("optimizer"):
+                self.optimizers().state[self.net[0].weight]["exp_avg"][0, 0] += 1
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val_loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+        self.log("val/acc", torch.tensor(0.5))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.hparams.lr)
+
+    def is_faulty(self, stage: str) -> bool:
+        return self.fault == stage and self.steps == FAULT_AT
+
+
+def fit(
+    folder: Path,
+    model: Model,
+    checkpoint: Path | None = None,
+    callbacks: Sequence[Any] = (),
+    **options: Any,
+) -> None:
+    """Train two epochs of eight batches with Lightning, by seeded loading."""
+    loader = seeded_loader(DATA, 8, seed=0)
+    if model.fault == "sample_ids":
+        ids: Callable[[int], Any] = lambda step: loader.ids(step) + (step == FAULT_AT)  # noqa: E731
+    else:
+        ids = loader.ids
+    trainer = Trainer(
+        accelerator="cpu",
+        callbacks=[RecorderCallback(folder, seed=0, ids=ids), *callbacks],
+        **{
+            "max_epochs": 2,
+            "gradient_clip_val": 0.1,
+            "enable_checkpointing": False,
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            **options,
+        },
+    )
+    trainer.fit(model, loader, DataLoader(DATA, 16), ckpt_path=checkpoint)
+
+
+def model(fault: str = "") -> Model:
+    seed_everything(0)
+    return Model(fault=fault)
+
+
+def difference(a: Path, b: Path) -> tuple[int, str] | None:
+    found = compare.compare(compare.read(a), compare.read(b)).difference
+    return None if found is None else (found.step, found.stage)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lightning") / "a"
+    fit(folder, model())
+    return folder
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_an_example_of_the_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs have the same bits, all recorded."""
+    monkeypatch.chdir(tmp_path)
+    for folder in "ab":
+        own_loop.run(monkeypatch, tmp_path, name, tmp_path / folder, tmp_path / "out")
+    assert difference(tmp_path / "a", tmp_path / "b") is None
+    rows = record.read_fingerprints(tmp_path / "a")
+    assert len(rows) == STEPS[name]
+    stages = set(STAGES) - {"buffers", "sample_ids"}
+    assert all(row[stage] for row in rows for stage in stages)
+    assert record.read_summary(tmp_path / "a")["status"] == "finished"
+
+
+class TestLightning:
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_compare_names_step_and_stage_of_a_planted_fault(
+        self, run: Path, tmp_path: Path, stage: str
+    ) -> None:
+        fit(tmp_path / "b", model(stage))
+        assert difference(run, tmp_path / "b") == (FAULT_AT, stage)
+
+    def test_the_record(self, run: Path, tmp_path: Path) -> None:
+        """The same again; validation and hyperparameters are in it."""
+        fit(tmp_path / "b", model())
+        assert difference(run, tmp_path / "b") is None
+        assert record.read_config(run).lr == 0.01
+        metrics = record.read_summary(run)["metrics"]
+        assert metrics["validation_acc"] == 0.5
+        assert metrics["validation_loss"] > 0
+        assert (run / "loss_curve.png").exists()
+
+    def test_a_run_resumed_in_the_middle_of_an_epoch(self, run: Path, tmp_path: Path) -> None:
+        """The same bits as of one that never stopped; Lightning's checkpoint has the loader's."""
+        saving = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1)
+        fit(tmp_path / "b", model(), callbacks=[saving], max_steps=6, enable_checkpointing=True)
+        (checkpoint,) = tmp_path.glob("*.ckpt")
+        fit(tmp_path / "b", model(), checkpoint)
+        rows = [record.read_fingerprints(folder) for folder in (run, tmp_path / "b")]
+        assert rows[0] == rows[1]
+        assert record.read_summary(tmp_path / "b")["resumes"][0]["step"] == 5
+
+    def test_an_exception_is_a_failure(self, tmp_path: Path) -> None:
+        class Failing(Model):
+            def training_step(self, batch: Any, index: int) -> torch.Tensor:
+                raise RuntimeError("no")
+
+        with pytest.raises(RuntimeError, match="no"):
+            fit(tmp_path / "b", Failing())
+        assert record.read_summary(tmp_path / "b")["error"] == "RuntimeError: no"
+
+
+def hugging(
+    folder: Path, out: Path, fault: bool = False, resume: bool = False, **options: Any
+) -> None:
+    """Train a tiny language model with the Trainer of transformers, with dropout."""
+    set_seed(0)
+    network = GPT2LMHeadModel(
+        GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    )
+    texts = [[(i * j) % 32 for j in range(16)] for i in range(64)]
+    arguments = TrainingArguments(
+        str(out),
+        max_steps=6,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        eval_strategy="steps",
+        eval_steps=3,
+        save_steps=4,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        **options,
+    )
+    data = [{"input_ids": text, "labels": text} for text in texts]
+    trainer = HuggingTrainer(
+        network,
+        arguments,
+        train_dataset=data,
+        eval_dataset=data[:8],
+        callbacks=[HuggingCallback(folder, seed=0)],
+    )
+    if fault:
+
+        def nudge(parameters: Any, *_: Any) -> None:
+            if trainer.state.global_step == 3:
+                next(network.parameters()).grad.view(-1)[0] += 1
+
+        trainer.create_optimizer()
+        trainer.optimizer.register_step_pre_hook(lambda *_: nudge(None))
+    trainer.train(resume_from_checkpoint=resume)
+
+
+class TestTransformers:
+    def test_the_trainer(self, tmp_path: Path) -> None:
+        """The same bits twice; a planted fault is named; accumulation is one step."""
+        for name in "ab":
+            hugging(tmp_path / name, tmp_path / f"out_{name}")
+        hugging(tmp_path / "c", tmp_path / "out_c", fault=True)
+        assert difference(tmp_path / "a", tmp_path / "b") is None
+        assert difference(tmp_path / "a", tmp_path / "c") == (4, "gradients")
+        rows = record.read_metrics(tmp_path / "a")
+        assert [row["phase"] for row in rows].count("train") == 6
+        assert [row["step"] for row in rows if row["phase"] == "validation"] == ["3", "6"]
+        assert next(float(row["learning_rate"]) for row in rows if row["learning_rate"]) == 5e-5
+        assert record.read_config(tmp_path / "a").max_steps == 6
+
+    def test_a_resumed_run(self, tmp_path: Path) -> None:
+        """The same steps after the checkpoint, by the record of both."""
+        hugging(tmp_path / "a", tmp_path / "out")
+        whole = record.read_fingerprints(tmp_path / "a")
+        for later in (tmp_path / "out").glob("checkpoint-6"):
+            later.rename(tmp_path / "later")
+        hugging(tmp_path / "a", tmp_path / "out", resume=True)
+        assert record.read_fingerprints(tmp_path / "a") == whole
+        assert record.read_summary(tmp_path / "a")["resumes"][0]["step"] == 4
+
+
+def test_accelerate_tracks_evaluations_and_settings(tmp_path: Path) -> None:
+    tracker = RecorderTracker(tmp_path / "a")
+    accelerator = Accelerator(log_with=tracker, cpu=True)
+    accelerator.init_trackers("name", config={"lr": 0.5})
+    network = accelerator.prepare(nn.Linear(1, 1))
+    accelerator.get_tracker("seedbed", unwrap=True).step(1, None, None, 1.0, network, None)
+    accelerator.log({"train_loss": 1.0, "eval_loss": 0.25, "eval_runtime": 3.0}, step=1)
+    accelerator.end_training()
+    summary = record.read_summary(tmp_path / "a")
+    assert summary["status"] == "finished"
+    assert summary["metrics"] == {"last_train_loss": 1.0, "validation_loss": 0.25,
+                                  "best_validation_loss": 0.25}  # fmt: skip
+    assert record.read_config(tmp_path / "a").lr == 0.5

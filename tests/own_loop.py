@@ -1,0 +1,35 @@
+"""The examples of docs/own-loop.md, taken out of the page itself."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT
+
+PAGE = (ROOT / "docs" / "own-loop.md").read_text()
+EXAMPLES = dict(re.findall(r"^```python\n# (\w+)\.py.*?\n(.*?)^```$", PAGE, re.M | re.S))
+
+
+def write(folder: Path, name: str) -> Path:
+    """Write an example as a script; return its path."""
+    path = folder / f"{name}.py"
+    path.write_text(EXAMPLES[name])
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *words: object) -> None:
+    """Run an example in this process, with some arguments."""
+    path = write(folder, name)
+    monkeypatch.setattr(sys, "argv", [str(path), *map(str, words)])
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def added(name: str) -> list[str]:
+    """Return the lines of an example that it has for Seedbed's sake."""
+    marked = [line for line in EXAMPLES[name].splitlines() if line.endswith("# seedbed")]
+    others = [line for line in EXAMPLES[name].splitlines() if line not in marked]
+    assert not any("seedbed" in line or "recorder." in line for line in others), others
+    return marked
