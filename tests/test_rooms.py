@@ -240,7 +240,7 @@ class TestDeleting:
         assert len((copy / "runs/a/fingerprints.csv").read_text().splitlines()) == 4
 
 
-def test_a_run_can_be_trusted_after_reading_5500_lines() -> None:
+def test_a_run_can_be_trusted_after_reading_6500_lines() -> None:
     """Every file of the list is there, none is left out in vain, and together they are short."""
     files = lines.reading_list()
     assert all(file.is_file() for file in files)

@@ -109,6 +109,18 @@ def apply(preset: Mapping[str, Any], threads: int | None = None) -> None:
             setter(value)
 
 
+def compile_for_each_shape(model: Any) -> None:
+    """Compile a model with kernels of their own for each shape of its inputs.
+
+    Which shapes came before must not matter, and after a resume others came before. PyTorch would
+    compile for some shapes, and run those that come later as they are.
+    """
+    from torch._dynamo import config
+
+    config.recompile_limit = config.accumulated_recompile_limit = 1 << 30
+    model.compile(dynamic=False)
+
+
 def leave_recurrent_unfilled(model: Any) -> None:
     """Let recurrent layers on a CPU leave the memory as it is that they allocate.
 

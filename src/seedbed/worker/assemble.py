@@ -193,9 +193,7 @@ def build_training_state(
         determinism.leave_recurrent_unfilled(model)
     optimizers = methods.build_optimizers(method, model, settings)
     if trainer["compile"]:
-        # Kernels of their own for each shape: which shapes came before must not matter, and after a
-        # resume others came before.
-        model.compile(dynamic=False)
+        determinism.compile_for_each_shape(model)
     return TrainingState(
         model=model,
         optimizers=optimizers,

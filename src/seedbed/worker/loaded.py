@@ -16,7 +16,7 @@ CORE = {
     "torch": "torch", "torchvision": "torchvision", "numpy": "numpy", "PIL": "pillow",
     "hydra": "hydra-core", "omegaconf": "omegaconf",
 }  # fmt: skip
-_SECTIONS = ("data", "model", "method", "optimizer", "schedule")
+_SECTIONS = ("data", "model", "method", "optimizer", "schedule", "metrics", "callbacks")
 
 
 def versions() -> dict[str, str | None]:

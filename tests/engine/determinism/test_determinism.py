@@ -145,3 +145,15 @@ def test_recurrent_layers_alone_leave_memory_unfilled() -> None:
             model(torch.ones(2, 5, 7))
         assert torch.utils.deterministic.fill_uninitialized_memory is flag
     assert seen == [True, False, False, False, False]
+
+
+def test_a_compiled_model_is_compiled_for_any_number_of_shapes() -> None:
+    """A limit would let the bits of a shape depend on those that came before it."""
+    from torch._dynamo import config
+
+    limits = config.recompile_limit, config.accumulated_recompile_limit
+    try:
+        determinism.compile_for_each_shape(torch.nn.Identity())
+        assert min(config.recompile_limit, config.accumulated_recompile_limit) > 10**6 > limits[0]
+    finally:
+        config.recompile_limit, config.accumulated_recompile_limit = limits

@@ -229,6 +229,18 @@ def test_methods_train_in_bfloat16(
     assert stages(run, "loss")[0] != stages(whole(method), "loss")[0]
 
 
+@pytest.mark.long
+def test_a_compiled_model_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    run, stopped = (
+        begun(tmp_path / name, "VAE", "trainer.compile=true", "trainer.max_steps=4")
+        for name in "ab"
+    )
+    assert work(run) == 0
+    assert work(stopped, StopAt(3)) == 143
+    assert work(stopped) == 0
+    assert differences(run, stopped) == []
+
+
 class TestShards:
     def test_gradients_are_weighted_by_what_a_shard_counts(self, tmp_path: Path) -> None:
         """The mean over tokens does not depend on how a batch is cut, but for its rounding."""
