@@ -21,7 +21,7 @@ from pathlib import Path
 
 from seedbed import config
 from seedbed.compare import causes, verify
-from seedbed.compare.stages import STAGES
+from seedbed.compare.stages import stage_of
 from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError, exit_status, printable
 
@@ -129,7 +129,7 @@ def report(outcome: Outcome) -> Iterator[str]:
         yield from more
         found = causes.others(found, causes.rank(difference, found))
     elif outcome.reproduced:
-        stages = ", ".join(STAGES[stage].name for stage in comparison.stages)
+        stages = ", ".join(stage_of(stage).name for stage in comparison.stages)
         yield f"REPRODUCED {outcome.record.name}"
         yield f"  the same bits through step {outcome.last_step:,}: {stages}"
     else:
