@@ -22,7 +22,7 @@ from pathlib import Path
 from seedbed import config
 from seedbed.compare import causes, checkout, verify
 from seedbed.compare.checkout import Tree
-from seedbed.compare.stages import STAGES
+from seedbed.compare.stages import stage_of
 from seedbed.compare.verify import Outcome
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status, printable
@@ -129,7 +129,7 @@ def report(outcome: Outcome, name: str, tree: Tree) -> Iterator[str]:
         yield from more
         found = causes.others(found, causes.rank(difference, found))
     elif outcome.reproduced:
-        stages = ", ".join(STAGES[stage].name for stage in comparison.stages)
+        stages = ", ".join(stage_of(stage).name for stage in comparison.stages)
         yield f"REPRODUCED {name}"
         yield f"  the same bits through step {outcome.last_step:,}: {stages}"
     else:

@@ -41,7 +41,7 @@ def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
 def copy(tmp_path: Path) -> Path:
     """Copy what lies in the repository, without what was built or run in it."""
     root = tmp_path / "copy"
-    for name in ("configs", "scripts", "src", "tests"):
+    for name in ("configs", "docs", "scripts", "src", "tests"):
         shutil.copytree(ROOT / name, root / name, ignore=BUILT)
     for path in (ROOT / "pyproject.toml", ROOT / "train.py", *ROOT.glob("requirements*")):
         shutil.copy2(path, root)

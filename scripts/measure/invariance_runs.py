@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seedbed import compare
 from seedbed.compare import Record
-from seedbed.compare.stages import STAGES
+from seedbed.compare.stages import stage_of
 from seedbed.errors import InputError
 
 SAME = "same"
@@ -81,7 +81,7 @@ def verdict(base: Record, other: Record) -> str:
             raise InputError(f"{run.name}: expected a finished run, got {run.summary['status']}")
     difference = compare.compare(base, other).difference
     if difference is not None:
-        return f"step {difference.step}, {STAGES[difference.stage].name}"
+        return f"step {difference.step}, {stage_of(difference.stage).name}"
     steps = [run.summary["steps"] for run in (base, other)]
     return SAME if steps[0] == steps[1] else f"{steps[1]} steps instead of {steps[0]}"
 

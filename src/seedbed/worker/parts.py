@@ -13,6 +13,7 @@ from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
+from seedbed.training.values import monitored
 from seedbed.worker import assemble
 
 
@@ -71,9 +72,10 @@ def build_parts(settings: assemble.Settings, device: torch.device, shards: Shard
 
 
 def check_objective(name: str, training: TrainingState) -> None:
-    """Raise InputError for an objective that no run of this task can have."""
+    """Raise InputError for an objective, or a monitor, that no run of this task can have."""
     task = training.method.task
     values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics.names))
+    monitored(training.method, dict.fromkeys(values, 0.0), training.metric_name)
     known = ["last_train_loss"]
     known += [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
     known.append(f"best_validation_{training.metric_name}")

@@ -175,3 +175,17 @@ def test_a_cell_that_is_no_number_is_an_input_error(tmp_path: Path, metric_name:
     with pytest.raises(InputError, match=r"metrics.csv: expected numbers, got .*'much'"):
         plots.loss_curve(folder)
     assert not (folder / "loss_curve.png").exists()
+
+
+def test_each_column_of_a_method_has_a_panel() -> None:
+    """Learning rates of groups have none, and empty cells no point."""
+    rows = [{**row, "kl": "" if number % 2 else "0.5", "learning_rate_head": "0.1"}
+            for number, row in enumerate(metrics(40))]  # fmt: skip
+    with plots.style():
+        figure = plots.loss_figure(rows, "loss", "title")
+    shown = [axes for axes in figure.axes if axes.lines]
+    assert [axes.get_ylabel() for axes in shown] == ["loss", "kl"]
+    assert plots.points(rows, "train", "kl")[1].tolist().count(0.5) > 0
+    with plots.style():
+        many = [{**row, **{f"part_{n}": "1" for n in range(30)}} for row in rows]
+        assert len([a for a in plots.loss_figure(many, "accuracy", "").axes if a.lines]) == 12

@@ -280,3 +280,37 @@ def test_a_json_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
         record.read_json(path)
     path.write_text('{"a": [[]]}')
     assert record.read_json(path) == {"a": [[]]}
+
+
+def test_a_table_with_new_columns_is_cut_back_to_the_bytes_that_it_had(tmp_path: Path) -> None:
+    """A checkpoint knows its length and columns; what was added since is made again, to the bit."""
+    path, late = tmp_path / "metrics.csv", {"step": 2, "loss": 0.5, "kl": 0.25}
+    table = record.Table(path, ("step", "loss"))
+    table.append([{"step": 1, "loss": 1.0}])
+    length, fields, before = table.sync(), table.fields, path.read_bytes()
+    table.append([late])
+    table.close()
+    whole = path.read_text()
+    assert whole == "step,loss,kl\n1,1.0,\n2,0.5,0.25\n"
+    again = record.Table(path, fields, length)
+    assert path.read_bytes() == before
+    again.append([late])
+    again.close()
+    assert path.read_text() == whole
+
+
+def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Path) -> None:
+    """Twin: not before the known ones, not twice, and fingerprints may have none."""
+    known = ",".join(record.METRIC_FIELDS)
+    for header, reads in ((f"{known},kl", True), (f"kl,{known}", False), (f"{known},kl,kl", False)):
+        cells = ",".join("1" for _ in header.split(","))
+        (tmp_path / "metrics.csv").write_text(f"{header}\n{cells}\n")
+        if reads:
+            assert record.read_metrics(tmp_path)[0]["kl"] == "1"
+        else:
+            with pytest.raises(InputError, match="expected"):
+                record.read_metrics(tmp_path)
+    stages = ",".join(record.FINGERPRINT_FIELDS)
+    (tmp_path / "fingerprints.csv").write_text(f"{stages},kl\n")
+    with pytest.raises(InputError, match="columns"):
+        record.read_fingerprints(tmp_path)

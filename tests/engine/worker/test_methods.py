@@ -158,6 +158,22 @@ class TestWhatIsLogged:
         assert "best_validation_kl" in record.read_summary(run)["metrics"]
 
 
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        (("trainer.monitor=f1", "trainer.mode=max"), "trainer.monitor: expected a value of Superv"),
+        (("trainer.monitor=f1",), "trainer.mode: expected min or max, since nothing says which f1"),
+        (("objective=test_f1",), "objective: expected one of last_train_loss, validation_loss"),
+    ],
+)
+def test_what_no_evaluation_has_is_refused_before_training(
+    chosen: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = begun(tmp_path / "run", "Supervised", *chosen, module="seedbed.methods")
+    assert work(folder) == 2
+    assert capsys.readouterr().err.startswith(f"error: {line}")
+
+
 class TestWhatIsTrained:
     def test_an_update_changes_the_parameters_of_its_optimizer_alone(
         self, whole: Callable[[str], Path], tmp_path: Path

@@ -1,0 +1,29 @@
+"""A step of a method replayed, with everything noted."""
+
+from pathlib import Path
+
+import pytest
+
+from seedbed import record
+from seedbed.explain import replay
+from tests.engine.worker.test_methods import begun, work
+from tests.engine.worker.test_methods import (
+    this_process_as_training_process as this_process_as_training_process,
+)
+
+
+@pytest.mark.parametrize("method", ["WassersteinGAN", "FineTuning"])
+def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path: Path) -> None:
+    """From the checkpoint before it; the state of each optimizer is named."""
+    run = begun(tmp_path / "run", method, "trainer.max_steps=5")
+    assert work(run) == 0
+    settings = record.read_config(run)
+    plain = replay.OmegaConf.to_container(settings)
+    trace = replay.replay(plain, 5, run / "checkpoints")  # type: ignore[arg-type]
+    recorded = record.read_fingerprints(run)
+    for row in trace.rows:
+        assert row == {k: v for k, v in recorded[int(row["step"]) - 1].items() if v}
+    names = {event.operation for event in trace.events}
+    inner = "critic.0.weight" if method == "WassersteinGAN" else "0.weight"
+    assert f"exp_avg of {inner}" in names
+    assert {event.place.phase for event in trace.events} >= {"backward", "update"}
