@@ -85,6 +85,11 @@ def nearest(name: str, names: Sequence[str]) -> str:
     Of dotted names, those in the same section come first, and are compared by their last parts.
     """
     section, _, last = name.rpartition(".")
+    sections = dict.fromkeys(known.partition(".")[0] for known in names)
+    is_last_part = any(known.endswith(f".{name}") for known in names)
+    alike = [] if section else difflib.get_close_matches(name, sections, n=1, cutoff=0.75)
+    if alike and not is_last_part:
+        return f"did you mean {alike[0]}"
     beside = {
         known.rpartition(".")[2]: known
         for known in reversed(names)
