@@ -98,10 +98,11 @@ def nearest(name: str, names: Sequence[str]) -> str:
     name without a section is a misspelt section rather than a key of one.
     """
     section, _, last = name.rpartition(".")
-    if not section:
-        sections = dict.fromkeys(known.partition(".")[0] for known in names)
-        if close := difflib.get_close_matches(last, sections, n=1, cutoff=0.8):
-            return f"did you mean {close[0]}"
+    sections = dict.fromkeys(known.partition(".")[0] for known in names)
+    is_last_part = any(known.endswith(f".{name}") for known in names)
+    alike = [] if section else difflib.get_close_matches(name, sections, n=1, cutoff=0.75)
+    if alike and not is_last_part:
+        return f"did you mean {alike[0]}"
     beside = {
         known.rpartition(".")[2]: known
         for known in reversed(names)

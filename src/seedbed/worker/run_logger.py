@@ -211,13 +211,12 @@ class RunLogger(Logger):
         """Return a row: `metric` is the value that best.pt follows, others have their own names."""
         epoch, followed = repr(step / self._plan.steps_per_epoch), self._training.metric_name
         row: dict[str, object] = {"step": step, "epoch": epoch, "phase": phase}
-        if followed in values:
-            row["metric"] = repr(values[followed])
-        return row | {
+        row |= {
             name: repr(value)
             for name, value in values.items()
             if name == "loss" or name != followed
         }
+        return row | ({"metric": repr(values[followed])} if followed in values else {})
 
     def _show(self, row: dict[str, object], progress: Progress) -> None:
         names = {"metric": self._training.metric_name}

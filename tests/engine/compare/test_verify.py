@@ -134,9 +134,7 @@ def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path)
     launch.create_run_folder(other, settings)
     with checkout.code_of(tmp_path, compare.read(run).code, wanted=True) as tree:
         schedules = tree.root / "src" / "seedbed" / "training" / "schedules.py"
-        edit_text(
-            schedules, "    return final_fraction + (1 -", "    return final_fraction + 0.5 * (1 -"
-        )
+        edit_text(schedules, "return 1 / 25 + ", "return 0.5 / 25 + ")
         environment = launch.training_environment(settings) | tree.variables
         assert launch.run_worker(settings, other, environment) == 0
 
@@ -199,7 +197,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an interpolation that leads nowhere": (
         lambda run: edit_text(run / "config.yaml", "seed: 0\n", "seed: ${nowhere}\n"),
-        "expected YAML, got ${nowhere} in line 55, where a record has a value",
+        "expected YAML, got ${nowhere} in line 54, where a record has a value",
     ),
     "a configuration of another version": (
         lambda run: edit_text(run / "config.yaml", "  log_every_steps: 1\n", ""),
