@@ -235,8 +235,7 @@ def _read_settings(path: Path) -> tuple[dict[str, Any], int, Seeds]:
         tree = untrusted.read_yaml(path)
         seeds = tuple(int(tree["seeds"][stream]) for stream in STREAMS)
         seed = int(tree["seed"])
-        data: dict[str, Any] = tree.get("data") or {}
-        fold = data.get(FOLD)
+        fold: Any = (tree.get("data") or {}).get(FOLD)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: expected a run's configuration, got {reason}") from None
