@@ -1,6 +1,7 @@
 """An experiment template whose runs are reproducible bit for bit.
 
 Attributes:
+    Method: how a model is trained and evaluated; a class of one's own says what is different.
     Recorder: the record of a training loop of one's own.
     loading: a data loader for one.
     apply_preset: determinism settings for a process that is running.
@@ -13,6 +14,7 @@ __version__ = "0.1.0"
 
 # Imported when they are asked for, since they import torch: the module of each, and its name there.
 _LAZY = {
+    "Method": ("seedbed.methods", "Method"),
     "Recorder": ("seedbed.recorder", "Recorder"),
     "apply_preset": ("seedbed.determinism.running", "apply_preset"),
 }

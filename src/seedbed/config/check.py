@@ -83,7 +83,7 @@ def _require_all(missing: Sequence[str]) -> None:
 
 def _is_optional(config: DictConfig, key: str) -> bool:
     """Return whether a key may be missing; a schedule that is a class has no key of ours."""
-    is_ones_own = key.startswith("schedule.") and "_target_" in config.schedule
+    is_ones_own = key.startswith("schedule.") and "_target_" in (config.get("schedule") or {})
     return key in OPTIONAL_KEYS or is_ones_own
 
 
