@@ -11,7 +11,6 @@ import torch
 from seedbed import record
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch
-from seedbed.distributed.processes import Processes
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from seedbed.tasks import Classification
@@ -19,7 +18,6 @@ from seedbed.training import metrics
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import SharedShards
 from seedbed.training.state import TrainingState
-from tests.engine.distributed.test_distributed import in_processes
 from tests.running import refusal, train, trained
 
 pytestmark = pytest.mark.zoo
@@ -39,7 +37,7 @@ ON_COMMAND_LINE = tuple(
 )
 
 
-def evaluated(processes: Processes | None, cut: int = BATCH) -> dict[str, float]:
+def evaluated(processes: Any, cut: int = BATCH) -> dict[str, float]:
     """Return the values of an evaluation that processes share."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
@@ -63,6 +61,8 @@ def evaluated(processes: Processes | None, cut: int = BATCH) -> dict[str, float]
 def test_a_metric_is_of_the_whole_set_on_any_number_of_processes() -> None:
     """As torchmetrics computes it of all samples at once; not the mean over batches."""
     alone = evaluated(None)
+    from tests.engine.distributed.test_distributed import in_processes
+
     assert in_processes(2, evaluated) == dict.fromkeys(range(2), alone)
     at_once = evaluated(None, cut=SAMPLES)
     assert {name: pytest.approx(alone[name]) for name in SPECS} == {
