@@ -2,8 +2,23 @@
 
 import os
 import signal
+from collections.abc import Iterator
+
+import pytest
+
+from seedbed.signals import STOP_SIGNALS
 
 # Tests run side by side. Before torch is imported; runs that tests start have their preset's own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts what runs in the background with Ctrl-C ignored, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """Give back what a test in this process did to signals: processes started later inherit it."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
