@@ -80,8 +80,10 @@ EDITS = {
     "weight decay of vectors": Made(
         "optimizer.py", '"weight_decay": 0.0', '"weight_decay": 0.1', "weights"
     ),
-    "betas": Made("optimizer.py", "(0.9, 0.99)", "(0.8, 0.99)", "weights"),
-    "parameter in no group": Made("optimizer.py", "if p.dim() > 1]", "if p.dim() > 2]", "weights"),
+    "betas": Made("optimizer.py", "(0.9, 0.99)", "(0.8, 0.99)", "optimizer"),
+    "parameter in no group": Made(
+        "optimizer.py", "if p.dim() > 1]", "if p.dim() > 2]", "gradients"
+    ),
     "limit of gradients": Made("optimizer.py", "(-0.5, 0.5)", "(-0.01, 0.01)", "weights"),
     "label smoothing": Made("task.py", "smoothing=0.1", "smoothing=0.2", "loss"),
     "penalty": Made("task.py", "0.001 *", "0.01 *", "loss"),

@@ -28,7 +28,9 @@ def refused(*overrides: str) -> str:
 BESIDE = {
     ("data", "adding"): ("model=lstm",),
     ("data", "points"): ("model=dense",),
+    ("data", "sums"): ("model=gpt", "method=language_model"),
     ("model", "dense"): ("data=points",),
+    ("model", "gpt"): ("data=sums", "method=language_model"),
 }
 
 

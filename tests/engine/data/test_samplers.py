@@ -366,7 +366,7 @@ def test_a_sampler_is_built_from_the_configuration() -> None:
         ({"sampler": {"_target_": "torch.load"}}, r"data\.sampler\._target_: expected a class def"),
         (
             {"sampler": {"_target_": "seedbed.data.samplers.Weighted", "size": 3}},
-            r"data\.sampler: expected the arguments of Weighted",
+            r"data\.sampler\.size: expected an argument of Weighted",
         ),
         ({"streams": 4}, r"data\.streams: expected an iterable training set"),
         ({"samples_per_epoch": 4}, r"data\.samples_per_epoch: expected an iterable training set"),

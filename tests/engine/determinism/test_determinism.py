@@ -152,8 +152,9 @@ def test_a_compiled_model_is_compiled_for_any_number_of_shapes() -> None:
     from torch._dynamo import config
 
     limits = config.recompile_limit, config.accumulated_recompile_limit
+    config.recompile_limit = config.accumulated_recompile_limit = 8
     try:
         determinism.compile_for_each_shape(torch.nn.Identity())
-        assert min(config.recompile_limit, config.accumulated_recompile_limit) > 10**6 > limits[0]
+        assert min(config.recompile_limit, config.accumulated_recompile_limit) > 10**6
     finally:
         config.recompile_limit, config.accumulated_recompile_limit = limits

@@ -107,7 +107,10 @@ def test_a_run_starts_with_a_warning_where_bfloat16_is_slow(
     shards: Any = SimpleNamespace(processes=1, order_is_fixed=True)
     run_logger: Any = SimpleNamespace(log=lines.append)
     plan = SimpleNamespace(total_steps=1)
-    parts: Any = SimpleNamespace(settings=settings, training=training, plan=plan, shards=shards)
+    parts: Any = SimpleNamespace(
+        settings=settings, training=training, plan=plan, shards=shards, order=None,
+        sources=SimpleNamespace(train=None),
+    )  # fmt: skip
     progress: Any = SimpleNamespace(step=0)
     experiment.print_header(run_logger, parts, progress)
     assert [line.partition(":")[0] for line in lines[1:]] == (["warning"] if warned else [])

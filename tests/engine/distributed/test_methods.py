@@ -32,7 +32,7 @@ def batch_of(step: int, shards: SharedShards) -> list[Batch]:
     inputs = torch.randn(16, tiny.FEATURES, generator=generator)
     targets = torch.randint(tiny.CLASSES, (16,), generator=generator)
     positions = shards.divide(iter([Position(0, np.arange(16))]))
-    return [Batch(torch.from_numpy(ids), inputs[ids], targets[ids]) for _, ids in positions]
+    return [Batch(torch.from_numpy(ids), inputs[ids], targets[ids]) for _, ids, _ in positions]
 
 
 def training_of(name: str) -> TrainingState:
