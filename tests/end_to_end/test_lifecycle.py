@@ -255,7 +255,9 @@ def test_a_folder_that_is_deleted_while_it_trains_ends_the_run(tmp_path: Path) -
     folder = tmp_path / "run"
     process = started(folder)
     until(lambda: rows(folder) > 5, process)
+    os.killpg(process.pid, signal.SIGSTOP)  # else a checkpoint may be written into what is deleted
     shutil.rmtree(folder)
+    os.killpg(process.pid, signal.SIGCONT)
     assert "expected the run folder" in ended(process)
     assert not folder.exists()
 

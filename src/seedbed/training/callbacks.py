@@ -12,8 +12,7 @@ from seedbed import fingerprint, rng
 from seedbed.config import build
 from seedbed.errors import InputError
 from seedbed.methods import Callback
-
-_PLACE = -5  # where a shard's number stands otherwise
+from seedbed.names import CALLBACK
 
 
 class Run:
@@ -71,7 +70,7 @@ class Callbacks:
             if getattr(type(callback), hook) is getattr(Callback, hook):
                 continue
             if seed is not None:
-                rng.seed_globals(rng.key(seed, "dropout", step, _PLACE, number), device)
+                rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number), device)
             where = f"{type(callback).__name__}.{hook}"
             model = self.run.model
             watched = [*model.parameters(), *model.buffers(), *_tensors(arguments)]

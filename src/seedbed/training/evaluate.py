@@ -13,6 +13,7 @@ from seedbed.data.source import Batch
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Method
+from seedbed.names import COMPUTE, TRAIN_END
 from seedbed.operations.refusals import explained
 from seedbed.training import held
 from seedbed.training.shards import Shards
@@ -36,9 +37,6 @@ class Kept:
     states: dict[str, list[Any]]
 
 
-COMPUTE, TRAIN_END = -3, -4  # where a shard's number stands otherwise
-
-
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
     """Evaluate the model on a data set, in evaluation mode.
 
@@ -51,7 +49,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         Interrupted: the run was asked to stop meanwhile.
     """
     parts = shards.gather(lambda: measure(training, batches, shards.asked_to_stop))
-    kept = [part for part in parts if part.values]
+    kept = [part for part in parts if part.columns]  # others had no batch
     method = training.method
     found = {
         name: _together(method, name, [part.values[name] for part in kept])

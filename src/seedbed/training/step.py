@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from seedbed import fingerprint, rng
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
+from seedbed.names import STEP_END, UPDATE
 from seedbed.training import capture, trainable, values
 from seedbed.training.shards import Shards
 from seedbed.training.state import StepResult, TrainingState
-
-UPDATE, STEP_END = -1, -2  # where a shard's number stands otherwise
 
 
 class Update(NamedTuple):

@@ -1,7 +1,8 @@
 """Which parameters a step trains: those that the method names, of those that were to be trained."""
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
+from fnmatch import filter as fitting
+from functools import lru_cache
 
 from seedbed.errors import InputError
 from seedbed.training.state import TrainingState
@@ -15,16 +16,16 @@ def choose(training: TrainingState, step: int) -> None:
     """
     if not training.overrides("trainable"):
         return
-    patterns = checked(training, training.method.trainable(step))
+    named = named_by(training, training.method.trainable(step))
     for name, parameter in training.to_train.items():
-        needed = patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
+        needed = named is None or name in named
         if parameter.requires_grad != needed:
             parameter.requires_grad_(needed)
             parameter.grad = None  # an optimizer passes over parameters without
 
 
-def checked(training: TrainingState, patterns: Iterable[str] | None) -> list[str] | None:
-    """Return patterns as a list, each of which some parameter fits."""
+def named_by(training: TrainingState, patterns: Iterable[str] | None) -> frozenset[str] | None:
+    """Return the parameters that fit patterns, each of which some parameter must fit."""
     where = f"{type(training.method).__name__}.trainable"
     if patterns is None:
         return None
@@ -33,14 +34,20 @@ def checked(training: TrainingState, patterns: Iterable[str] | None) -> list[str
             f"method: expected a list of patterns from {where}, got {patterns!r}; return, for "
             "instance, ['head.*'], or None for all parameters"
         )
-    found = list(patterns)
-    for pattern in found:
-        if not any(fnmatchcase(name, str(pattern)) for name in training.to_train):
-            known = ", ".join(list(training.to_train)[:4])
-            raise InputError(
-                f"method: expected patterns that parameters fit from {where}, got {pattern!r}, "
-                f"which none does; the first ones are {known}"
-            )
+    names, found = tuple(training.to_train), tuple(map(str, patterns))
     if not found:
         raise InputError(f"method: expected a pattern at least from {where}, got []; name one")
-    return found
+    by_pattern = _fitting(names, found)
+    for pattern, fits in by_pattern.items():
+        if not fits:
+            raise InputError(
+                f"method: expected patterns that parameters fit from {where}, got {pattern!r}, "
+                f"which none does; the first ones are {', '.join(names[:4])}"
+            )
+    return frozenset().union(*by_pattern.values())
+
+
+@lru_cache(maxsize=4)  # most steps train what the step before did
+def _fitting(names: tuple[str, ...], patterns: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    """Return the names that fit each pattern."""
+    return {pattern: frozenset(fitting(names, pattern)) for pattern in patterns}

@@ -165,10 +165,11 @@ def monitored(method: Method, values: Mapping[str, float], name: str) -> float:
     """
     if name in values:
         return values[name]
+    known = ", ".join(f"validation_{each}" for each in values)
     raise InputError(
         f"trainer.monitor: expected a value of {type(method).__name__}.validation_step, got "
-        f"validation_{name}, which is none of them; choose one of "
-        f"{', '.join(f'validation_{each}' for each in values)}"
+        f"validation_{name}, which is none of them; "
+        + (f"choose one of {known}" if values else "return one, by a name")
     )
 
 

@@ -336,6 +336,8 @@ def with_loss(**others: Any) -> dict[str, Any]:
          "values of one shape for each sample in 'accuracy' of Made.validation_step"),
         ({"validation_step": constant({"accuracy": torch.ones(3), "predictions": torch.ones(3)})},
          "in 'predictions' of Made.validation_step, got a tensor of shape (3,)"),
+        ({"validation_step": lambda _, model, batch: {"predictions": torch.ones(len(batch.ids))}},
+         "validation_accuracy, which is none of them; return one, by a name"),
         ({"validation_step": constant({"f1": torch.ones(3)})},
          "trainer.monitor: expected a value of Made.validation_step, got validation_accuracy"),
         ({"compute": constant(0.5)}, "numbers by name from Made.compute, got a float"),
