@@ -61,9 +61,11 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):
             open_loggers(job.folder, settings, run_logger)
+        gc.freeze()  # what imports have made stays: to look through it takes 0.14 s a time
         with warnings_listed(parts, run_logger), restore.first_step_named(job.folder, progress):
             summary.predictions = train(parts, progress, run_logger)
     finally:
+        gc.unfreeze()  # libraries expect it to be gone at the end
         run_logger.close()
         if job.group.leads:
             summarize(job.folder, parts, progress, run_logger.last, summary)
@@ -87,7 +89,6 @@ def resume(
 
 def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:
     """Train to the end of the plan, then test; return the fingerprint of the predictions."""
-    gc.freeze()  # what imports have made stays: looking through it for garbage takes 0.14 s a time
     loop.fit(
         parts.training,
         parts.plan,
