@@ -17,12 +17,14 @@ BENCH := .venv-bench
 ZOO := .venv-zoo
 # Trainers that record by a callback of ours, likewise.
 INTEGRATIONS := .venv-integrations
+# What makes a site of docs/, likewise.
+DOCS := .venv-docs
 
 # Pinned too, so that the lock changes when the packages do and not with the tool that writes it.
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-integrations test-gpu guarantees benchmark lint lines format lock
+.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-integrations test-gpu guarantees benchmark docs lint lines format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +74,10 @@ guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
 benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside baselines, about 35 minutes
 	$(BENCH)/bin/python scripts/measure/benchmark.py
 
+docs: $(DOCS)/installed  ## Make a site of docs/ in build/docs; a broken link is an error
+	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo build/docs/index.html
+
 lint: $(INSTALLED)  ## Check style, format, types, and which file imports which
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
@@ -92,7 +98,8 @@ $(CLUSTER)/installed: requirements-cluster.txt
 $(BENCH)/installed: requirements-bench.txt
 $(ZOO)/installed: requirements-zoo.txt
 $(INTEGRATIONS)/installed: requirements-integrations.txt
-$(INSTALLED) $(CLUSTER)/installed $(BENCH)/installed $(ZOO)/installed $(INTEGRATIONS)/installed:
+$(DOCS)/installed: requirements-docs.txt
+$(INSTALLED) $(CLUSTER)/installed $(BENCH)/installed $(ZOO)/installed $(INTEGRATIONS)/installed $(DOCS)/installed:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; \
 		exit 2; }
@@ -129,4 +136,5 @@ lock:  ## Pin what the requirements*.in files ask for in their .txt files
 		--output-file requirements-integrations.txt $(LOCK) && \
 	sed '/^-e/d' requirements.txt | \
 	"$$tools/bin/uv" pip compile requirements-loggers.in --constraints - \
-		--output-file requirements-loggers.txt $(LOCK)
+		--output-file requirements-loggers.txt $(LOCK) && \
+	"$$tools/bin/uv" pip compile requirements-docs.in --output-file requirements-docs.txt $(LOCK)

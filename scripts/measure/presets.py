@@ -34,7 +34,7 @@ from `configs/determinism/*.yaml`. Each setting has a comment in those files.
 - What is in force is read back at the start and recorded in `environment.json`. `strict` and
   `portable` stop if it is not what the preset asks for.
 
-What a preset promises and what it costs: [README](../README.md#presets),
+What a preset promises and what it costs: the README,
 [benchmarks](benchmarks.md), [portable](portable.md#what-it-costs).
 
 ## Settings that differ

@@ -3,14 +3,13 @@
 import ast
 import re
 import shlex
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import pages
 from tests.running import ROOT
 
 FOLDER = ROOT / "docs" / "examples"
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -40,39 +39,14 @@ def read(folder: Path = FOLDER) -> dict[str, Example]:
         _, *sections = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
         for section in sections:
             heading, _, body = section.partition("\n")
-            blocks = _BLOCK.findall(body)
-            commands = [text for language, text in blocks if language == "sh"]
+            commands = pages.blocks(body, "sh")
             if not commands:
                 continue
-            files = dict(_file(text) for language, text in blocks if language in ("python", "yaml"))
             lines = "".join(commands).splitlines()
             words = [shlex.split(line) for line in lines if line.startswith("python train.py")]
             name = f"{page.stem}: {heading}"
-            found[name] = Example(name, files, [line[2:] for line in words])
+            found[name] = Example(name, pages.files(body), [line[2:] for line in words])
     return found
-
-
-def _file(block: str) -> tuple[str, str]:
-    first, _, content = block.partition("\n")
-    assert re.fullmatch(r"# (src|configs)/[\w/]+\.(py|yaml)", first), first
-    return first.removeprefix("# "), content
-
-
-def project(root: Path, examples: dict[str, Example]) -> Path:
-    """Make a copy of the project with every file of the examples in it.
-
-    A page may show a file that the project has: it is the same one.
-    """
-    for name in ("configs", "scripts", "src"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy2(ROOT / "train.py", root)
-    for example in examples.values():
-        for name, content in example.files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            assert not path.exists() or path.read_text() == content, f"{name} is there already"
-            path.write_text(content)
-    return root
 
 
 def count_lines(path: str, text: str) -> int:

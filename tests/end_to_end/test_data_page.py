@@ -1,26 +1,21 @@
 """docs/data.md: its files and commands, taken out of the page itself, do what it says."""
 
 import csv
-import os
-import re
 import shlex
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from seedbed import launch, record
+from tests import pages
 from tests.end_to_end.kill_anywhere import TABLES
 from tests.running import ROOT
 
-PAGE = ROOT / "docs" / "data.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-COMMANDS = [
-    line for language, text in BLOCKS if language == "sh" for line in text.strip().splitlines()
-]
+pytestmark = pytest.mark.long
+
+PAGE = (ROOT / "docs" / "data.md").read_text()
+COMMANDS = [line for text in pages.blocks(PAGE, "sh") for line in text.strip().splitlines()]
 CASES = (
     *("weighted_tones", "bucketed_tones", "easy_tones_first"),
     *("half_tones", "folded_tones", "streamed_tones"),
@@ -41,16 +36,7 @@ OTHERWISE = {
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a copy of the project with every file of the page in it."""
-    root = tmp_path_factory.mktemp("project")
-    for name in ("configs", "scripts", "src", "tests"):
-        shutil.copytree(ROOT / name, root / name)
-    shutil.copy2(ROOT / "train.py", root)
-    for language, text in BLOCKS:
-        path = root / text.partition("\n")[0].removeprefix("# ")
-        if language in ("python", "yaml"):
-            assert not path.exists()
-            path.write_text(text)
-    return root
+    return pages.copy_project(tmp_path_factory.mktemp("project"), pages.files(PAGE), "tests")
 
 
 def words_of(case: str) -> list[str]:
@@ -63,17 +49,7 @@ def words_of(case: str) -> list[str]:
 
 def run(project: Path, *words: str, stdin: str = "", status: int = 0, **environment: str) -> str:
     """Run Python in the copy; return what it printed."""
-    places = f"{project / 'src'}{os.pathsep}{project}"
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=project,
-        env={**os.environ, **environment, "PYTHONPATH": places},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    done = pages.run(project, *words, stdin=stdin, **environment)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
@@ -84,6 +60,7 @@ import sys
 from pathlib import Path
 from seedbed import launch
 from seedbed.config import compose
+
 for line in sys.stdin:
     folder, *words = line.split()
     launch.create_run_folder(Path(folder), compose.configuration(*words, folder=Path("configs")))
@@ -129,7 +106,6 @@ def test_every_data_set_of_the_page_has_a_command() -> None:
     assert found == {f"data={case}" for case in CASES}
 
 
-@pytest.mark.long
 def test_another_seed_gives_other_bits(project: Path, first: Path, tmp_path: Path) -> None:
     """Negative control: what is compared below can differ; samples are counted as they come."""
     train(project, tmp_path, "seed=1")
@@ -141,7 +117,6 @@ def test_another_seed_gives_other_bits(project: Path, first: Path, tmp_path: Pat
     assert taken != summary["steps"] * 16
 
 
-@pytest.mark.long
 def test_two_loader_workers_change_no_bit(project: Path, first: Path, tmp_path: Path) -> None:
     """Of any data set of the page."""
     train(project, tmp_path, "data.num_workers=2")
@@ -149,7 +124,6 @@ def test_two_loader_workers_change_no_bit(project: Path, first: Path, tmp_path: 
         assert differences(first / case, tmp_path / case) == []
 
 
-@pytest.mark.long
 def test_a_stop_in_mid_epoch_changes_no_bit(project: Path, first: Path, tmp_path: Path) -> None:
     """Of any data set of the page; that a stream is read again is printed, with how much."""
     printed = train(project, tmp_path, stop_after=9)
@@ -171,7 +145,6 @@ SHARDED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", SHARDED)
 def test_two_processes_give_the_bits_of_one(project: Path, tmp_path: Path, case: str) -> None:
     """Batches of different sizes, samples that come again, streams: cut into shards."""
@@ -182,7 +155,6 @@ def test_two_processes_give_the_bits_of_one(project: Path, tmp_path: Path, case:
     assert differences(tmp_path / "1", tmp_path / "2") == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", ["bucketed_tones", "streamed_tones"])
 def test_a_run_is_verified_and_traced(project: Path, tmp_path: Path, case: str) -> None:
     """verify.py reproduces it; compare.py --explain replays a step of it."""
@@ -196,7 +168,6 @@ def test_a_run_is_verified_and_traced(project: Path, tmp_path: Path, case: str) 
     assert "seeds.augment" in explained
 
 
-@pytest.mark.long
 def test_a_sweep_over_folds_is_pooled(project: Path, tmp_path: Path) -> None:
     """The page's command: one group of five, whose held-out samples are the whole data set."""
     (line,) = (line for line in COMMANDS if "data.fold=" in line)

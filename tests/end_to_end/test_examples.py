@@ -1,21 +1,20 @@
 """docs/examples: every example trains as it stands there, and keeps what is promised."""
 
 import hashlib
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from omegaconf import DictConfig
 
 from seedbed import launch, offline, record
 from seedbed.config import compose
+from tests import pages
 from tests.end_to_end import example_lines, example_pages
 from tests.project.promise import STOPPED_AFTER, Few, differences
-from tests.running import ROOT
 
 EXAMPLES = example_pages.read()
 MOST_LINES = 60
@@ -66,7 +65,8 @@ class Runs:
     """The examples in a copy of the project, trained in each way when it is asked for."""
 
     def __init__(self, root: Path) -> None:
-        self.root = example_pages.project(root / "project", EXAMPLES)
+        shown = {path: text for each in EXAMPLES.values() for path, text in each.files.items()}
+        self.root = pages.copy_project(root / "project", shown, "tests")
         config = self.root / "configs/config.yaml"
         trusted = "".join(f"  - {package}\n" for package in ("timm", "transformers"))
         config.write_text(config.read_text().replace("  - project ", f"{trusted}  - project "))
@@ -127,20 +127,10 @@ class Runs:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def run(
-        self, *words: str, environment: Mapping[str, str] = os.environ, text: str = ""
+        self, *words: str, environment: Mapping[str, str] = MappingProxyType({}), text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python in the copy."""
-        paths = os.pathsep.join(map(str, (self.root / "src", ROOT)))
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=self.root,
-            env={**environment, "PYTHONPATH": paths, offline.VARIABLE: "1"},
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
+        """Run Python in the copy, offline."""
+        return pages.run(self.root, *words, stdin=text, **environment, **{offline.VARIABLE: "1"})
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +159,7 @@ def test_the_table_of_lines_is_what_the_command_prints() -> None:
     assert sum(ours <= theirs for *_, ours, theirs in example_lines.counts()) >= 9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["two_workers", "resumed"])
 @pytest.mark.parametrize("name", NAMES)
 def test_same_bits(runs: Runs, name: str, way: str) -> None:
@@ -176,6 +167,7 @@ def test_same_bits(runs: Runs, name: str, way: str) -> None:
     check(runs, name, way)
 
 
+@pytest.mark.long
 def test_a_file_of_weights_is_in_the_record(runs: Runs) -> None:
     """By its digest, which verify.py and a resume compare."""
     (name,) = (name for name in NAMES if name.startswith("fine-tuning"))
@@ -199,10 +191,8 @@ def test_two_processes_give_the_bits_of_one(runs: Runs, name: str) -> None:
     assert differences(runs.folder(name, "in_two"), together) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [NAMES[-1], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[:-1])],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
 def test_verify_reproduces_it(runs: Runs, name: str) -> None:
     """The real command, which replays the run in a process of its own."""
     folder = runs.folder(name, "first")

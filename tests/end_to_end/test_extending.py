@@ -1,10 +1,7 @@
 """docs/extending.md: its files and commands, taken out of the page itself, do what it says."""
 
 import json
-import os
-import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,11 +26,13 @@ from seedbed.signals import Stop
 from seedbed.worker import assemble, experiment
 from seedbed.worker.job import Alone, Job
 from seedbed.worker.summary import Summary
+from tests import pages
 from tests.running import ROOT, refusal
 
-PAGE = ROOT / "docs" / "extending.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-COMMANDS = [text.splitlines() for language, text in BLOCKS if language == "sh"]
+pytestmark = pytest.mark.long
+
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+COMMANDS = [text.splitlines() for text in pages.blocks(PAGE, "sh")]
 # In an order of its own, each once: what the commands of the page are about.
 ABOUT = [
     "waves",
@@ -54,17 +53,7 @@ PRESET = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a copy of the project with every file of the page in it."""
-    root = tmp_path_factory.mktemp("project")
-    for name in ("configs", "scripts", "src"):
-        shutil.copytree(ROOT / name, root / name)
-    shutil.copy2(ROOT / "train.py", root)
-    for language, text in BLOCKS:
-        path = root / text.partition("\n")[0].removeprefix("# ")
-        if language in ("python", "yaml"):
-            path.parent.mkdir(exist_ok=True)
-            assert not path.exists()
-            path.write_text(text)
-    return root
+    return pages.copy_project(tmp_path_factory.mktemp("project"), pages.files(PAGE))
 
 
 def commands(about: str) -> list[str]:
@@ -78,15 +67,7 @@ def run(project: Path, line: str, *overrides: str) -> subprocess.CompletedProces
     assert words[0] == "python"
     if words[1] != "scripts/compare.py":
         words += ["determinism.threads=1", *overrides]
-    return subprocess.run(
-        [sys.executable, *words[1:]],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(project / "src")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return pages.run(project, *words[1:])
 
 
 def run_experiment(project: Path, about: str, folder: Path, *overrides: str) -> dict[str, Any]:
@@ -145,7 +126,6 @@ def test_the_example_gives_the_same_bits_with_workers(project: Path) -> None:
     assert (control.returncode, "diverge at step 3:" in control.stdout) == (1, True)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("user_code")
 @pytest.mark.parametrize("about", ["new_waves", "fast_waves", "sign_sgd", "uneven", "focal"])
 def test_every_variation_of_the_page_trains(project: Path, tmp_path: Path, about: str) -> None:
@@ -158,7 +138,6 @@ def test_every_variation_of_the_page_trains(project: Path, tmp_path: Path, about
     assert first["fingerprints"]["all_steps"] != control["fingerprints"]["all_steps"]
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("user_code")
 def test_the_logger_of_the_page_is_told_what_the_record_holds(
     project: Path, tmp_path: Path
@@ -173,7 +152,6 @@ def test_the_logger_of_the_page_is_told_what_the_record_holds(
         assert line[f"{row['phase']}/loss"] == float(row["loss"])
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("user_code")
 @pytest.mark.parametrize("about", ["fashion", "mixed"])
 def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path, about: str) -> None:
@@ -204,12 +182,11 @@ def test_a_torchvision_data_set_needs_yaml_alone(project: Path, tmp_path: Path, 
 def test_strict_refuses_with_the_line_that_the_page_shows(project: Path) -> None:
     """Operation, place and substitute are those of the page."""
     (line,) = commands("unpool")
-    shown = next(text for language, text in BLOCKS if language == "text")
+    shown = pages.blocks(PAGE, "text")[0]
     refused = refusal(run(project, line, "hydra.run.dir=runs/unpool"))
     assert f"error: {refused}\n" == shown.replace("src/project", f"{project}/src/project")
 
 
-@pytest.mark.long
 def test_the_probe_finds_nothing_in_the_example_and_the_refusal_in_the_other(project: Path) -> None:
     """What strict refuses, and randomness that no stream keys, can be known beforehand."""
     (line,) = commands("probe")

@@ -9,6 +9,8 @@ import yaml
 from tests.engine.compare.test_verify import edit_stage
 from tests.running import command, train
 
+pytestmark = pytest.mark.long
+
 STEPS = 6
 OPTIONS = (
     *("determinism.threads=1", f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_steps=4"),
@@ -69,7 +71,6 @@ def test_compare_names_the_operation_from_the_checkpoint_before_it(
     assert "faults.py:" in text
 
 
-@pytest.mark.long
 def test_compare_names_the_stage_of_the_data(configs: Path, tmp_path: Path) -> None:
     """Classes numbered by a set of strings follow the seed of its hashes: sample loading."""
     fault = ("+data.train.fault=set_of_strings", "+data.train.sample_id=5", "trainer.max_steps=8")
@@ -84,7 +85,6 @@ def test_compare_names_the_stage_of_the_data(configs: Path, tmp_path: Path) -> N
     assert "determinism.env.PYTHONHASHSEED" in text
 
 
-@pytest.mark.long
 def test_verify_names_what_does_not_repeat(configs: Path, tmp_path: Path) -> None:
     """An unseeded generator in a layer differs between two replays of one configuration."""
     fault = ("+model.fault=unseeded_generator", "+model.step=3", "+model.where=0")
@@ -96,7 +96,6 @@ def test_verify_names_what_does_not_repeat(configs: Path, tmp_path: Path) -> Non
     assert "forward: aten.rand.generator in module blocks.0" in text
 
 
-@pytest.mark.long
 def test_verify_says_so_when_nothing_is_left_to_find(clean: Path, tmp_path: Path) -> None:
     """Twin: a record with a bit flipped in it has two replays that agree, and no operation."""
     copy = Path(shutil.copytree(clean, tmp_path / "copy"))

@@ -22,6 +22,8 @@ from tests.end_to_end.kill_anywhere import (
 )
 from tests.running import command, refusal
 
+pytestmark = pytest.mark.long
+
 # With evaluations that take long enough to be interrupted.
 CNN = Case("CNN", (*case("CNN", 0).overrides, "data.eval_batch_size=4"))
 SECONDS = 6.0  # that a run takes at least
@@ -74,7 +76,6 @@ def interrupt(process: subprocess.Popen[str], number: signal.Signals) -> None:
     assert errors == ""
 
 
-@pytest.mark.long
 def test_a_signal_at_start_up_leaves_a_run_that_goes_on(whole: Path, tmp_path: Path) -> None:
     """Ctrl-C before the training process can handle it: 130, no traceback, nothing lost."""
     folder = tmp_path / "run"
@@ -88,7 +89,6 @@ def test_a_signal_at_start_up_leaves_a_run_that_goes_on(whole: Path, tmp_path: P
     assert differences(whole, folder) == []
 
 
-@pytest.mark.long
 def test_a_signal_in_the_test_leaves_a_run_that_only_tests(whole: Path, tmp_path: Path) -> None:
     """It goes on after its last step."""
     folder = tmp_path / "run"

@@ -23,6 +23,8 @@ from seedbed.errors import InputError
 from tests.end_to_end.kill_anywhere import COMMON, differences
 from tests.running import QUICK, ROOT, command, refusal, train
 
+pytestmark = pytest.mark.long
+
 # Validations after 16 and 32 of 40 steps; an evaluation is 40 batches, long enough to be hit.
 TINY = (
     *COMMON,
@@ -107,7 +109,6 @@ def read_all(terminal: int) -> None:
             time.sleep(0.01)
 
 
-@pytest.mark.long
 def test_a_run_under_nohup_outlives_its_terminal(whole: Path, tmp_path: Path) -> None:
     """What ignores SIGHUP goes on ignoring it, loader workers too; negative control: the run
     before."""
@@ -128,7 +129,6 @@ def ignore_hangup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "number"), [("spawn", signal.SIGTERM), ("forkserver", signal.SIGHUP)]
 )
@@ -163,7 +163,6 @@ def test_an_interrupted_run_says_how_it_goes_on(whole: Path, tmp_path: Path) -> 
     assert differences(whole, folder) == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("steps", [0, 1])
 def test_an_interruption_at_once_reads_properly(steps: int, tmp_path: Path) -> None:
     """Ctrl-C before the first step, and a count of one; nothing to show is no empty line."""
@@ -180,7 +179,6 @@ def test_an_interruption_at_once_reads_properly(steps: int, tmp_path: Path) -> N
     assert all(line.strip() for line in out.splitlines()), out
 
 
-@pytest.mark.long
 def test_a_resume_that_is_interrupted_at_start_up_says_so(tmp_path: Path) -> None:
     """Ctrl-C twice while it imports: its record stays, and the command is there to be copied."""
     folder = interrupted(tmp_path / "run")
@@ -218,7 +216,6 @@ def interrupted(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_run_without_standard_streams_trains(closed: str, tmp_path: Path) -> None:
     """Started by a daemon that closes them: same status, and no file takes their place."""
@@ -249,7 +246,6 @@ def test_a_folder_that_is_moved_while_it_trains_loses_nothing(whole: Path, tmp_p
     assert differences(whole, moved) == []
 
 
-@pytest.mark.long
 def test_a_folder_that_is_deleted_while_it_trains_ends_the_run(tmp_path: Path) -> None:
     """One line and exit status 2, and no half of a folder comes back."""
     folder = tmp_path / "run"
@@ -295,7 +291,6 @@ def test_an_empty_folder_name_is_refused(key: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long
 def test_a_disk_that_is_full_at_the_end_leaves_a_run_that_can_be_finished(tmp_path: Path) -> None:
     """The picture does not fit: exit status 2 and one line, also for a resume while it is so.
 

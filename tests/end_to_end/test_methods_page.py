@@ -1,21 +1,18 @@
 """docs/methods.md: its files and commands, taken out of the page itself, run."""
 
-import os
-import re
 import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from seedbed import record
+from tests import pages
 from tests.running import ROOT
 
-PAGE = ROOT / "docs" / "methods.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-COMMANDS = [text.splitlines() for language, text in BLOCKS if language == "sh"]
+pytestmark = pytest.mark.long
+
+PAGE = (ROOT / "docs" / "methods.md").read_text()
+COMMANDS = [text.splitlines() for text in pages.blocks(PAGE, "sh")]
 # In an order of its own, each once: what the commands are about, and a column of metrics.csv.
 ABOUT = ["vae kl", "wgan critic_loss", "tuning learning_rate_rest", "average metric",
          "halving learning_rate", "norm gradient_norm"]  # fmt: skip
@@ -24,17 +21,7 @@ ABOUT = ["vae kl", "wgan critic_loss", "tuning learning_rate_rest", "average met
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a copy of the project with every file of the page in it."""
-    root = tmp_path_factory.mktemp("project")
-    for name in ("configs", "src"):
-        shutil.copytree(ROOT / name, root / name)
-    shutil.copy2(ROOT / "train.py", root)
-    for language, text in BLOCKS:
-        path = root / text.partition("\n")[0].removeprefix("# ")
-        if language in ("python", "yaml"):
-            path.parent.mkdir(exist_ok=True)
-            assert not path.exists()
-            path.write_text(text)
-    return root
+    return pages.copy_project(tmp_path_factory.mktemp("project"), pages.files(PAGE))
 
 
 @pytest.mark.parametrize("about", ABOUT)
@@ -43,15 +30,7 @@ def test_the_commands_of_the_page_run(about: str, project: Path) -> None:
     for line in COMMANDS[ABOUT.index(about)]:
         _, *words = shlex.split(line)
         folder = [] if "hydra.run.dir" in line else [f"hydra.run.dir=runs/{about.split()[0]}"]
-        done = subprocess.run(
-            [sys.executable, *words, *folder, "determinism.threads=1"],
-            cwd=project,
-            env={**os.environ, "PYTHONPATH": str(project / "src")},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = pages.run(project, *words, *folder, "determinism.threads=1")
         assert done.returncode == 0, done.stderr
     run = project / "runs" / about.split()[0]
     assert record.read_summary(run)["status"] == "finished"

@@ -10,9 +10,12 @@ import pytest
 
 from tests.running import ROOT, refusal
 
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "src/project").is_dir(), reason="this project has its name already"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not (ROOT / "src/project").is_dir(), reason="this project has its name already"
+    ),
+]
 IDENTITY = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a"}
 IDENTITY |= {"GIT_COMMITTER_EMAIL": "a", "GIT_CONFIG_GLOBAL": os.devnull}
 
@@ -99,7 +102,6 @@ def replace(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("keep", [[], ["--keep"]])
 def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[str]) -> None:
     """With the examples and without."""

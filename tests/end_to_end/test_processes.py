@@ -16,6 +16,8 @@ from seedbed import record
 from tests.end_to_end.test_lifecycle import ended, rows, started, until
 from tests.running import ROOT, command, refusal, train
 
+pytestmark = pytest.mark.long
+
 WORKER = "seedbed.distributed.worker"
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 SHARDED = (
@@ -54,7 +56,6 @@ def test_four_processes_give_the_bits_of_one(alone: Path, tmp_path: Path) -> Non
     assert "4 processes" in log
 
 
-@pytest.mark.long
 def test_plain_allreduce_is_recorded_as_such(alone: Path, tmp_path: Path) -> None:
     """The record of trainer.reduce=allreduce says that its bits are those of two processes.
 
@@ -68,7 +69,6 @@ def test_plain_allreduce_is_recorded_as_such(alone: Path, tmp_path: Path) -> Non
     assert not same_bits(alone, run)
 
 
-@pytest.mark.long
 def test_torchrun_alone_is_enough(alone: Path, tmp_path: Path) -> None:
     """torchrun with the module and a folder: it needs a config.yaml and no variable."""
     (tmp_path / "config.yaml").write_bytes((alone / "config.yaml").read_bytes())
@@ -142,7 +142,6 @@ def test_signals_stop_all_and_one_goes_on(alone: Path, tmp_path: Path) -> None:
     assert same_bits(alone, run)
 
 
-@pytest.mark.long
 def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     alone: Path, tmp_path: Path
 ) -> None:
@@ -188,7 +187,6 @@ def test_impossible_processes_and_shards(
     assert not run.exists()
 
 
-@pytest.mark.long
 def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_path: Path) -> None:
     """The line names it; that torchrun has to kill it at last is not what ended the run."""
     folder = tmp_path / "run"

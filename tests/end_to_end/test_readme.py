@@ -11,39 +11,28 @@ from pathlib import Path
 
 import pytest
 
+from tests import pages
 from tests.end_to_end.test_bad_input import wait_for_rows
 from tests.running import QUICK, ROOT
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 MAKE_TARGETS = {"make train", "make test"}  # run by .ci/run
 FIRST_RUN = "python train.py determinism=strict seed=0"  # what make train runs
 
 
 def commands() -> list[str]:
     """Return every command of the README, in blocks and in sentences, each once."""
-    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    shown = pages.blocks(README, "bash")
+    lines = [line.split("#")[0].strip() for block in shown for line in block.splitlines()]
     inline = re.findall(r"`(python (?:train\.py|scripts/)[^`]*)`", README)
     return [line for line in dict.fromkeys([*lines, *inline]) if line]
-
-
-def blocks(language: str) -> list[str]:
-    return [text for name, text in BLOCKS if name == language]
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder like a clone, with the model of the README in it."""
-    folder = tmp_path_factory.mktemp("clone")
-    for name in (".gitignore", "requirements.txt", "train.py"):
-        shutil.copy(ROOT / name, folder)
-    for name in ("scripts", "configs", "src"):
-        shutil.copytree(ROOT / name, folder / name)
-    for text in (*blocks("python"), *blocks("yaml")):
-        (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
-    who = ("-c", "user.name=Reader", "-c", "user.email=reader@example.org")
-    for words in (("init",), ("add", "."), (*who, "commit", "--message=The clone")):
-        subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+    folder = pages.copy_project(tmp_path_factory.mktemp("clone"), pages.files(README))
+    pages.commit(folder, "The clone")
     run(folder, "python train.py seed=1 hydra.run.dir=runs/c")
     run(folder, "python train.py -m seed=0,1 hydra.sweep.dir=sweeps/a")
     return folder
@@ -83,7 +72,7 @@ def test_the_readme_is_short() -> None:
 
 def test_the_outputs_of_the_readme_are_what_is_printed(clone: Path) -> None:
     """Every line has the words and the format shown; the two runs print the same hashes."""
-    first, second = blocks("text")
+    first, second = pages.blocks(README, "text")
     printed = run(clone, FIRST_RUN).stdout
     assert missing_lines(first, printed) == []
     negative_control = printed.replace("fingerprints: ", "bytes: ")

@@ -3,48 +3,40 @@
 docs/debugging.md shows the commands and their output.
 """
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import pages
 from tests.end_to_end.test_readme import missing_lines
 from tests.running import QUICK, ROOT
 
+pytestmark = pytest.mark.long
+
 PAGE = (ROOT / "docs" / "debugging.md").read_text()
 SECTION = PAGE.split("## Two versions of the code")[1].split("\n## ")[0]
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", SECTION, re.DOTALL)
 FILE = "src/project/models/cnn.py"
-WHO = ("-c", "user.name=Reader", "-c", "user.email=reader@example.org")
 
 
 def commands() -> list[str]:
-    (block,) = (text for kind, text in BLOCKS if kind == "sh")
+    (block,) = pages.blocks(SECTION, "sh")
     return [line for line in block.splitlines() if line.startswith("python ")]
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a clone with a run, and a run after the edit of the page was committed."""
-    folder = tmp_path_factory.mktemp("versions") / "clone"
-    folder.mkdir()
-    for name in (".gitignore", "requirements.txt", "train.py"):
-        shutil.copy(ROOT / name, folder)
-    for name in ("scripts", "configs", "src"):
-        shutil.copytree(ROOT / name, folder / name)
-    for words in (("init",), ("add", "."), (*WHO, "commit", "--message=The clone")):
-        subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+    folder = pages.copy_project(tmp_path_factory.mktemp("versions") / "clone", {})
+    pages.commit(folder, "The clone")
     first, second, _ = commands()
     run(folder, first, *QUICK)
     edit(folder, "nn.MaxPool2d(2)", "nn.AvgPool2d(2)")
     edit(folder, "        super().__init__()\n", "        super().__init__()  # as in the paper\n")
-    words = (*WHO, "commit", "--all", "--message=Average")
-    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+    pages.commit(folder, "Average")
     run(folder, second, *QUICK)
     return folder
 
@@ -56,20 +48,11 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 
 def run(folder: Path, line: str, *more: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, *shlex.split(line)[1:], *more],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder / "src")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = pages.run(folder, *shlex.split(line)[1:], *more)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
 
-@pytest.mark.long
 def test_each_run_is_replayed_with_its_own_code(clone: Path) -> None:
     """The page's output, with the code that is here edited again: it has no part in the answer."""
     edit(clone, "nn.AvgPool2d(2)", "nn.LPPool2d(2, 2)")
@@ -77,7 +60,7 @@ def test_each_run_is_replayed_with_its_own_code(clone: Path) -> None:
         printed = run(clone, commands()[2], status=1).stdout
     finally:
         edit(clone, "nn.LPPool2d(2, 2)", "nn.AvgPool2d(2)")
-    (shown,) = (text for kind, text in BLOCKS if kind == "text")
+    (shown,) = pages.blocks(SECTION, "text")
 
     assert missing_lines(shown, printed) == []
     assert [line for line in shown.splitlines() if ".py:" in line and line not in printed] == []
@@ -90,7 +73,6 @@ def test_each_run_is_replayed_with_its_own_code(clone: Path) -> None:
     assert len(listed.stdout.splitlines()) == 1
 
 
-@pytest.mark.long
 def test_without_being_asked_no_code_of_the_records_is_run(clone: Path) -> None:
     """The diff is shown from git's objects, the edited file is the only cause, and what to add."""
     line = commands()[2].replace(" --restore-code", "")
@@ -104,7 +86,6 @@ def test_without_being_asked_no_code_of_the_records_is_run(clone: Path) -> None:
     assert "memory" not in printed
 
 
-@pytest.mark.long
 def test_what_git_does_not_have_is_said(clone: Path) -> None:
     """A record of a commit that nobody fetched: no diff, and what is missing."""
     copy = Path(shutil.copytree(clone / "runs" / "after", clone / "runs" / "foreign"))
@@ -119,7 +100,6 @@ def test_what_git_does_not_have_is_said(clone: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.long
 def test_a_run_of_older_code_is_verified_with_its_own_code(clone: Path) -> None:
     """verify says what to add; with it, the run is reproduced."""
     printed = run(clone, "python scripts/verify.py runs/before", status=1).stdout
@@ -130,7 +110,6 @@ def test_a_run_of_older_code_is_verified_with_its_own_code(clone: Path) -> None:
     assert "the code here" not in printed
 
 
-@pytest.mark.long
 def test_a_package_is_compared_with_a_run(clone: Path) -> None:
     """With the code that is in it; its temporary folder is not named."""
     run(clone, "python scripts/pack.py runs/before before.zip")

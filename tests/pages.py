@@ -1,0 +1,72 @@
+"""Pages of the documentation: their blocks of code, and copies of the project with their files."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.running import ROOT
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_WHO = ("-c", "user.name=Reader", "-c", "user.email=reader@example.org")
+
+
+def blocks(page: str, *languages: str) -> list[str]:
+    """Return the blocks of a page that are in one of some languages, in order."""
+    return [text for language, text in _BLOCK.findall(page) if language in languages]
+
+
+def files(page: str) -> dict[str, str]:
+    """Return the files that a page shows, by the path in their first line."""
+    found = {}
+    for text in blocks(page, "python", "yaml"):
+        first, _, content = text.partition("\n")
+        assert re.fullmatch(r"# (src|configs)/[\w/]+\.(py|yaml)", first), first
+        found[first.removeprefix("# ")] = content
+    return found
+
+
+def copy_project(root: Path, added: Mapping[str, str], *more: str) -> Path:
+    """Make a copy of the project with files of a page in it.
+
+    A page may show a file that the project has: it is the same one.
+
+    Args:
+        more: folders that it needs beside those that everybody has.
+    """
+    root.mkdir(exist_ok=True)
+    for name in ("configs", "scripts", "src", *more):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (".gitignore", "requirements.txt", "train.py"):
+        shutil.copy2(ROOT / name, root)
+    for name, content in added.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert not path.exists() or path.read_text() == content, f"{name} is there already"
+        path.write_text(content)
+    return root
+
+
+def commit(root: Path, message: str) -> None:
+    """Commit all files of a copy, whose repository begins with the first time."""
+    for words in (("init",), ("add", "."), (*_WHO, "commit", f"--message={message}")):
+        subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
+
+
+def run(
+    root: Path, *words: str, stdin: str | None = None, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run Python in a copy, which comes before this checkout on its path."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=root,
+        env={**os.environ, **environment, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
