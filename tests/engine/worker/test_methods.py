@@ -314,6 +314,9 @@ def with_loss(**others: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("members", "line"),
     [
+        ({"training_step": lambda _, model, batch: model(batch.inputs).mean()},
+         "method: expected Made.training_step(model, batch, optimizer), got other arguments"),
+        ({"updates": lambda _, step: ["optimizer"]}, "expected Made.updates(step, names), got"),
         ({"training_step": constant(1.0)},
          "method: expected a scalar loss with a gradient from Made.training_step, got a float"),
         ({"training_step": constant(None)}, "from Made.training_step, got nothing"),
