@@ -36,6 +36,29 @@ class Master(torch.optim.Optimizer):
         return [torch.lerp(gradient, a, b) for a, b in zip(old, group["betas"], strict=True)]
 
 
+class SAM(torch.optim.Optimizer):
+    """Moves uphill by the gradients that are there, and down by those of the closure there."""
+
+    def __init__(self, parameters: Any, lr: float, rho: float) -> None:
+        super().__init__(parameters, {"lr": lr, "rho": rho})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take a step; a closure is needed, although the signature does not say so."""
+        assert closure is not None
+        before = closure()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        moves = [p.grad * self.param_groups[0]["rho"] for p in parameters]
+        torch._foreach_add_(parameters, moves)
+        with torch.enable_grad():
+            moved = closure()
+        torch._foreach_sub_(parameters, moves)
+        torch._foreach_add_(
+            parameters, [p.grad for p in parameters], alpha=-self.param_groups[0]["lr"]
+        )
+        self.state.setdefault("losses", []).append((before, moved))  # type: ignore[arg-type, call-overload]
+
+
 class NumPyScale(Master):
     """Keeps a NumPy scalar, which no checkpoint brings back."""
 

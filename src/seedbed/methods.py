@@ -236,8 +236,10 @@ def mean(method: Method, name: str, value: Any) -> float:
     """
     if isinstance(value, tuple):
         return float(value[0]) / float(value[1]) if value[1] else float("nan")
-    if not isinstance(value, Tensor) or value.dim() != 1 or not len(value):
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    is_tensor = isinstance(value, Tensor)
+    if not is_tensor or value.dim() != 1 or not len(value) or value.is_complex():
+        got = f"shape {tuple(value.shape)}" if is_tensor else type(value).__name__
+        got = "complex ones" if is_tensor and value.is_complex() else got
         raise InputError(
             f"method: expected numbers (N,) or (sum, count) in {name!r} of "
             f"{type(method).__name__}.validation_step for a mean, got {got}; write "

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, default_collate
 from seedbed import rng
 from seedbed.data.positions import Position
 from seedbed.data.tensors import map_tensors
+from seedbed.errors import InputError
 from seedbed.names import SPLITS
 
 
@@ -77,12 +78,16 @@ class Source(Dataset[Batch]):
             rows = None if repeats is None else ids + repeats * len(self)
             draws = rng.Draws(key, ids, rows) if training else None
             self._seed_globals(*place, -1, *position.sample(0))
-            inputs, targets = self.dataset.fetch(ids, draws)
+            inputs, targets = self._pair(self.dataset.fetch(ids, draws), "a batch from fetch")
         else:
             samples = [self._load_sample(place, position.sample(i)) for i in range(len(ids))]
             self._seed_globals(*place, -1, *position.sample(0))
-            inputs, targets = (self._collate or default_collate)(samples)
-            if self._collate is not None:
+            if self._collate is None:
+                for sample in samples:
+                    self._pair(sample, "samples")
+                inputs, targets = default_collate(samples)
+            else:
+                inputs, targets = self._pair(self._collate(samples), "a batch from its collate")
                 # It may return the data set's own tensors, which models may change in place.
                 inputs, targets = map_tensors(torch.Tensor.clone, (inputs, targets))
         return Batch(torch.from_numpy(ids), inputs, targets)
@@ -96,6 +101,22 @@ class Source(Dataset[Batch]):
         """
         self._seed_globals(*place, *sample)
         return self.dataset[sample[0]]
+
+    def _pair(self, found: Any, what: str) -> Any:
+        """Return what is a pair: a mapping of two keys would be taken apart as well.
+
+        Raises:
+            InputError: it is something else.
+        """
+        if isinstance(found, tuple | list) and len(found) == 2:
+            return found
+        got = type(found).__name__ if found is not None else "nothing"
+        got += f" of {len(found)}" if isinstance(found, tuple | list) else ""
+        raise InputError(
+            f"data.{SPLITS[self._split]}: expected {what} to be (input, target), got {got} from "
+            f"{type(self.dataset).__name__}; return a pair, or let data.collate make one: it gets "
+            "the list of samples"
+        )
 
     def _seed_globals(self, *position: int) -> None:
         if self._seeded:

@@ -59,8 +59,8 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         name: torch.cat([each for part in kept for each in part.columns[name]])
         for name in kept[0].columns
     }
-    seed_draws(training, 0, COMPUTE)
-    with torch.no_grad():
+    with torch.no_grad(), held.kept(training.model, method, False):
+        seed_draws(training, 0, COMPUTE)
         values = of_compute(method, method.compute(found))
     names = training.metrics.names
     states = {name: [each for part in kept for each in part.states[name]] for name in names}

@@ -54,7 +54,7 @@ class _Cell:
 class Held:
     """What objects hold at this moment; `put_back` gives it back to them.
 
-    The values of parameters are left out: only whether they need gradients is noted.
+    The values of the model's parameters are left out: only whether they need gradients is noted.
     """
 
     @torch.no_grad()
@@ -68,8 +68,7 @@ class Held:
         self._seen: dict[int, Any] = {}  # held, so that no id is given twice
         for container in passed_over:
             self._pass_over(container)
-        weights = [p for root in roots.values() for p in _parameters(root)]
-        self._weights = {_memory(p) for p in weights} - {None}
+        self._weights = {_memory(p) for p in _parameters(roots.get("model"))} - {None}
         for name, root in roots.items():
             self._walk(name, root, _DEPTH, False)
 
@@ -124,8 +123,11 @@ class Held:
         if isinstance(value, nn.Module):
             return self._walk_module(path, value, depth)
         if _is_cell(value):
-            if not (_is_tensor(value) and _memory(value) in self._weights):
+            in_model = _memory(value) in self._weights if isinstance(value, Tensor) else False
+            if not (_is_tensor(value) and in_model):
                 self._cells.append(_Cell(path, value, _read(value), saved))
+            if isinstance(value, nn.Parameter) and self._weights and not in_model:
+                self._walk(path, value.data, depth, saved)  # of a network beside the model
         elif _is_users(value):
             self._cells.append(_Cell(f"{path}.", vars(value), dict(vars(value)), saved))
             value = self._cells[-1].content

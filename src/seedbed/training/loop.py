@@ -7,7 +7,7 @@ from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import Interrupted
 from seedbed.operations.refusals import explained
-from seedbed.training import held, schedules
+from seedbed.training import held, schedules, trainable
 from seedbed.training.evaluate import evaluate
 from seedbed.training.logger import Logger
 from seedbed.training.shards import Shards
@@ -38,6 +38,7 @@ def fit(
         Interrupted: the run was asked to stop; a checkpoint of the last whole step is saved.
     """
     hasher = fingerprint.Hasher(training.device)
+    built: trainable.Structure | None = None  # after the first step: some set modes in each
     shards.begin(training, progress.step)
     try:
         while True:
@@ -57,15 +58,16 @@ def fit(
             hashed = hasher if plan.is_due(plan.fingerprint_every_steps, step) else None
             result = take_step(training, parts, step, shards, logs, hashed)
             progress.step = step
+            built = built or trainable.structure(training)
             run_logger.log_step(step, *result)
             if logs or step % 100 == 0:
                 run_logger.write(progress)
             if step < plan.total_steps and plan.is_due(plan.checkpoint_every_steps, step):
-                save(training, progress, run_logger, shards)
+                save(training, progress, run_logger, shards, built)
     except Interrupted:
-        save(training, progress, run_logger, shards)
+        save(training, progress, run_logger, shards, built)
         raise
-    save(training, progress, run_logger, shards)
+    save(training, progress, run_logger, shards, built)
 
 
 def take_step(
@@ -110,7 +112,15 @@ def validate(
     run_logger.log_validation(progress, result, is_best)
 
 
-def save(training: TrainingState, progress: Progress, run_logger: Logger, shards: Shards) -> None:
-    """Save a checkpoint, if all processes have the same weights."""
+def save(
+    training: TrainingState,
+    progress: Progress,
+    run_logger: Logger,
+    shards: Shards,
+    built: trainable.Structure | None,
+) -> None:
+    """Save a checkpoint, if a resumed run would go on from it, and all processes alike."""
+    if built is not None:
+        trainable.refuse_other_structure(training, built)
     shards.compare(training, progress.step)
     run_logger.save_checkpoint(progress)

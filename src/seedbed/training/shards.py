@@ -77,6 +77,9 @@ class Shards:
     def compare(self, training: TrainingState, step: int) -> None:
         """Refuse to go on if the processes' weights or optimizers have drifted apart."""
 
+    def refuse_repeating(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that repeats passes on several processes."""
+
     def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
         """Yield the positions of our shards, batch after batch."""
         return positions
@@ -144,7 +147,9 @@ class SharedShards(Shards):
 
     def begin(self, training: TrainingState, step: int) -> None:
         """Refuse running statistics, closures on several processes, and an unlike beginning."""
-        self._refuse_closures(training)
+        for name, optimizer in training.optimizers.items():
+            if training.needs_closure[name]:
+                self.refuse_repeating(optimizer)
         refuse_running_statistics(training.model)
         self._model = training.model
         self._at_first = bits_of_state(training.model)
@@ -152,13 +157,13 @@ class SharedShards(Shards):
             self._buffers = bits_of_state(training.model, training.to_train)
         self.compare(training, step)
 
-    def _refuse_closures(self, training: TrainingState) -> None:
-        for name, optimizer in training.optimizers.items():
-            if self._others is not None and training.needs_closure[name]:
-                raise InputError(
-                    f"optimizer: expected one whose step() needs no closure with several "
-                    f"processes, got {type(optimizer).__name__}; use trainer.processes=1"
-                )
+    def refuse_repeating(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that repeats passes on several processes."""
+        if self._others is not None:
+            raise InputError(
+                "optimizer: expected one whose step() needs no closure with several "
+                f"processes, got {type(optimizer).__name__}; use trainer.processes=1"
+            )
 
     def compare(self, training: TrainingState, step: int) -> None:
         """Stop the run if processes differ in weights, buffers, optimizer or step.

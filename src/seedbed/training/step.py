@@ -10,25 +10,12 @@ from torch import Tensor, nn
 from seedbed import fingerprint, rng
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
+from seedbed.errors import InputError
 from seedbed.names import STEP_END, UPDATE
-from seedbed.training import capture, trainable, values
+from seedbed.training import capture, schedules, trainable, values
 from seedbed.training.shards import Shards
 from seedbed.training.state import StepResult, TrainingState
-
-
-class Update(NamedTuple):
-    """One of the updates of a step.
-
-    Attributes:
-        number: its place in their order, from 0.
-        optimizer: the name of the optimizer that makes it.
-        parameters: those that it trains.
-    """
-
-    step: int
-    number: int
-    optimizer: str
-    parameters: list[nn.Parameter]
+from seedbed.training.trainable import Update, updates_of
 
 
 class Found(NamedTuple):
@@ -83,16 +70,6 @@ def train_step(
         hasher.add(list(training.model.parameters()), list(training.model.buffers()), state)
     stages = hasher.hashes() if hasher else None
     return StepResult(losses[-1], named if with_values else None, stages)
-
-
-def updates_of(training: TrainingState, step: int) -> list[Update]:
-    """Return the updates of a step, in order."""
-    names = list(training.optimizers)
-    found = values.of_updates(training.method, training.method.updates(step, names), names)
-    return [
-        Update(step, number, name, [p for p in training.parameters_of[name] if p.requires_grad])
-        for number, name in enumerate(found)
-    ]
 
 
 def mean_of_shards(
@@ -171,19 +148,26 @@ def apply_update(
 
     give(found.gradients)
     seed_draws(training, update.step, UPDATE, update.number)  # alike everywhere: some draw
-    if not training.needs_closure[update.optimizer]:
+    if not training.takes_closure[update.optimizer]:
         optimizer.step()
         return
-    known = [found]  # the first one asked for is this
+    known, as_given = [found], _places(parameters)
 
     def closure() -> Tensor:
-        if known:
+        if known and _places(parameters) == as_given:  # nothing has changed: this is known
             return known.pop().values["loss"]
+        shards.refuse_repeating(optimizer)
         repeated, _ = again()
         give(repeated.gradients)
         return repeated.values["loss"]
 
     optimizer.step(closure)  # type: ignore[arg-type]
+
+
+def _places(parameters: Sequence[nn.Parameter]) -> list[tuple[int, ...]]:
+    """Return what tells whether weights and gradients were changed, or replaced by others."""
+    tensors = [tensor for p in parameters for tensor in (p, p.grad)]
+    return [() if tensor is None else (tensor.data_ptr(), tensor._version) for tensor in tensors]
 
 
 def look_at_gradients(
@@ -217,8 +201,15 @@ def end_step(training: TrainingState, step: int) -> None:
     """Let the method change the model after a step's updates."""
     if training.overrides("on_step_end"):
         seed_draws(training, step, STEP_END)
+        rates = schedules.learning_rates(training.optimizers)
         with torch.no_grad():
             training.method.on_step_end(training.model, step)
+        if rates != schedules.learning_rates(training.optimizers):
+            raise InputError(
+                "schedule: expected learning rates that it alone sets, got "
+                f"{type(training.method).__name__}.on_step_end, which changes them; return factors "
+                "from a function that schedule._target_ names"
+            )
 
 
 def to_device(batch: Batch, training: TrainingState) -> Batch:

@@ -3,9 +3,28 @@
 from collections.abc import Iterable
 from fnmatch import filter as fitting
 from functools import lru_cache
+from typing import NamedTuple
+
+from torch import nn
 
 from seedbed.errors import InputError
+from seedbed.training import values
 from seedbed.training.state import TrainingState
+
+
+class Update(NamedTuple):
+    """One of the updates of a step.
+
+    Attributes:
+        number: its place in their order, from 0.
+        optimizer: the name of the optimizer that makes it.
+        parameters: those that it trains.
+    """
+
+    step: int
+    number: int
+    optimizer: str
+    parameters: list[nn.Parameter]
 
 
 def choose(training: TrainingState, step: int) -> None:
@@ -51,3 +70,55 @@ def named_by(training: TrainingState, patterns: Iterable[str] | None) -> frozens
 def _fitting(names: tuple[str, ...], patterns: tuple[str, ...]) -> dict[str, frozenset[str]]:
     """Return the names that fit each pattern."""
     return {pattern: frozenset(fitting(names, pattern)) for pattern in patterns}
+
+
+def updates_of(training: TrainingState, step: int) -> list[Update]:
+    """Return the updates of a step, in order, but for those whose parameters are all frozen."""
+    names = list(training.optimizers)
+    found = values.of_updates(training.method, training.method.updates(step, names), names)
+    updates = [
+        Update(step, number, name, [p for p in training.parameters_of[name] if p.requires_grad])
+        for number, name in enumerate(found)
+    ]
+    trained = [update for update in updates if update.parameters]
+    if not trained:
+        raise InputError(
+            f"method: expected an update of parameters that {type(training.method).__name__}."
+            f"trainable names in step {step}, got {', '.join(found)}, whose are all frozen; let "
+            "the step train some of them, or update another optimizer"
+        )
+    return trained
+
+
+Structure = dict[str, tuple[int, bool]]
+
+
+def structure(training: TrainingState) -> Structure:
+    """Return by path which modules and weights there are, and in which mode; no checkpoint does."""
+    chosen = training.to_train if training.overrides("trainable") else {}
+    model = training.model
+    modules, weights = model.named_modules(prefix="model"), model.named_parameters()
+    found = {f"{path}.training": (id(module), module.training) for path, module in modules}
+    return found | {
+        f"model.{path}.requires_grad": (id(p), p.requires_grad and path not in chosen)
+        for path, p in weights
+    }
+
+
+def refuse_other_structure(training: TrainingState, before: Structure) -> None:
+    """Refuse a checkpoint of what a resumed run would build in another way.
+
+    Raises:
+        InputError: under a preset that promises bits; it names the first module or weight.
+    """
+    now = structure(training)
+    if not training.strict or now == before:
+        return
+    path = next(path for path in {**before, **now} if before.get(path) != now.get(path))
+    ids = [found.get(path, (None, None))[0] for found in (before, now)]
+    what = path if ids[0] == ids[1] else path.rpartition(".")[0]
+    raise InputError(
+        f"{what}: expected modules, weights and modes as they are built, got others after a "
+        "later step, which a resumed run would not have; freeze weights by Method.trainable, make "
+        "modules in __init__, set modes in each step, or say determinism.on_nondeterministic=warn"
+    )

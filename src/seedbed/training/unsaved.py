@@ -22,13 +22,12 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import (
     Found,
-    Update,
     apply_update,
     end_step,
     forward_and_backward,
     to_device,
-    updates_of,
 )
+from seedbed.training.trainable import Update, updates_of
 
 Values = Mapping[str, tuple[str, Any]]
 
@@ -148,7 +147,8 @@ def _pass(
     """
     model, found, made = training.model, list[Tensor](), list[Tensor]()
     # A forward pass may change weights, as it may its inputs.
-    with _weights_kept(model), _state_kept(training) if updates else nullcontext():
+    reached = updates or training.overrides("configure_optimizers")  # it may have kept them
+    with _weights_kept(model), _state_kept(training) if reached else nullcontext():
         trainable.choose(training, step)
         for update in updates_of(training, step):
             copied = Batch(batch.ids, *map_tensors(Tensor.clone, (batch.inputs, batch.targets)))
@@ -210,7 +210,7 @@ def _describe(path: str, kind: str) -> str:
     elif path.startswith(("task.", "method.")):
         remedy = "keep it in a buffer of the model"
     elif path.startswith("optimizer."):
-        remedy = "keep it in self.state, under a parameter or a name"
+        remedy = "keep it in self.state, under a parameter or a name, or in its own state_dict"
     return (
         f"{path}: expected state that a checkpoint holds, got one beside it that lasts from step "
         f"to step ({kind}), which a resumed run would not have; {remedy}"

@@ -1,5 +1,6 @@
 """The method of a run, and its optimizers."""
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,10 @@ from seedbed.methods import Make, Method
 from seedbed.training.values import described
 
 Settings = Mapping[str, Any]
+_FUNCTIONS = (
+    *("configure_optimizers", "updates", "trainable", "training_step", "on_step_end"),
+    *("validation_step", "compute", "on_train_end"),
+)
 
 
 def build_method(settings: Settings) -> Method:
@@ -28,10 +33,24 @@ def build_method(settings: Settings) -> Method:
             f"method: expected a class that extends seedbed.methods.Method, got "
             f"{type(method).__name__}; see docs/methods.md"
         )
+    for function in _FUNCTIONS:
+        require_arguments(method, function)
     task = settings["data"].get("task")
     if task is not None:
         method.task = tasks.make(task, trusted)
     return method
+
+
+def require_arguments(method: Method, function: str) -> None:
+    """Raise InputError for a function of a method that cannot be called as it will be."""
+    _, *names = inspect.signature(getattr(Method, function)).parameters
+    try:
+        inspect.signature(getattr(method, function)).bind(*names)
+    except TypeError as error:
+        raise InputError(
+            f"method: expected {type(method).__name__}.{function}({', '.join(names)}), got other "
+            f"arguments ({error}); take these"
+        ) from None
 
 
 def build_optimizers(

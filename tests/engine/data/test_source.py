@@ -22,6 +22,7 @@ from seedbed.data.positions import Position, evaluation_positions, training_posi
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.data.workers import Loading, load
+from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from tests.running import command
 
@@ -531,3 +532,36 @@ def test_what_changes_a_batch_in_place_does_not_change_the_data_set() -> None:
         for tensor in (*batch.inputs, *batch.targets["classes"]):
             tensor.mul_(3)
     assert loaded(source) == usual
+
+
+class Returning:
+    """A data set of what it is given."""
+
+    def __init__(self, sample: Any) -> None:
+        self.sample = sample
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample
+
+
+@pytest.mark.parametrize(
+    ("sample", "got"),
+    [
+        ({"x": torch.ones(3), "y": 1}, "got dict from Returning"),
+        ((torch.ones(3), 1, 2), "got tuple of 3 from Returning"),
+        (torch.ones(3), "got Tensor from Returning"),
+        (None, "got nothing from Returning"),
+    ],
+)
+def test_samples_that_are_no_pairs_are_refused(sample: Any, got: str) -> None:
+    """Batches of two would be taken apart without a word: a mapping's keys, a tensor's rows."""
+    position = Position(0, np.arange(2))
+    with pytest.raises(InputError, match=rf"^data\.train: expected samples to be .* {got}; "):
+        Source(Returning(sample), "train", 0)[position]
+    collate = Source(Returning(sample), "train", 0, lambda samples: (torch.ones(2), samples))
+    assert len(collate[position].targets) == 2
+    with pytest.raises(InputError, match=r"expected a batch from its collate to be \(input, targ"):
+        Source(Returning(sample), "train", 0, lambda samples: {"x": 1, "y": 2})[position]

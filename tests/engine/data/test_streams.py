@@ -338,3 +338,31 @@ def test_what_cannot_be_streamed_is_refused(data: dict[str, Any], message: str) 
     """One line that names the key."""
     with pytest.raises(InputError, match=message):
         built(**data)
+
+
+class Shuffled(Counted):
+    """Numbers through a buffer that is shuffled by a generator of its own."""
+
+    def __init__(self, samples: int, seed: int | None) -> None:
+        super().__init__(samples)
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        samples = list(super().__iter__())
+        random.Random(self.seed).shuffle(samples)
+        return iter(samples)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_in_another_order_when_it_is_read_again_is_refused(workers: int) -> None:
+    """As WebDataset shuffles without a seed; negative control: with one."""
+    order = Streamed(1, BATCH, 1, 2)
+    for seed in (0, None):
+        streams = Streams(Shuffled(1000, seed), "train", 1, 1000, 0)
+        batches = load(StreamSource(streams, "train", 0), positions(order, 0, 2),
+                       Loading(workers), PRESET)  # fmt: skip
+        if seed is not None:
+            assert len(list(batches)) == 2
+            continue
+        with pytest.raises(InputError, match=r"^data\.train: expected a stream that is the same"):
+            list(batches)

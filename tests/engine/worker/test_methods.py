@@ -1,6 +1,7 @@
 """Methods: whatever is trained, and however, with the promises that supervised training has."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from seedbed import config, launch, record
 from seedbed.config.compose import compose
 from seedbed.errors import InputError
-from seedbed.methods import Supervised
+from seedbed.methods import Make, Supervised
 from seedbed.training import checkpoint
 from tests import tiny
 from tests.end_to_end.kill_anywhere import differences
@@ -313,6 +314,9 @@ def with_loss(**others: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("members", "line"),
     [
+        ({"training_step": lambda _, model, batch: model(batch.inputs).mean()},
+         "method: expected Made.training_step(model, batch, optimizer), got other arguments"),
+        ({"updates": lambda _, step: ["optimizer"]}, "expected Made.updates(step, names), got"),
         ({"training_step": constant(1.0)},
          "method: expected a scalar loss with a gradient from Made.training_step, got a float"),
         ({"training_step": constant(None)}, "from Made.training_step, got nothing"),
@@ -348,6 +352,17 @@ def with_loss(**others: Any) -> dict[str, Any]:
         ({"updates": constant([])}, "from Made.updates, got none; return those"),
         ({"trainable": constant("0.*")}, "a list of patterns from Made.trainable, got '0.*'"),
         ({"trainable": constant(["head.*"])}, "from Made.trainable, got 'head.*', which none does"),
+        ({"trainable": constant(["0.*"]), "updates": constant(["second"]),
+          "configure_optimizers":
+          lambda _, model, make: {"first": make(model[0].named_parameters()),
+                                  "second": make(model[3].named_parameters())}},
+         "parameters that Made.trainable names in step 1, got second, whose are all frozen"),
+        ({"validation_step": lambda _, model, batch: {"z": torch.ones(len(batch.ids)) * 1j}},
+         "in 'z' of Made.validation_step for a mean, got complex ones; write Made"),
+        ({"on_step_end": lambda self, model, step: self.kept.param_groups[0].update(lr=0.1),
+          "configure_optimizers": lambda self, model, make:
+          self.__dict__.setdefault("kept", make(model.named_parameters()))},
+         "schedule: expected learning rates that it alone sets, got Made.on_step_end"),
         ({"configure_optimizers": constant(None)}, "from Made.configure_optimizers, got nothing"),
         ({"configure_optimizers": constant({"a b": 1})}, "Made.configure_optimizers, got 'a b'"),
         ({"configure_optimizers": constant({"critic": 1})},
@@ -388,16 +403,142 @@ class Drawing(Supervised):
         return model(batch.inputs + noise).square().mean()
 
 
+class Pupil(Supervised):
+    """Evaluates a teacher beside the model: no loss and no gradient ever shows it."""
+
+    def configure_optimizers(self, model: nn.Module, make: Make) -> Any:
+        self.teacher = copy.deepcopy(model).requires_grad_(False)
+        return make(model.named_parameters())
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        for average, weight in zip(self.teacher.parameters(), model.parameters(), strict=True):
+            average.lerp_(weight, 0.1)
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        return super().validation_step(self.teacher, batch)
+
+
 @pytest.mark.parametrize(
     ("method", "line"),
     [("Counting", "error: method.calls: expected state that a checkpoint holds"),
-     ("Drawing", "error: method.generator: ")],
+     ("Drawing", "error: method.generator: "),
+     ("Pupil", "error: method.teacher.0.weight: expected state that a checkpoint holds")],
 )  # fmt: skip
 def test_state_that_a_method_keeps_is_named(
     method: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert work(begun(tmp_path / "run", method, module=__name__)) == 2
     assert capsys.readouterr().err.startswith(line)
+
+
+class TestWhatMethodsKeep:
+    """The optimizers, say, or results of `compute`: looking at it changes nothing of it."""
+
+    @pytest.mark.parametrize("method", ["Decaying", "Forgetting", "Summing", "TwoFrozen"])
+    def test_it_resumes_with_the_same_bits(self, method: str, tmp_path: Path) -> None:
+        run, stopped = (begun(tmp_path / name, method, module=__name__) for name in "ab")
+        assert work(run) == 0
+        assert work(stopped, StopAt(6)) == 143
+        assert work(stopped) == 0
+        assert differences(run, stopped) == []
+
+    def test_what_evaluations_count_is_forgotten(self, tmp_path: Path) -> None:
+        run = begun(tmp_path / "run", "Summing", module=__name__)
+        assert work(run) == 0
+        assert set(column(run, "calls", "validation")) == {"1.0"}
+
+    def test_frozen_updates_are_passed_over(self, tmp_path: Path) -> None:
+        run = begun(tmp_path / "run", "TwoFrozen", module=__name__)
+        assert work(run) == 0
+        assert [bool(cell) for cell in column(run, "second_loss")] == 4 * [False] + 10 * [True]
+
+
+class Decaying(Supervised):
+    """Changes an option of its optimizer after each step."""
+
+    def configure_optimizers(self, model: nn.Module, make: Make) -> Any:
+        self.kept = make(model.named_parameters())
+        return self.kept
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        self.kept.param_groups[0]["weight_decay"] = 0.1 * step
+
+
+class Forgetting(Decaying):
+    """Empties its optimizer in the second step of the process that resumes."""
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        if step == 7:
+            self.kept.state.clear()
+
+
+class Summing(Supervised):
+    """Counts evaluations."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def compute(self, values: Mapping[str, Any]) -> Mapping[str, float]:
+        self.calls += 1
+        return {**super().compute(values), "calls": self.calls}
+
+
+class TwoFrozen(Supervised):
+    """Two optimizers, one of which has nothing to train at first."""
+
+    def configure_optimizers(self, model: Any, make: Make) -> Any:
+        return {
+            "first": make(model[0].named_parameters()),
+            "second": make(model[3].named_parameters()),
+        }
+
+    def trainable(self, step: int) -> list[str] | None:
+        return ["0.*"] if step < 5 else None
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda model: model.eval(), "model.training"),
+        (lambda model: model[0].requires_grad_(False), "model.0.weight.requires_grad"),
+        (lambda model: setattr(model[0], "weight", nn.Parameter(torch.ones(16, 8))), "model.0.wei"),
+        (lambda model: model.__setitem__(3, nn.Linear(16, 3)), "model.3: "),
+    ],
+)
+def test_what_a_later_step_builds_in_another_way_is_refused_before_a_checkpoint(
+    change: Callable[[Any], Any], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Negative control: what each step does anew, a resumed run does as well."""
+
+    def later(_: Any, model: Any, step: int) -> None:
+        if step == 5:
+            change(model)
+
+    assert refused(tmp_path, capsys, {"on_step_end": later}).startswith(what)
+    assert len(rows(tmp_path / "run", "train")) < 14
+    globals()["Made"].on_step_end = Supervised.on_step_end
+    globals()["Made"].training_step = lambda _, model, batch, __: loss_of(model.eval(), batch)
+    assert work(begun(tmp_path / "each", "Made", module=__name__)) == 0
+
+
+def test_a_closure_is_run_at_the_weights_that_an_optimizer_has_moved(tmp_path: Path) -> None:
+    """Sharpness-aware minimisation: a closure that is no longer needed without a move."""
+    optimizer = "optimizer={name:sam,_target_:tests.odd_optimizers.SAM,lr:0.1,rho:RHO}"
+    for rho in ("0.5", "0"):
+        run, stopped = (
+            begun(
+                tmp_path / rho / name, "Tokens", "~optimizer", f"+{optimizer.replace('RHO', rho)}"
+            )
+            for name in "ab"
+        )
+        assert work(run) == 0
+        assert work(stopped, StopAt(6)) == 143
+        assert work(stopped) == 0
+        assert differences(run, stopped) == []
+        losses = checkpoint.load(run / "checkpoints" / "last.pt")["optimizer"]["state"]["losses"]
+        before, moved = (torch.stack(each) for each in zip(*losses, strict=True))
+        assert len(losses) == 14
+        assert torch.equal(before, moved) == (rho == "0")
 
 
 def test_a_method_that_is_none_is_refused(
