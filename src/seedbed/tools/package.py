@@ -106,7 +106,9 @@ def unpack(path: Path, folder: Path) -> list[Path]:
         with untrusted.open_file(path, MAX_BYTES) as file, zipfile.ZipFile(file) as package:
             _require_plain(path, package.infolist())
             entries = {entry.filename: package.read(entry) for entry in package.infolist()}
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+    except (
+        *(OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError),
+    ) as error:
         raise InputError(f"{path}: expected a package of scripts/pack.py, got {error}") from None
     if _SUMS not in entries:
         raise InputError(f"{path}: expected a package with {_SUMS}, got none; make it anew")
