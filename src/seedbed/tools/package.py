@@ -109,7 +109,8 @@ def unpack(path: Path, folder: Path) -> list[Path]:
     except (
         *(OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError),
     ) as error:
-        raise InputError(f"{path}: expected a package of scripts/pack.py, got {error}") from None
+        reason = str(error) or "one that is cut off"
+        raise InputError(f"{path}: expected a package of scripts/pack.py, got {reason}") from None
     if _SUMS not in entries:
         raise InputError(f"{path}: expected a package with {_SUMS}, got none; make it anew")
     if entries.pop(_SUMS) != _sums(entries):

@@ -263,15 +263,6 @@ def test_strange_entries_are_refused(bad: zipfile.ZipInfo, tmp_path: Path) -> No
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [out]
 
 
-def longer_than_it_is() -> bytes:
-    """Return a zip file whose directory gives its entry more bytes than there are."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        file.writestr("README.md", b"content")
-    size, wrong = (7).to_bytes(4, "little"), (7000).to_bytes(4, "little")
-    return buffer.getvalue().replace(size + size, wrong + wrong)
-
-
 def test_files_that_are_no_package_are_refused(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,9 +271,11 @@ def test_files_that_are_no_package_are_refused(
     out.write_bytes(packed.read_bytes()[:-1000])
     assert "expected a package" in refusal(command("scripts/verify.py", str(out)))
     (tmp_path / "empty.zip").write_bytes(b"PK\x05\x06" + bytes(18))
-    (tmp_path / "short.zip").write_bytes(longer_than_it_is())
+    with zipfile.ZipFile(tmp_path / "short.zip", "w") as file:
+        file.writestr("README.md", b"content")
+        file.filelist[0].file_size = file.filelist[0].compress_size = 7000
     for path in (tmp_path / "empty.zip", tmp_path / "short.zip", tmp_path / "missing.zip"):
-        with pytest.raises(InputError, match="expected a package"):
+        with pytest.raises(InputError, match=r"expected a package .*, got \S"):
             package.unpack(path, tmp_path / "folder")
     monkeypatch.setattr(package, "MAX_BYTES", packed.stat().st_size - 1)
     with pytest.raises(InputError, match="expected at most"):
