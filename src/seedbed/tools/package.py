@@ -38,6 +38,8 @@ _COMMIT = [
     *("-c", "user.name=package", "-c", "user.email=package"),
     *("commit", "--quiet", "--no-verify", "--message=the code of a package"),
 ]
+# Whatever a user has set: the modes and the line ends that `git archive` writes.
+_AS_IT_IS = ("-c", "tar.umask=0002", "-c", "core.autocrlf=false", "-c", "core.eol=lf")
 _README = """# Runs that can be repeated bit for bit
 
 | run | model | data | preset | steps | weights |
@@ -224,7 +226,7 @@ def _complete(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
 
 
 def _of_commit(run: Path, *arguments: str) -> bytes:
-    content = git.run(source.project_root(), *arguments)
+    content = git.run(source.project_root(), *_AS_IT_IS, *arguments)
     if content is None:
         raise InputError(
             f"{run}: expected a commit that this checkout has, got {commit_of(run)} (git "

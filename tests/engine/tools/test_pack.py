@@ -77,8 +77,15 @@ def test_another_result_is_not_reproduced(packed: Path, tmp_path: Path) -> None:
     assert "NOT REPRODUCED: the runs diverge at step 2: loss" in done.stdout
 
 
-def test_the_same_runs_are_the_same_bytes(run: Path, packed: Path, tmp_path: Path) -> None:
-    """Wherever they lie, whenever they were written; a sweep has each run, and the code once."""
+def test_the_same_runs_are_the_same_bytes(
+    run: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they lie, whenever they were written; a sweep has each run, and the code once.
+
+    Also under a user's settings of git, which change the modes and line ends of `git archive`.
+    """
+    (tmp_path / ".gitconfig").write_text("[tar]\numask = 0077\n[core]\nautocrlf = true\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
     sweep = tmp_path / "sweep"
     for name in ("0_seed=0", "1_seed=1"):
         shutil.copytree(run, sweep / name)
