@@ -26,7 +26,7 @@ from seedbed.explain.trace_compare import Finding, first_difference
 from tests import fault_score
 
 BASE = Path(__file__).resolve().parent / "edited"
-FILES = ("model.py", "data.py", "optimizer.py", "task.py")
+FILES = ("model.py", "data.py", "optimizer.py", "task.py")  # with decoys
 STEPS = 2
 
 
@@ -85,6 +85,8 @@ EDITS = {
         "optimizer.py", "if p.dim() > 1]", "if p.dim() > 2]", "gradients"
     ),
     "limit of gradients": Made("optimizer.py", "(-0.5, 0.5)", "(-0.01, 0.01)", "weights"),
+    "constant of another module": Made("sizes.py", "WIDTH = 4", "WIDTH = 3", "loss"),
+    "function of another module": Made("sizes.py", "1.5 * count", "2.5 * count", "loss"),
     "label smoothing": Made("task.py", "smoothing=0.1", "smoothing=0.2", "loss"),
     "penalty": Made("task.py", "0.001 *", "0.01 *", "loss"),
 }

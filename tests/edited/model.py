@@ -1,6 +1,8 @@
 """A small residual network."""
 
 import torch.nn.functional as F
+from edited import sizes
+from edited.sizes import gain
 from torch import Tensor, nn
 
 
@@ -30,6 +32,7 @@ class Net(nn.Module):
             Block(2, 4),
             Block(4, 4),
         ]
+        self.slope = nn.LeakyReLU(0.1 * sizes.WIDTH)
         self.blocks = nn.Sequential(*layers)
         self.head = nn.Linear(4 * 4 * 4, outputs)
         nn.init.zeros_(self.head.bias)
@@ -38,6 +41,7 @@ class Net(nn.Module):
         """Map images, float32 (B, 2, 8, 8), to logits, float32 (B, outputs)."""
         x = self.blocks(images)
         x = F.max_pool2d(x, 2)
+        x = self.slope(x) * gain(x.dim())
         return self.head(x.flatten(1)) * self.scale
 
 

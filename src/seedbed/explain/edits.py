@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-FAR = 4  # the nearness of an edit in another file
+FAR = 6  # the nearness of an edit in another file, of a name that a spot's file does not mention
+# How near an edit of some lines is to a spot in them, and what the lines mention: one farther.
+Block = tuple[int, range, frozenset[str]]
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -44,19 +47,28 @@ def rank(
 ) -> list[Edit]:
     """Return edits, those first that are nearest to one of some spots, and to an earlier one.
 
-    An edit of the spot's own statement is the nearest, then one of its function, of its class, of
-    its file.
-    """
-    trees = [{spot.path: _tree(text.get(spot.path)) for spot in spots} for text in texts]
+    An edit of the spot's own statement is the nearest, then one of its function, or of a name that
+    its function mentions; then likewise of its class and of its file, wherever the name is defined.
 
-    def order(edit: Edit) -> tuple[int, int]:
+    Args:
+        texts: in each version, the files of the edits and of the spots, by path.
+    """
+    trees = [{path: _tree(content) for path, content in text.items()} for text in texts]
+    names = [
+        frozenset().union(*(_defined(trees[side].get(e.path), _lines(e, side)) for side in (0, 1)))
+        for e in edits
+    ]
+
+    blocks = [_around(trees[spot.side].get(spot.path), spot.line) for spot in spots]
+
+    def order(number: int) -> tuple[int, int]:
         near = [
-            (_nearness(edit, spot, trees[spot.side][spot.path]), number)
-            for number, spot in enumerate(spots)
+            (_nearness(edits[number], names[number], spot, around), place)
+            for place, (spot, around) in enumerate(zip(spots, blocks, strict=True))
         ]
         return min(near, default=(FAR, 0))
 
-    return sorted(edits, key=order)
+    return [edits[number] for number in sorted(range(len(edits)), key=order)]
 
 
 def counterpart(a: str, b: str, line: int) -> int:
@@ -100,30 +112,72 @@ def _is_text(node: ast.AST) -> bool:
     )
 
 
-def _nearness(edit: Edit, spot: Spot, tree: ast.Module | None) -> int:
-    """Return 0 for an edit of a spot's statement, then 1 to 3, and FAR in another file."""
-    if edit.path != spot.path:
-        return FAR
-    lines = (edit.a, edit.b)[spot.side]
-    touched = lines or range(lines.start - 1, lines.start + 1)  # between two lines
-    blocks = [] if tree is None else _around(tree, spot.line)
-    near = [number for number, block in blocks if set(block) & set(touched)]
-    return min(near, default=FAR - 1)
+def _lines(edit: Edit, side: int) -> range:
+    """Return the lines that an edit touches on a side; those around it where it has none."""
+    lines = (edit.a, edit.b)[side]
+    return lines or range(lines.start - 1, lines.start + 1)
 
 
-def _around(tree: ast.Module, line: int) -> list[tuple[int, range]]:
-    """Return the lines of the statement, functions and classes that a line is in."""
-    found = []
-    for node in ast.walk(tree):
+def _nearness(edit: Edit, names: frozenset[str], spot: Spot, blocks: Sequence[Block]) -> int:
+    """Return 0 for an edit of a spot's statement, and up to FAR."""
+    found = [FAR - 1 if edit.path == spot.path else FAR]
+    for number, lines, mentioned in blocks:
+        if edit.path == spot.path and set(lines) & set(_lines(edit, spot.side)):
+            found.append(number)
+        elif names & mentioned:
+            found.append(number + 1)
+    return min(found)
+
+
+def _around(tree: ast.Module | None, line: int) -> list[Block]:
+    """Return the statement, functions, classes and module that a line is in."""
+    nothing: frozenset[str] = frozenset()
+    found = [] if tree is None else [(FAR - 3, range(0), _mentioned(tree))]
+    for node in () if tree is None else ast.walk(tree):
         if not isinstance(node, ast.stmt):
             continue
-        whole = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        whole = _span(node)
         body = getattr(node, "body", None)
         head = range(whole.start, body[0].lineno) if body else whole
         if line in head:
-            found.append((0, head))
-        if line in whole and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append((1, whole))
+            found.append((0, head, nothing))
+        if line in whole and isinstance(node, _FUNCTIONS):
+            found.append((1, whole, _mentioned(node)))
         if line in whole and isinstance(node, ast.ClassDef):
-            found.append((2, whole))
+            found.append((2, whole, _mentioned(node)))
+    return found
+
+
+def _span(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _defined(node: ast.AST | None, lines: range) -> frozenset[str]:
+    """Return the names of a module that some lines define: functions, classes and variables."""
+    found: set[str] = set()
+    for each in getattr(node, "body", ()):
+        if not set(_span(each)) & set(lines):
+            continue
+        if isinstance(each, (*_FUNCTIONS, ast.ClassDef)):
+            found.add(each.name)
+        elif isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            found |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        if not isinstance(each, _FUNCTIONS):  # what is in a function is nobody else's
+            found |= _defined(each, lines)
+    return frozenset(name for name in found if not name.startswith("__"))
+
+
+def _mentioned(node: ast.AST) -> frozenset[str]:
+    """Return the names that code uses or imports, without the variables of its functions."""
+    if isinstance(node, ast.Name):
+        return frozenset([node.id] if isinstance(node.ctx, ast.Load) else [])
+    found = frozenset[str]().union(*map(_mentioned, ast.iter_child_nodes(node)))
+    if isinstance(node, ast.Attribute | ast.alias):
+        found |= {node.attr if isinstance(node, ast.Attribute) else node.name}
+    if isinstance(node, (*_FUNCTIONS, ast.Lambda)):
+        inside = list(ast.walk(node))
+        found -= {each.arg for each in inside if isinstance(each, ast.arg)}
+        stored = (n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        found -= {each.id for each in stored}
     return found

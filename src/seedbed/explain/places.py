@@ -87,7 +87,12 @@ def edits_near(
         for path in paths
         for edit in find(path, texts[0].get(path, ""), texts[1].get(path, ""))
     ]
-    return rank(found_edits, texts, list(_spots(found, traces, roots)))
+    spots = list(_spots(found, traces, roots))
+    whole = [
+        {spot.path: _text(root / spot.path) for spot in spots} | dict(text)
+        for root, text in zip(roots, texts, strict=True)
+    ]
+    return rank(found_edits, whole, spots)
 
 
 def describe_edits(edits: Sequence[Edit], texts: Sequence[Mapping[str, str]]) -> Iterator[str]:

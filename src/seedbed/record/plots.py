@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from seedbed.errors import InputError
 from seedbed.record.files import write_atomically
@@ -69,7 +69,8 @@ def loss_curve(folder: Path) -> Path:
 
 def _title(config: DictConfig) -> str:
     """Say what was trained; the settings of a loop of one's own may have no such sections."""
-    names = [OmegaConf.select(config, f"{section}.name") for section in ("model", "data")]
+    sections = [config.get(section) for section in ("model", "data")]
+    names = [each.get("name") for each in sections if isinstance(each, DictConfig)]
     seed = config.get("seed")
     what = " on ".join(str(name) for name in names if name is not None)
     return ", ".join(filter(None, (what, "" if seed is None else f"seed {seed}")))

@@ -22,6 +22,7 @@ from seedbed.recorder import step as parts
 from seedbed.recorder.results import Results
 from seedbed.recorder.settings import config_yaml, plain
 from seedbed.recorder.tables import Tables
+from seedbed.worker.imports import Imports
 
 _GRADIENTS = STAGES.index("gradients")
 
@@ -62,9 +63,11 @@ class Recorder:
             InputError: the folder holds another record or is in use, or the settings cannot be
                 written.
         """
-        _require_steps("fingerprint_every_steps", fingerprint_every_steps, least=0)
-        _require_steps("write_every_steps", write_every_steps, least=1)
-        self._records = process_group()[0] == 0
+        parts.require_steps("fingerprint_every_steps", fingerprint_every_steps, least=0)
+        parts.require_steps("write_every_steps", write_every_steps, least=1)
+        parts.require_steps("steps_per_epoch", steps_per_epoch, least=1, optional=True)
+        parts.require_steps("resume_from", resume_from, least=0, optional=True)
+        self._is_open = process_group()[0] == 0
         self._pid = os.getpid()
         self._folder = Path(folder).absolute()
         self._every, self._write_every = fingerprint_every_steps, write_every_steps
@@ -102,7 +105,8 @@ class Recorder:
             step: its number, larger than that of the call before.
             ids: of the samples: a tensor, an array, a list, a range, or None.
             batch: tensors, arrays, numbers and texts, nested in any way.
-            losses: a scalar, or a mapping of scalars, whose `loss`, or else sum, is logged.
+            losses: a scalar, or a mapping of scalars, each with a column; `loss`, or else their
+                sum, is the loss.
             model: a module, or a list or a mapping of several.
             optimizers: one, or a list or a mapping of several, or None.
             metric: a scalar to log, such as the batch's accuracy.
@@ -112,7 +116,7 @@ class Recorder:
         """
         if not self._records:
             return
-        if type(step) is not int or step <= self._last_step:
+        if type(step) is not int or not self._last_step < step < parts.MOST:
             raise InputError(
                 f"step: expected an integer above {self._last_step}, the last one recorded, got "
                 f"{step!r}; count every step once"
@@ -126,7 +130,7 @@ class Recorder:
         self._model = model
         rate = parts.learning_rate(optimizers)
         held = metric.detach().clone() if isinstance(metric, Tensor) else metric
-        unwritten = self._tables.add_step(step, parts.whole_loss(named), held, rate)
+        unwritten = self._tables.add_step(step, parts.values(named), held, rate)
         self._last_step = step
         if unwritten >= self._write_every:
             self._tables.write()
@@ -140,12 +144,14 @@ class Recorder:
         if not self._records:
             return
         networks = parts.modules(model)
-        hasher = fingerprint.Hasher(_device(networks)) if self._hasher is None else self._hasher
+        hasher = (
+            fingerprint.Hasher(parts.device(networks)) if self._hasher is None else self._hasher
+        )
         hasher.add(parts.gradients(networks))
         self._noted.append(hasher.hashes()[0])
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
-        """Record an evaluation on held-out samples after a step; the first metric is a column.
+        """Record an evaluation on held-out samples after a step; each value is a column.
 
         Args:
             loss, metrics: scalars, such as `accuracy=0.9`.
@@ -171,9 +177,9 @@ class Recorder:
             status: finished, interrupted or failed.
             error: why, in a line.
         """
-        if not self._records or self._pid != os.getpid():  # that of a fork
+        if not self._records:
             return
-        self._records = False
+        self._is_open = False
         atexit.unregister(self._at_exit)
         with self._files:
             self._tables.write()
@@ -194,6 +200,10 @@ class Recorder:
     ) -> None:
         self.close(*_ending(error))
 
+    @property
+    def _records(self) -> bool:  # no other rank writes, and no fork
+        return self._is_open and self._pid == os.getpid()
+
     def _open(self, higher_is_better: bool) -> None:
         resumes, before = self._resumed_from is not None, {}
         if resumes:
@@ -213,7 +223,8 @@ class Recorder:
 
     def _begin(self, networks: list[torch.nn.Module]) -> None:
         """Note the environment, now that the loop has imported what it uses."""
-        device = _device(networks)
+        parts.require_weights(networks)
+        device = parts.device(networks)
         self._hasher = fingerprint.Hasher(device)
         found = folders.describe(device, self._code)
         entry = folders.write(
@@ -222,6 +233,7 @@ class Recorder:
         if entry is not None:
             self._results.resumes.append(entry)
             self._write_summary("running")
+        self._tables.imports = Imports(self._folder, found, self._code.root)
 
     def _stages(
         self, ids: Any, batch: Any, named: Mapping[str, Tensor], model: Any, optimizers: Any
@@ -252,11 +264,11 @@ class Recorder:
         self._tables.write_row(self._results.evaluation_row(phase, step, loss, metrics))
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
-        now = time.perf_counter()
-        self._results.seconds += now - self._since
-        self._since = now
+        since, self._since = self._since, time.perf_counter()
+        self._results.seconds += self._since - since
         networks = [] if self._model is None else parts.modules(self._model)
         tensors = [t for each in networks for t in (*each.parameters(), *each.buffers())]
+        weights = fingerprint.text(int(fingerprint.of_tensors(tensors))) if tensors else None
         values = {
             "format_version": record.FORMAT_VERSION,
             "status": status,
@@ -265,9 +277,7 @@ class Recorder:
             **self._results.summary(max(self._last_step, 0)),
             "parameters": sum(p.numel() for each in networks for p in each.parameters()),
             "fingerprints": {
-                "weights": fingerprint.text(int(fingerprint.of_tensors(tensors)))
-                if tensors
-                else None,
+                "weights": weights,
                 "predictions": None,
                 "all_steps": fingerprint.of_file(self._folder / "fingerprints.csv"),
             },
@@ -288,13 +298,3 @@ def _ending(error: BaseException | None) -> tuple[str, str | None]:
         return "finished", None
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return ("failed" if isinstance(error, Exception) else "interrupted"), line
-
-
-def _require_steps(name: str, value: object, least: int) -> None:
-    if type(value) is not int or value < least:
-        raise InputError(f"{name}: expected an integer >= {least}, got {value!r}; try {name}=1")
-
-
-def _device(networks: list[torch.nn.Module]) -> torch.device:
-    found = (parameter.device for network in networks for parameter in network.parameters())
-    return next(found, torch.device("cpu"))

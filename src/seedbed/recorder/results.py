@@ -1,11 +1,17 @@
 """What a loop of one's own has reached: rows of metrics.csv, and values of summary.json."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import Row
+
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.@/-]{0,39}")
+_TAKEN = set(record.METRIC_FIELDS)
+_MOST_COLUMNS = 64  # readers refuse long lines
 
 
 class Results:
@@ -25,33 +31,42 @@ class Results:
         self._metric_name = str(before.get("metric_name", "loss"))
         self._last: dict[str, float] = {}
         self._best: float | None = None
+        self._own: set[str] = set()  # values that have a column of metrics.csv
         self.seconds = float(before.get("seconds", 0.0))
         self.resumes: list[Any] = list(before.get("resumes", []))
 
     def read(self, rows: Iterable[Row]) -> None:
         """Take the values of a table that the loop goes on with."""
         for row in rows:
+            self._own |= row.keys() - _TAKEN
             if row["phase"] == "train" and row["loss"]:
                 self._last["last_train_loss"] = float(row["loss"])
             elif row["phase"] != "train":
-                given = {"loss": row["loss"], self._metric_name: row["metric"]}
-                self._note(row["phase"], {k: float(v) for k, v in given.items() if v})
+                given = {
+                    self._metric_name if name == "metric" else name: float(cell)
+                    for name, cell in record.values_of(row).items()
+                }
+                self._note(row["phase"], given)
 
     def training_row(
-        self, step: int, loss: float | None, metric: Any, rate: Any
+        self, step: int, losses: Mapping[str, float], metric: Any, rate: Any
     ) -> dict[str, object]:
-        """Return the row of a step."""
-        if loss is not None:
-            self._last["last_train_loss"] = loss
+        """Return the row of a step.
+
+        Args:
+            losses: by name; that called `loss` is the one to minimise.
+        """
+        if "loss" in losses:
+            self._last["last_train_loss"] = losses["loss"]
         if metric is not None and self._metric_name == "loss":
             self._metric_name = "metric"  # until an evaluation gives it a name
         return {
             "step": step,
             "epoch": self._epoch(step),
             "phase": "train",
-            "loss": "" if loss is None else repr(loss),
             "metric": "" if metric is None else repr(_number("metric", metric)),
             "learning_rate": "" if rate is None else repr(float(rate)),
+            **self._columns_of(losses),
         }
 
     def evaluation_row(
@@ -64,15 +79,17 @@ class Results:
         """
         given = metrics if loss is None else {"loss": loss, **metrics}
         values = {name: _number(name, value) for name, value in given.items()}
-        named = next(iter(metrics), None)
-        self._metric_name = named or self._metric_name
+        if metrics and self._metric_name in ("loss", "metric"):
+            self._metric_name, self._best = next(iter(metrics)), None
         self._note(phase, values)
         return {
             "step": step,
             "epoch": self._epoch(step),
             "phase": phase,
-            "loss": "" if loss is None else repr(values["loss"]),
-            "metric": "" if named is None else repr(values[named]),
+            "metric": repr(values[self._metric_name]) if self._metric_name in metrics else "",
+            **self._columns_of(
+                {k: v for k, v in values.items() if k == "loss" or k != self._metric_name}
+            ),
         }
 
     def summary(self, steps: int) -> dict[str, Any]:
@@ -99,6 +116,13 @@ class Results:
 
     def _is_higher_better(self) -> bool:
         return self._higher_is_better and self._metric_name != "loss"
+
+    def _columns_of(self, values: Mapping[str, float]) -> dict[str, object]:
+        """Return the cells of values that have a column of their name: `loss`, and the first 64."""
+        for name in values:
+            if len(self._own) < _MOST_COLUMNS and _COLUMN.fullmatch(name) and name not in _TAKEN:
+                self._own.add(name)
+        return {name: repr(v) for name, v in values.items() if name == "loss" or name in self._own}
 
     def _epoch(self, step: int) -> str:
         return repr(step / self._steps_per_epoch) if self._steps_per_epoch else ""

@@ -92,9 +92,9 @@ class _Plain:
         if inside is None:
             return _text(value)
         if len(inside) > _MOST_ITEMS or self._nodes > _MOST_NODES:
-            return f"{type(value).__name__} of {len(inside)}, SHA-256 {_digest(repr(value))}"
+            return f"{type(value).__name__} of {len(inside)}, SHA-256 {_digest(_repr(value))}"
         if id(value) in self._above or len(self._above) > _MOST_LEVELS:
-            return _clipped(repr(value))
+            return _clipped(_repr(value))
         self._above.append(id(value))
         if isinstance(inside, dict):
             found: Any = {_text(key): self.of(item) for key, item in inside.items()}
@@ -126,17 +126,26 @@ def _inside(value: Any) -> dict[Any, Any] | list[Any] | None:
 def _text(value: Any) -> str:
     if isinstance(value, str):
         # A reader refuses what OmegaConf would resolve, and what it takes for a missing value.
+        value = value.encode(errors="backslashreplace").decode()  # half a surrogate pair is no YAML
         return repr(value) if value == "???" else _clipped(value.replace("${", "$ {"))
     if isinstance(value, PurePath | torch.dtype | torch.device):
         return str(value)
     if isinstance(value, np.ndarray) and value.dtype != object:
         return f"array {value.shape}, {value.dtype}, SHA-256 {_digest(value.tobytes())}"
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not (value.is_meta or value.is_nested):
         bits = fingerprint.text(int(fingerprint.of_tensors([value.detach()])))
         return f"tensor {tuple(value.shape)}, {value.dtype}, fingerprint {bits}"
     if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
         return f"{value.__module__}.{value.__qualname__}"
-    return _clipped(_ADDRESS.sub("", repr(value)).replace("${", "$ {"))
+    return _clipped(_ADDRESS.sub("", _repr(value)).replace("${", "$ {"))
+
+
+def _repr(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # of somebody's class, or of too many levels
+        text = f"{type(value).__name__}, whose repr raises {type(error).__name__}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _clipped(text: str) -> str:

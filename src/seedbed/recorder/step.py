@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
 from seedbed.training import capture
 
 Optimizer = torch.optim.Optimizer
+MOST = 1 << 63  # of the numbers that torch has
 _NUMBERS = "biufc"  # kinds of NumPy's dtypes that torch may have
 
 
@@ -40,7 +42,9 @@ def sample_ids(ids: Any) -> list[Tensor]:
         return []
     if isinstance(ids, Tensor):
         return [ids]
-    if isinstance(ids, range | list | tuple) and all(type(each) is int for each in ids):
+    if isinstance(ids, range | list | tuple) and all(
+        type(each) is int and abs(each) < MOST for each in ids
+    ):
         return [torch.tensor(list(ids), dtype=torch.int64)]
     return contents(ids)
 
@@ -56,7 +60,8 @@ def named_losses(losses: Any) -> dict[str, Tensor]:
     found = {}
     for name, value in losses.items():
         is_number = isinstance(value, int | float | np.number)
-        if not is_number and not (isinstance(value, Tensor) and value.numel() == 1):
+        is_scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+        if not is_number and not is_scalar:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise InputError(
                 f"losses: expected a scalar or a mapping of scalars, got {shape} for {name}; "
@@ -66,14 +71,29 @@ def named_losses(losses: Any) -> dict[str, Tensor]:
     return found
 
 
-def whole_loss(losses: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the one number to log: the loss called so, or the sum of all; None without any."""
+def values(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the numbers to log: the losses, and without one called `loss` their sum by that name.
+
+    Empty without any.
+    """
     if not losses or "loss" in losses:
-        return losses.get("loss")
+        return dict(losses)
     first, *more = losses.values()
     for each in more:
         first = first + each.to(first.device)
-    return first
+    return {**losses, "loss": first}
+
+
+def require_steps(name: str, value: object, least: int, optional: bool = False) -> None:
+    """Raise InputError if an argument is no number of steps."""
+    if not (optional and value is None) and (type(value) is not int or value < least):
+        raise InputError(f"{name}: expected an integer >= {least}, got {value!r}; try {name}=1")
+
+
+def device(networks: Iterable[nn.Module]) -> torch.device:
+    """Return where the first weight lies."""
+    found = (parameter.device for network in networks for parameter in network.parameters())
+    return next(found, torch.device("cpu"))
 
 
 def modules(model: Any) -> list[nn.Module]:
@@ -83,6 +103,18 @@ def modules(model: Any) -> list[nn.Module]:
         InputError: it is something else.
     """
     return _several("model", model, nn.Module)
+
+
+def require_weights(networks: Iterable[nn.Module]) -> None:
+    """Raise InputError if a network has weights without values."""
+    for network in networks:
+        for name, weight in (*network.named_parameters(), *network.named_buffers()):
+            if is_lazy(weight) or weight.is_meta:
+                kind = "none yet" if is_lazy(weight) else "the meta device"
+                raise InputError(
+                    f"model: expected weights with values, got {kind} for {name}; record a step "
+                    "after the model has them"
+                )
 
 
 def optimizers(given: Any) -> list[Optimizer]:

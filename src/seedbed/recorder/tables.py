@@ -8,10 +8,15 @@ from torch import Tensor
 
 from seedbed import fingerprint, record
 from seedbed.recorder.results import Results
+from seedbed.worker.imports import Imports
 
 
 class Tables:
-    """metrics.csv and fingerprints.csv of a run folder."""
+    """metrics.csv and fingerprints.csv of a run folder.
+
+    Attributes:
+        imports: notes what the loop has imported, whenever rows are written.
+    """
 
     def __init__(self, folder: Path, results: Results, resume_from: int | None) -> None:
         """Start the tables, or cut them back to a step.
@@ -21,7 +26,11 @@ class Tables:
         """
         self._folder, self._results = folder, results
         self._metrics, self._fingerprints = (
-            record.Table(folder / name, fields, _kept(folder / name, resume_from))
+            record.Table(
+                folder / name,
+                fields if resume_from is None else _columns(folder / name),
+                _kept(folder / name, resume_from),
+            )
             for name, fields in (
                 ("metrics.csv", record.METRIC_FIELDS),
                 ("fingerprints.csv", record.FINGERPRINT_FIELDS),
@@ -29,16 +38,17 @@ class Tables:
         )
         if resume_from is not None:
             results.read(record.read_metrics(folder))
-        self._pending: list[tuple[int, Tensor | None, Any, Any]] = []
+        self._pending: list[tuple[int, dict[str, Tensor], Any, Any]] = []
         self._stages = fingerprint.FingerprintRows()
+        self.imports: Imports | None = None
 
     def add_stages(self, step: int, stages: Tensor) -> None:
         """Note the fingerprints of a step; nothing is read from the device yet."""
         self._stages.add(step, stages)
 
-    def add_step(self, step: int, loss: Tensor | None, metric: Any, rate: Any) -> int:
+    def add_step(self, step: int, losses: dict[str, Tensor], metric: Any, rate: Any) -> int:
         """Note the values of a step; return how many steps are not written yet."""
-        self._pending.append((step, loss, metric, rate))
+        self._pending.append((step, losses, metric, rate))
         return len(self._pending)
 
     def write(self) -> None:
@@ -50,14 +60,18 @@ class Tables:
         if not self._pending:
             return
         record.require_in_place(self._folder)
-        losses = _numbers([loss for _, loss, _, _ in self._pending])
+        numbers = iter(
+            _numbers([loss for _, each, _, _ in self._pending for loss in each.values()])
+        )
         rows = [
-            self._results.training_row(step, loss, metric, rate)
-            for (step, _, metric, rate), loss in zip(self._pending, losses, strict=True)
+            self._results.training_row(step, {k: next(numbers) for k in losses}, metric, rate)
+            for step, losses, metric, rate in self._pending
         ]
         self._pending = []
         self._metrics.append(rows)
         self._fingerprints.append(self._stages.take_rows())
+        if self.imports is not None:
+            self.imports.note(rows)
 
     def write_row(self, row: dict[str, object]) -> None:
         """Write a row of metrics.csv, after all that was noted before."""
@@ -85,9 +99,14 @@ def _kept(path: Path, step: int | None) -> int | None:
     return kept
 
 
-def _numbers(losses: list[Tensor | None]) -> list[float | None]:
+def _columns(path: Path) -> list[str]:
+    """Return the columns of a table that is there, those of a loop's own values with them."""
+    with open(path) as file:
+        return file.readline().rstrip("\n").split(",")
+
+
+def _numbers(losses: list[Tensor]) -> list[float]:
     """Return losses as numbers, by one transfer if they are alike."""
-    there = [loss for loss in losses if loss is not None]
-    if len(there) == len(losses) and len({(loss.device, loss.dtype) for loss in there}) == 1:
-        return [float(value) for value in torch.stack(there).tolist()]
-    return [None if loss is None else float(loss) for loss in losses]
+    if len({(loss.device, loss.dtype) for loss in losses}) == 1:
+        return [float(value) for value in torch.stack(losses).tolist()]
+    return [float(loss) for loss in losses]

@@ -38,6 +38,8 @@ _COMMIT = [
     *("-c", "user.name=package", "-c", "user.email=package"),
     *("commit", "--quiet", "--no-verify", "--message=the code of a package"),
 ]
+# Whatever a user has set: the modes and the line ends that `git archive` writes.
+_AS_IT_IS = ("-c", "tar.umask=0002", "-c", "core.autocrlf=false", "-c", "core.eol=lf")
 _README = """# Runs that can be repeated bit for bit
 
 | run | model | data | preset | steps | weights |
@@ -106,8 +108,11 @@ def unpack(path: Path, folder: Path) -> list[Path]:
         with untrusted.open_file(path, MAX_BYTES) as file, zipfile.ZipFile(file) as package:
             _require_plain(path, package.infolist())
             entries = {entry.filename: package.read(entry) for entry in package.infolist()}
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
-        raise InputError(f"{path}: expected a package of scripts/pack.py, got {error}") from None
+    except (
+        *(OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError),
+    ) as error:
+        reason = str(error) or "one that is cut off"
+        raise InputError(f"{path}: expected a package of scripts/pack.py, got {reason}") from None
     if _SUMS not in entries:
         raise InputError(f"{path}: expected a package with {_SUMS}, got none; make it anew")
     if entries.pop(_SUMS) != _sums(entries):
@@ -221,7 +226,7 @@ def _complete(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
 
 
 def _of_commit(run: Path, *arguments: str) -> bytes:
-    content = git.run(source.project_root(), *arguments)
+    content = git.run(source.project_root(), *_AS_IT_IS, *arguments)
     if content is None:
         raise InputError(
             f"{run}: expected a commit that this checkout has, got {commit_of(run)} (git "

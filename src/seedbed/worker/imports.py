@@ -18,9 +18,12 @@ class Imports:
     the end. A file is what it held when it was first seen.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, Any]) -> None:
-        """Take the run folder, and what else its environment.json holds."""
+    def __init__(
+        self, folder: Path, environment: Mapping[str, Any], root: Path | None = None
+    ) -> None:
+        """Take the run folder, what else its environment.json holds, and the checkout's root."""
         self._folder, self._environment = folder, environment
+        self._root = root or source.project_root()
         self._files: dict[str, str] = {}
         self._modules = 0
 
@@ -38,7 +41,7 @@ class Imports:
         """Do nothing: what the end of a run imports has no part in its bits."""
 
     def _look(self) -> None:
-        root, commit = source.project_root(), self._environment["git"]["commit"]
+        root, commit = self._root, self._environment["git"]["commit"]
         found = {path for m in list(sys.modules.values()) if (path := file_below(m, root))}
         named = {git.printable(path.as_posix()): path for path in found}
         new = {name: path for name, path in named.items() if name not in self._files}

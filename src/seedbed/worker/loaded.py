@@ -1,5 +1,6 @@
 """What Python has loaded for a run: its own code, and the distributions that it uses."""
 
+import os
 import sys
 import sysconfig
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -100,9 +101,16 @@ def _imported(module: ModuleType) -> Iterator[str]:
 def file_below(module: ModuleType, root: Path) -> Path | None:
     """Return where in the checkout a module's file lies; None for one that lies elsewhere."""
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not file.startswith(f"{root}/") or _is_installed(module):
+    if not isinstance(file, str) or _is_installed(module):
         return None
-    return Path(file).relative_to(root)
+    if not file.startswith(f"{root}/"):  # reached by a link
+        file = os.path.join(_real_folder(os.path.dirname(file)), os.path.basename(file))
+    return Path(file).relative_to(root) if file.startswith(f"{root}/") else None
+
+
+@cache
+def _real_folder(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _is_installed(module: ModuleType | None) -> bool:

@@ -109,6 +109,37 @@ def test_the_nearest_edit_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("use", "text", "line"),
+    [
+        ("        return x * RATE", "RATE = 1\n", 1),
+        ("        return x * rates.rate(x)", "import os\n\ndef rate(x):\n    return 1\n", 4),
+        ("        return x\n\n\ndef later():\n    return RATE", "RATE: int = 1\n", 1),
+    ],
+    ids=["constant", "function", "elsewhere in the file"],
+)
+def test_what_the_spot_mentions_is_near_wherever_it_is_defined(
+    use: str, text: str, line: int
+) -> None:
+    """Nearer than an edit of the spot's file that it does not mention, here of `other`.
+
+    The name of a variable of the spot's function is another thing of the same name.
+    """
+    net = A.replace("RATE = 0.5", "from rates import rate").replace(
+        "        return x * self.a", use
+    )
+    b = net.replace("def other(x):\n    return x", "def other(x):\n    return -x")
+    names = ("net.py", "rates.py", "x.py")
+    texts = [
+        dict(zip(names, version, strict=True))
+        for version in ((net, text, "x = 1\n"), (b, text.replace("1", "2"), "x = 2\n"))
+    ]
+    found = [edit for name in names for edit in find(name, texts[0][name], texts[1][name])]
+    ranked = rank(found, texts, [Spot(0, "net.py", 12)])
+    assert [edit.path for edit in ranked] == ["rates.py", "net.py", "x.py"]
+    assert ranked[0].a.start == line
+
+
+@pytest.mark.parametrize(
     ("a", "b", "line", "expected"),
     [
         ("x\ny\nz\n", "0\nx\ny\nz\n", 3, 2),

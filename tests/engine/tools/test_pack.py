@@ -77,8 +77,15 @@ def test_another_result_is_not_reproduced(packed: Path, tmp_path: Path) -> None:
     assert "NOT REPRODUCED: the runs diverge at step 2: loss" in done.stdout
 
 
-def test_the_same_runs_are_the_same_bytes(run: Path, packed: Path, tmp_path: Path) -> None:
-    """Wherever they lie, whenever they were written; a sweep has each run, and the code once."""
+def test_the_same_runs_are_the_same_bytes(
+    run: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they lie, whenever they were written; a sweep has each run, and the code once.
+
+    Also under a user's settings of git, which change the modes and line ends of `git archive`.
+    """
+    (tmp_path / ".gitconfig").write_text("[tar]\numask = 0077\n[core]\nautocrlf = true\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
     sweep = tmp_path / "sweep"
     for name in ("0_seed=0", "1_seed=1"):
         shutil.copytree(run, sweep / name)
@@ -271,8 +278,11 @@ def test_files_that_are_no_package_are_refused(
     out.write_bytes(packed.read_bytes()[:-1000])
     assert "expected a package" in refusal(command("scripts/verify.py", str(out)))
     (tmp_path / "empty.zip").write_bytes(b"PK\x05\x06" + bytes(18))
-    for path in (tmp_path / "empty.zip", tmp_path / "missing.zip"):
-        with pytest.raises(InputError, match="expected a package"):
+    with zipfile.ZipFile(tmp_path / "short.zip", "w") as file:
+        file.writestr("README.md", b"content")
+        file.filelist[0].file_size = file.filelist[0].compress_size = 7000
+    for path in (tmp_path / "empty.zip", tmp_path / "short.zip", tmp_path / "missing.zip"):
+        with pytest.raises(InputError, match=r"expected a package .*, got \S"):
             package.unpack(path, tmp_path / "folder")
     monkeypatch.setattr(package, "MAX_BYTES", packed.stat().st_size - 1)
     with pytest.raises(InputError, match="expected at most"):

@@ -1,0 +1,149 @@
+"""Loops as people write them: forks, odd settings, several values, code reached by a link."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from seedbed import compare, record
+from seedbed.compare import causes
+from seedbed.errors import InputError
+from seedbed.recorder import Recorder
+from seedbed.recorder.settings import config_yaml, plain
+
+LOOP = """
+import sys
+import helper
+import seedbed
+import torch
+
+with seedbed.Recorder(sys.argv[1], {"lr": 1.0}) as recorder:
+    recorder.step(1, None, None, helper.LOSS, torch.nn.Identity(), None)
+"""
+
+
+def step(recorder: Recorder, number: int, losses: Any = 1.0, model: Any = None) -> None:
+    recorder.step(number, None, None, losses, model or nn.Linear(1, 1), None)
+
+
+class BadRepr:
+    def __repr__(self) -> str:
+        raise RuntimeError("none")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        BadRepr(),
+        [BadRepr()] * 600,
+        "half a pair: \ud800",
+        torch.ones(2, device="meta"),
+    ],
+    ids=["repr", "long list", "surrogate", "meta"],
+)
+def test_a_setting_of_any_kind_is_written_and_read(value: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(config_yaml(plain({"a": value}), 1))
+    assert "a" in record.read_config(tmp_path)
+
+
+def test_deep_settings_and_sections_of_other_kinds(tmp_path: Path) -> None:
+    deep: dict[str, Any] = {}
+    inner = deep
+    for _ in range(2000):
+        inner["x"] = inner = {}
+    with Recorder(tmp_path / "a", {"data": [1, 2], "model": "resnet", "deep": deep}) as recorder:
+        step(recorder, 1)
+    assert record.read_summary(tmp_path / "a")["status"] == "finished"
+
+
+def test_a_fork_writes_nothing(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "a", write_every_steps=1) as recorder:
+        step(recorder, 1)
+        child = os.fork()
+        if not child:
+            step(recorder, 2, losses=7.0)
+            recorder.validation(2, loss=7.0)
+            os._exit(0)
+        os.waitpid(child, 0)
+        step(recorder, 2)
+    assert [row["loss"] for row in record.read_metrics(tmp_path / "a")] == ["1.0", "1.0"]
+
+
+def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
+    """Also after a resume; the metric whose best is kept is the first that was given."""
+    with Recorder(tmp_path / "a", write_every_steps=1) as recorder:
+        step(recorder, 1, {"critic": torch.tensor(1.5), "no, name": 1.0})
+        recorder.validation(1, accuracy=0.75, f1=0.25)
+        step(recorder, 2, {"critic": torch.tensor(9.0)})
+    with Recorder(tmp_path / "a", resume_from=1) as recorder:
+        step(recorder, 2, {"critic": torch.tensor(2.5), "loss": 2.0})
+        recorder.validation(2, f1=0.5, accuracy=0.5)
+    found = [record.tables.values_of(row) for row in record.read_metrics(tmp_path / "a")]
+    assert found == [
+        {"loss": "2.5", "critic": "1.5"},
+        {"metric": "0.75", "f1": "0.25"},
+        {"loss": "2.0", "critic": "2.5"},
+        {"metric": "0.5", "f1": "0.5"},
+    ]
+    summary = record.read_summary(tmp_path / "a")
+    assert summary["metric_name"] == "accuracy"
+    assert summary["metrics"]["best_validation_accuracy"] == 0.75
+
+
+def test_many_values_leave_the_record_readable(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "a") as recorder:
+        step(recorder, 1, {f"a_loss_with_quite_a_long_name_{n}": 0.1 / (n + 1) for n in range(500)})
+    assert len(record.read_metrics(tmp_path / "a")) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [(nn.Linear(1, 1, device="meta"), "the meta device"), (nn.LazyLinear(1), "none yet")],
+    ids=["meta", "lazy"],
+)
+def test_weights_without_values_are_refused(tmp_path: Path, model: Any, kind: str) -> None:
+    with (
+        pytest.raises(InputError, match=f"model: expected weights with values, got {kind}"),
+        Recorder(tmp_path / "a") as recorder,
+    ):
+        step(recorder, 1, model=model)
+
+
+def test_numbers_that_no_reader_takes_are_refused(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "a") as recorder:
+        with pytest.raises(InputError, match="step: expected an integer"):
+            step(recorder, 1 << 63)
+        with pytest.raises(InputError, match="losses: expected a scalar"):
+            step(recorder, 1, torch.tensor(1j))
+        recorder.step(1, [1 << 70], None, 1.0, nn.Linear(1, 1), None)
+    for name, value in (("steps_per_epoch", 0), ("steps_per_epoch", "2"), ("resume_from", -1)):
+        with pytest.raises(InputError, match=f"{name}: expected an integer"):
+            Recorder(tmp_path / "b", **{name: value})  # type: ignore[arg-type]
+
+
+def test_compare_names_the_file_that_the_loop_imported(tmp_path: Path) -> None:
+    """Also between commits, where another file changed, and where the script is named by a link."""
+    code, link = tmp_path / "code", tmp_path / "link"
+    code.mkdir()
+    link.symlink_to(code)
+    (code / "loop.py").write_text(LOOP)
+    git = ("git", "-C", str(code), "-c", "user.name=x", "-c", "user.email=x@example.org")
+    subprocess.run([*git, "init", "--quiet"], check=True, timeout=60)
+    for name, loss, place in (("a", 1.0, code), ("b", 2.0, link)):
+        (code / "helper.py").write_text(f"LOSS = {loss}\n")
+        (code / "unused.py").write_text(f"LOSS = {loss}\n")
+        subprocess.run([*git, "add", "--all"], check=True, timeout=60)
+        subprocess.run([*git, "commit", "--quiet", "-m", name], check=True, timeout=60)
+        words = [sys.executable, str(place / "loop.py"), str(tmp_path / name)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+    a, b = (compare.read(tmp_path / name) for name in "ab")
+    assert set(b.code.imported or ()) == {"helper.py", "loop.py"}
+    found = compare.compare(a, b).difference
+    assert found is not None
+    assert [change.key for change in causes.rank(found, causes.changes(a, b))] == ["helper.py"]
