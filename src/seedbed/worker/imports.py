@@ -3,12 +3,31 @@
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seedbed import record
 from seedbed.record import code, git, source
+from seedbed.record.origin import Origin
 from seedbed.worker.loaded import file_below
+
+
+def completed(folder: Path, before: Origin, now: Origin) -> tuple[Origin, Origin]:
+    """Return the origins of a run's checkpoint and of this process with the files they imported.
+
+    A process that resumes has imported what its settings name; what its first step will import on
+    top, the one before has imported too, or a file among these is another.
+    """
+    root = source.project_root()
+    recorded = record.read_json(folder / "environment.json").get("imported_files")
+    here = _blobs(_imported(root), root, now.environment["git"]["commit"])
+    files = recorded, here if recorded else None
+    before, now = (
+        replace(each, environment={**each.environment, "imported_files": found})
+        for each, found in zip((before, now), files, strict=True)
+    )
+    return before, now
 
 
 class Imports:
@@ -41,14 +60,25 @@ class Imports:
         """Do nothing: what the end of a run imports has no part in its bits."""
 
     def _look(self) -> None:
-        root, commit = self._root, self._environment["git"]["commit"]
-        found = {path for m in list(sys.modules.values()) if (path := file_below(m, root))}
-        named = {git.printable(path.as_posix()): path for path in found}
-        new = {name: path for name, path in named.items() if name not in self._files}
+        commit, known = self._environment["git"]["commit"], self._files
+        new = {name: path for name, path in _imported(self._root).items() if name not in known}
         if not new:
             return
-        for name, path in new.items():
-            with suppress(OSError):  # deleted meanwhile
-                self._files[name] = code.blob_id((root / path).read_bytes(), commit)
+        self._files |= _blobs(new, self._root, commit)
         files = {"imported_files": dict(sorted(self._files.items()))}
         record.write_json(self._folder / "environment.json", {**self._environment, **files})
+
+
+def _imported(root: Path) -> dict[str, Path]:
+    """Return the files below a checkout's root that this process has imported, by their names."""
+    found = {path for m in list(sys.modules.values()) if (path := file_below(m, root))}
+    return {git.printable(path.as_posix()): path for path in found}
+
+
+def _blobs(files: Mapping[str, Path], root: Path, commit: str | None) -> dict[str, str]:
+    """Return the blob ids of files, by the same names."""
+    found = {}
+    for name, path in files.items():
+        with suppress(OSError):  # deleted meanwhile
+            found[name] = code.blob_id((root / path).read_bytes(), commit)
+    return found

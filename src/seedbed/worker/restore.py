@@ -16,7 +16,7 @@ from seedbed.record.change import Change
 from seedbed.record.origin import Origin, changes
 from seedbed.training import checkpoint
 from seedbed.training.state import Progress, TrainingState
-from seedbed.worker import best
+from seedbed.worker import best, imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
 from seedbed.worker.summary import Summary
@@ -107,7 +107,7 @@ def load(
     try:
         require_plausible(state)
         made_under, step = Origin(**state["origin"]), state["progress"]["step"]
-        found = changes(made_under, origin)
+        found = changes(*imports.completed(folder, made_under, origin))
         strict = config.promises_bits(made_under.settings["determinism"]["on_nondeterministic"])
         if strict and not allow_changed:
             require_equal(found, step)

@@ -1,6 +1,7 @@
 """environment.json names the files that a training process imported, as they were then."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from seedbed import record
 from seedbed.worker import imports
+from tests import pages
 from tests.running import ROOT, trained
 
 
@@ -65,3 +67,22 @@ def test_a_run_names_what_it_uses_and_nothing_else(tmp_path: Path) -> None:
     words = ["git", "hash-object", "--no-filters", "src/project/models/cnn.py"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert files["src/project/models/cnn.py"] == done.stdout.strip()
+
+
+def test_a_file_that_nobody_imports_does_not_keep_a_run_from_resuming(tmp_path: Path) -> None:
+    """The next model, written while a run is stopped; the negative control edits its own model."""
+    project = pages.copy_project(tmp_path / "project", {})
+    pages.commit(project, "The clone")
+    steps = ("trainer.max_steps=4", "trainer.checkpoint_every_steps=2", "determinism.threads=1")
+    done = pages.run(project, "train.py", "hydra.run.dir=runs/a", *steps)
+    assert done.returncode == 0, done.stderr
+    model = project / "src/project/models/cnn.py"
+    model.with_name("next.py").write_text("x = 1\n")
+    for change, status in (("", 0), ("# else\n", 2)):
+        model.write_text(model.read_text() + change)
+        run = shutil.copytree(project / "runs/a", project / f"runs/{status}")
+        summary = (run / "summary.json").read_text()
+        (run / "summary.json").write_text(summary.replace('"finished"', '"interrupted"'))
+        done = pages.run(project, "scripts/resume.py", str(run))
+        assert done.returncode == status, done.stdout + done.stderr
+        assert ("src/project/models/cnn.py" in done.stderr) == bool(status)
