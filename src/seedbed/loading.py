@@ -128,7 +128,16 @@ class SeededLoader(DataLoader[Any]):
         self._order.set_epoch(epoch)
 
     def ids(self, step: int) -> torch.Tensor:
-        """Return the ids of the samples that this process gets in a step: int64 (B,)."""
+        """Return the ids of the samples that this process gets in a step: int64 (B,).
+
+        Args:
+            step: counted from 1 over all epochs.
+        """
+        if type(step) is not int or step < 1:
+            raise InputError(
+                f"step: expected an integer >= 1, got {step!r}; count steps from 1, such as by "
+                "enumerate(loader, 1)"
+            )
         return torch.tensor(self._order.position(step - 1).ids)  # a copy: the order is kept
 
 

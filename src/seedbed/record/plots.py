@@ -86,8 +86,7 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
     from matplotlib.figure import Figure
 
     loss_is_metric = metric_name == "mse" and all(
-        np.allclose(points(rows, phase, "loss")[1], points(rows, phase, "metric")[1], rtol=1e-3)
-        for phase in PHASES
+        _agree(*(points(rows, phase, name)[1] for name in ("loss", "metric"))) for phase in PHASES
     )
     names = panels(rows, metric_name, loss_is_metric)
     lines, columns = -(-len(names) // _PANELS_IN_LINE), min(len(names), _PANELS_IN_LINE)
@@ -108,6 +107,11 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
         finish(axes, legend=name == names[0])
     figure.axes[0].set_title(title)
     return figure
+
+
+def _agree(losses: Array, metrics: Array) -> bool:
+    """Return whether a metric is the loss under another name."""
+    return losses.shape == metrics.shape and np.allclose(losses, metrics, rtol=1e-3)
 
 
 def panels(rows: Sequence[Row], metric_name: str, loss_is_metric: bool) -> list[str]:

@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,8 @@ def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:
     )
     batches = parts.evaluation_batches(parts.sources.test)
     result = evaluate(parts.training, batches, parts.shards)
+    if not parts.settings["data"].get("test"):
+        result = replace(result, values={})  # those of the validation set are no test's
     run_logger.log_test(progress, result)
     end_training(parts.training, run_logger.log)
     return hash_of([result.output_hashes])

@@ -140,7 +140,8 @@ class RunLogger(Logger):
         """Write down the evaluation at the end, with each sample's prediction if there are any."""
         record.require_in_place(self._folder)
         self.last |= {f"test_{name}": value for name, value in result.values.items()}
-        self._append([self._row("test", progress.step, result.values)])
+        if result.values:
+            self._append([self._row("test", progress.step, result.values)])
         if result.predictions is not None:
             content = predictions_csv(result.targets, result.predictions)
             record.write_atomically(self._folder / "test_predictions.csv", content)

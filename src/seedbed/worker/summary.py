@@ -29,7 +29,9 @@ class Summary:
         self._folder: Path = job.folder
         self.is_resuming = any(path.exists() for path in checkpoints)
         self.predictions: str | None = None
+        known = before if self.is_resuming else {}  # true until more is known
         self.values: dict[str, Any] = {
+            **known,
             "format_version": record.FORMAT_VERSION,
             "status": "running",
             "error": None,

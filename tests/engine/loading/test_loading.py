@@ -113,6 +113,13 @@ def test_the_ids_are_a_copy() -> None:
     assert loader.ids(1).tolist() == before
 
 
+@pytest.mark.parametrize("step", [0, -1, 1.0])
+def test_ids_of_no_step_are_refused(step: Any) -> None:
+    """Steps count from 1: those of 0 would be another batch's."""
+    with pytest.raises(InputError, match=r"^step: expected an integer >= 1, got .*; count steps"):
+        seeded_loader(Noisy(SAMPLES), BATCH, 0).ids(step)
+
+
 def test_processes_share_a_step() -> None:
     """Together they load the batches of one process; each draws for its model as its rank."""
     alone = seeded_loader(Noisy(SAMPLES), BATCH, 0)

@@ -54,12 +54,26 @@ FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
         (metrics(3), {}),
         (metrics(40), REGRESSION),
         ([{**row, "metric": row["loss"]} for row in metrics(40)], REGRESSION),
+        (
+            [row | {"metric": ""} if row["phase"] == "train" else row for row in metrics(40)],
+            REGRESSION,
+        ),
         (metrics(1)[:1], FAILED),
         ([], FAILED),
         ([{**row, "loss": "nan", "metric": "inf"} for row in metrics(40)], FAILED),
         ([row for row in metrics(40) if row["phase"] == "validation"], {}),
     ],
-    ids=["usual", "short", "regression", "mse", "one row", "empty", "nan", "validation only"],
+    ids=[
+        "usual",
+        "short",
+        "regression",
+        "mse",
+        "mse of evaluations",
+        "one row",
+        "empty",
+        "nan",
+        "validation only",
+    ],
 )
 def test_every_run_gets_a_loss_curve(
     tmp_path: Path, rows: list[dict[str, str]], summary: dict[str, Any]

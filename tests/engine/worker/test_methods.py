@@ -14,6 +14,7 @@ from seedbed.config.compose import compose
 from seedbed.errors import InputError
 from seedbed.methods import Make, Supervised
 from seedbed.training import checkpoint
+from seedbed.worker import experiment
 from tests import tiny
 from tests.end_to_end.kill_anywhere import differences
 from tests.engine.worker.test_resume import StopAt, work
@@ -710,3 +711,29 @@ class TestFineTuning:
         error = capsys.readouterr().err
         assert error.startswith("error: model.file: expected")
         assert line in error
+
+
+def test_without_a_test_set_there_are_no_test_values(tmp_path: Path) -> None:
+    """Those of the validation set are no test's; negative control: with one, there are."""
+    for name, words in (("none", ("++data.test=null",)), ("one", ())):
+        run = begun(tmp_path / name, "Tokens", *words)
+        assert work(run) == 0
+        named = [key for key in record.read_summary(run)["metrics"] if key.startswith("test_")]
+        assert bool(named) == bool(rows(run, "test")) == (name == "one")
+
+
+def test_a_resume_that_fails_early_keeps_what_the_summary_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(tmp_path / "run", "Tokens")
+    assert work(run, StopAt(6)) == 143
+    before = record.read_summary(run)
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(experiment, "print_header", closed)
+    assert work(run) == 1
+    after = record.read_summary(run)
+    assert (after["status"], after["steps"]) == ("failed", before["steps"])
+    assert after["metrics"] == before["metrics"]
