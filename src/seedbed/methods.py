@@ -86,7 +86,10 @@ class Method:
         tasks.check_loss(task, loss)
         if task.metric_name == "loss":
             return loss
-        return {"loss": loss, task.metric_name: lambda: task.metric(outputs, batch.targets).mean()}
+        return {
+            "loss": loss,
+            task.metric_name: lambda: tasks.metric(task, outputs, batch.targets).mean(),
+        }
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
         """Change the model after a step's updates, without gradients: averages, teachers."""
