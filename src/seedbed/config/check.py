@@ -34,15 +34,14 @@ def resolve(composed: DictConfig) -> DictConfig:
     try:
         if config.get("seed", 0) is None:
             config.seed = secrets.randbits(63)
-        OmegaConf.resolve(config)
-        plain = OmegaConf.to_container(config, throw_on_missing=True)
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "configuration"
         reason = str(error).splitlines()[0]
         if missing := re.match(r"Interpolation key '(.+)' not found", reason):
+            other = ", or choose a model that fits the data set" if key.startswith("model.") else ""
             raise InputError(
-                f"{missing[1]}: expected a value, since another key refers to it, got none; add "
-                "it, or choose a model that fits the data set"
+                f"{missing[1]}: expected a value, since {key} refers to it, got none; add it{other}"
             ) from None
         raise InputError(f"{key}: expected a value, got {reason}; set it") from None
     return OmegaConf.create(plain)  # type: ignore[return-value]
@@ -58,6 +57,7 @@ def check(config: DictConfig) -> None:
         value = values[key]
         if value is not _MISSING and not rule.holds(value):
             raise InputError(f"{key}: expected {rule.expected}, got {_show(value)}; {rule.advice}")
+    _require_by_name(config)
     _check_known(OmegaConf.to_container(config))  # type: ignore[arg-type]
     trust.require_targets(config)
     targets.require_defined(config)
@@ -81,6 +81,23 @@ def _require_all(missing: Sequence[str]) -> None:
     raise InputError(f"{', '.join(keys)}: expected {expected}, got nothing; add {them} to {place}")
 
 
+def _require_by_name(config: DictConfig) -> None:
+    """Raise InputError for callbacks or metrics that are not classes by name."""
+    for key in ("callbacks", "metrics"):
+        section = config.get(key)
+        if section is not None and not isinstance(section, DictConfig):
+            raise InputError(
+                f"{key}: expected classes by name, got {_show(section)}; add one by "
+                f"+{key}.NAME._target_=CLASS"
+            )
+        for name, spec in dict[Any, Any](section or {}).items():
+            if not isinstance(spec, DictConfig) or "_target_" not in spec:
+                raise InputError(
+                    f"{key}.{name}: expected a mapping with a _target_, got {_show(spec)}; see "
+                    "docs/methods.md"
+                )
+
+
 def _is_optional(config: DictConfig, key: str) -> bool:
     """Return whether a key may be missing; a schedule that is a class has no key of ours."""
     is_ones_own = key.startswith("schedule.") and "_target_" in (config.get("schedule") or {})
@@ -95,7 +112,8 @@ def nearest(name: str, names: Sequence[str]) -> str:
     """Return `did you mean X`-style advice: the known name most like an unknown one.
 
     Of dotted names, those in the same section come first, and are compared by their last parts. A
-    name without a section is a misspelt section rather than a key of one.
+    name without a section is a misspelt section rather than a key of one; what is only a little
+    like the last part of a key in some section is not named.
     """
     section, _, last = name.rpartition(".")
     sections = dict.fromkeys(known.partition(".")[0] for known in names)
@@ -108,7 +126,7 @@ def nearest(name: str, names: Sequence[str]) -> str:
         for known in reversed(names)
         if not section or known.rpartition(".")[0] == section
     }
-    close = difflib.get_close_matches(last, beside, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(last, beside, n=1, cutoff=0.6 if section else 0.8)
     elsewhere = [known for known in names if known not in beside.values()]
     found = [beside[part] for part in close] or difflib.get_close_matches(name, elsewhere, n=1)
     return f"did you mean {found[0]}" if found else "see `python train.py --cfg job`"

@@ -70,6 +70,11 @@ def _syntax(override: str) -> InputError:
 def _unknown_key(key: str, text: str) -> InputError:
     if "No match in the defaults list" in text:
         return _unknown_group(key, text)
+    if key in ("callbacks", "metrics"):
+        return InputError(
+            f"{key}: expected an entry to be added, got a mapping of new ones; write "
+            f"+{key}.NAME._target_=CLASS"
+        )
     known = known_keys()
     advice = [] if key in known else [nearest(key, known)]
     if key.startswith(_TAKE_ARGUMENTS):
