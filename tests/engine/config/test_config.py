@@ -209,13 +209,14 @@ def test_a_section_that_is_a_list_or_a_text_is_refused_in_one_line(section: str)
 def test_keys_that_a_section_lacks_are_named_at_once() -> None:
     """One message for the data set, with what each key must be."""
     settings = configuration("data=points", "model=dense")
-    for name in ("batch_size", "name", "num_workers"):
+    for name in ("batch_size", "name", "task", "train"):
         del settings.data[name]
     with pytest.raises(InputError) as refused:
         config.check(settings)
-    assert str(refused.value) == (
-        "data.name, data.batch_size, data.num_workers: expected text; an integer >= 1; an integer "
-        "from 0 to 1024, got nothing; add them to the YAML file of data"
+    assert str(refused.value).startswith(
+        "data: expected the keys name (text), batch_size (an integer >= 1), train._target_ (the "
+        "dotted name of a class), task (a task for method=supervised, such as {name: "
+        "classification}), got none of these; add them to "
     )
 
 
