@@ -34,6 +34,7 @@ LEFT_OUT = {
     "src/seedbed/config/hydra_errors.py": "words an error",
     "src/seedbed/config/launchers.py": "checks launchers of clusters",
     "src/seedbed/config/loggers.py": "chooses loggers",
+    "src/seedbed/config/missing.py": "refuses what lacks keys",
     "src/seedbed/config/options.py": "reads the command lines of scripts",
     "src/seedbed/config/request.py": "resumes",
     "src/seedbed/config/rules.py": "refuses values",

@@ -81,12 +81,12 @@ class Method:
             optimizer: the name of the optimizer whose parameters get gradients.
         """
         task = self._task("training_step")
-        outputs = self._outputs(model, batch)
-        loss = task.loss(outputs, batch.targets)
+        outputs, targets = self._outputs(model, batch), batch.targets
+        loss = task.loss(outputs, targets)
         tasks.check_loss(task, loss)
         if task.metric_name == "loss":
             return loss
-        return {"loss": loss, task.metric_name: lambda: task.metric(outputs, batch.targets).mean()}
+        return {"loss": loss, task.metric_name: lambda: tasks.metric(task, outputs, targets).mean()}
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
         """Change the model after a step's updates, without gradients: averages, teachers."""

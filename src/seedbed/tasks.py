@@ -185,16 +185,28 @@ def for_each_sample(task: Task, outputs: Any, targets: Any) -> list[Tensor]:
     Raises:
         InputError: the task returns something else.
     """
-    found = [
-        ("losses", task.losses(outputs, targets)),
-        ("metric", task.metric(outputs, targets)),
-        ("predictions", task.predictions(outputs)),
+    return [
+        _of_samples(task, "losses", task.losses(outputs, targets)),
+        metric(task, outputs, targets),
+        _of_samples(task, "predictions", task.predictions(outputs)),
     ]
-    for name, values in found:
-        if not isinstance(values, Tensor) or values.dim() != 1:
-            got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values)
-            raise InputError(
-                f"data.task: expected a number for each sample, (B,), from "
-                f"{type(task).__name__}.{name}, got {got}; the mean over all is taken later"
-            )
-    return [values for _, values in found]
+
+
+def metric(task: Task, outputs: Any, targets: Any) -> Tensor:
+    """Return the metric of a batch, floating-point (B,); raise InputError for something else."""
+    return _of_samples(task, "metric", task.metric(outputs, targets))
+
+
+def _of_samples(task: Task, name: str, found: Any) -> Tensor:
+    """Return what a function of a task returned, if that is a number for each sample."""
+    is_tensor, kind = isinstance(found, Tensor), "numbers" if name == "predictions" else "float32"
+    is_flat = is_tensor and found.dim() == 1
+    if is_flat and (kind == "numbers" or found.is_floating_point()):
+        return found  # type: ignore[no-any-return]
+    dtype = str(found.dtype).removeprefix("torch.") if is_tensor else ""
+    got = f"{dtype} {tuple(found.shape)}" if is_tensor else f"a {type(found).__name__}"
+    advice = "it as .float()" if is_flat else "one for each sample: the mean is taken later"
+    raise InputError(
+        f"data.task: expected {kind} (B,) from {type(task).__name__}.{name}, got {got}; "
+        f"return {advice}"
+    )

@@ -17,6 +17,7 @@ import torch
 import train as train_module
 from seedbed import launch, record
 from seedbed.errors import exit_status
+from seedbed.record import source
 from seedbed.training import checkpoint
 from tests import tiny
 from tests.running import QUICK, ROOT, command, refusal, train, trained
@@ -107,8 +108,11 @@ def train_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             "model=vgg",
             "model: expected one of cnn, dense, gpt, lstm, rnn, got vgg; see configs/model/",
         ),
-        ("~seed", "seed: expected a value, since hydra.run.dir refers to it, got none; set it"),
-        ("~data", "data.name: expected a value, since "),
+        ("~seed", "seed: expected an integer from 0 to 9223372036854775807 or null, got nothing"),
+        ("~data", "data: expected the keys name (text), batch_size (an integer >= 1), "),
+        ("~data", "got none of these; do not delete them by ~data"),
+        ("~data.train", "data.train._target_: expected the dotted name of a class, got nothing; "),
+        ("~data.train", "do not delete it by ~data.train"),
         ("~seed=3", "seed: expected the value that it has, got another to delete (The value"),
         ("~determinism determinism.threads=1", "got one that this configuration lacks; leave its"),
         ("+seed=1", "seed: expected a new key after +, got one that is there; write seed=1"),
@@ -148,6 +152,33 @@ def test_what_hydra_cannot_compose_is_refused_in_one_truthful_line(
     assert expected in line
     assert ("quote values" in line) == (words == "seed=[")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_the_file_that_lacks_keys_is_named_with_all_of_them(
+    train_here: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whether Hydra misses one of them for the run folder's name, or the check does."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    monkeypatch.setattr(source, "configs", lambda: tmp_path / "configs")
+    (tmp_path / "configs/data/houses.yaml").write_text("{outputs: 3, input_shape: [1]}")
+    (tmp_path / "configs/model/mixer.yaml").write_text("_target_: torch.nn.Identity\n")
+    where = f"--config-path={tmp_path / 'configs'}"
+    for words in (), (f"hydra.run.dir={tmp_path / 'run'}",):
+        with pytest.raises(SystemExit) as ended:
+            sys.exit(train_here(where, "data=houses", *words))
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == (
+            "error: data: expected the keys name (text), batch_size (an integer >= 1), "
+            "train._target_ (the dotted name of a class), validation._target_ (the dotted name of "
+            "a class), task (a task for method=supervised, such as {name: classification}), got "
+            "none of these; add them to configs/data/houses.yaml\n"
+        )
+        with pytest.raises(SystemExit):
+            sys.exit(train_here(where, "model=mixer", *words))
+        assert capsys.readouterr().err == (
+            "error: model.name: expected text, got nothing; add it to configs/model/mixer.yaml\n"
+        )
 
 
 def test_a_configuration_that_is_right_is_started(

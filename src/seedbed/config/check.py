@@ -14,12 +14,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from seedbed.config import loggers, targets, trust
+from seedbed.config import loggers, missing, targets, trust
 from seedbed.config.rules import (
     OPEN_SECTIONS,
-    OPTIONAL_KEYS,
     RULES,
-    SUPERVISED,
     TASKS,
     promises_bits,
     require_sections,
@@ -34,15 +32,14 @@ def resolve(composed: DictConfig) -> DictConfig:
     try:
         if config.get("seed", 0) is None:
             config.seed = secrets.randbits(63)
-        OmegaConf.resolve(config)
-        plain = OmegaConf.to_container(config, throw_on_missing=True)
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "configuration"
         reason = str(error).splitlines()[0]
-        if missing := re.match(r"Interpolation key '(.+)' not found", reason):
+        if lacks := re.match(r"Interpolation key '(.+)' not found", reason):
+            other = ", or choose a model that fits the data set" if key.startswith("model.") else ""
             raise InputError(
-                f"{missing[1]}: expected a value, since another key refers to it, got none; add "
-                "it, or choose a model that fits the data set"
+                f"{lacks[1]}: expected a value, since {key} refers to it, got none; add it{other}"
             ) from None
         raise InputError(f"{key}: expected a value, got {reason}; set it") from None
     return OmegaConf.create(plain)  # type: ignore[return-value]
@@ -51,13 +48,12 @@ def resolve(composed: DictConfig) -> DictConfig:
 def check(config: DictConfig) -> None:
     """Raise InputError for the first thing in a resolved configuration that cannot be."""
     require_sections(config)
-    values = {key: OmegaConf.select(config, key, default=_MISSING) for key in RULES}
-    missing = [key for key, value in values.items() if value is _MISSING]
-    _require_all([key for key in missing if not _is_optional(config, key)])
+    missing.require(config)
     for key, rule in RULES.items():
-        value = values[key]
-        if value is not _MISSING and not rule.holds(value):
+        value = OmegaConf.select(config, key, default=missing.NOTHING)
+        if value is not missing.NOTHING and not rule.holds(value):
             raise InputError(f"{key}: expected {rule.expected}, got {_show(value)}; {rule.advice}")
+    _require_by_name(config)
     _check_known(OmegaConf.to_container(config))  # type: ignore[arg-type]
     trust.require_targets(config)
     targets.require_defined(config)
@@ -66,25 +62,21 @@ def check(config: DictConfig) -> None:
         loggers.require_installed(config.logger)
 
 
-_MISSING: Any = object()
-
-
-def _require_all(missing: Sequence[str]) -> None:
-    """Raise InputError for the keys that are missing in one section, all at once."""
-    groups = [key.partition(".")[0] if "." in key else "" for key in missing]
-    keys = [key for key, group in zip(missing, groups, strict=True) if group == groups[0]]
-    if not keys:
-        return
-    place = f"the YAML file of {groups[0]}" if groups[0] else "config.yaml"
-    them = "it" if len(keys) == 1 else "them"
-    expected = "; ".join(RULES[key].expected for key in keys)
-    raise InputError(f"{', '.join(keys)}: expected {expected}, got nothing; add {them} to {place}")
-
-
-def _is_optional(config: DictConfig, key: str) -> bool:
-    """Return whether a key may be missing; a schedule that is a class has no key of ours."""
-    is_ones_own = key.startswith("schedule.") and "_target_" in (config.get("schedule") or {})
-    return key in OPTIONAL_KEYS or is_ones_own
+def _require_by_name(config: DictConfig) -> None:
+    """Raise InputError for callbacks or metrics that are not classes by name."""
+    for key in ("callbacks", "metrics"):
+        section = config.get(key)
+        if section is not None and not isinstance(section, DictConfig):
+            raise InputError(
+                f"{key}: expected classes by name, got {_show(section)}; add one by "
+                f"+{key}.NAME._target_=CLASS"
+            )
+        for name, spec in dict[Any, Any](section or {}).items():
+            if not isinstance(spec, DictConfig) or "_target_" not in spec:
+                raise InputError(
+                    f"{key}.{name}: expected a mapping with a _target_, got {_show(spec)}; see "
+                    "docs/methods.md"
+                )
 
 
 def _show(value: Any) -> str:
@@ -95,7 +87,8 @@ def nearest(name: str, names: Sequence[str]) -> str:
     """Return `did you mean X`-style advice: the known name most like an unknown one.
 
     Of dotted names, those in the same section come first, and are compared by their last parts. A
-    name without a section is a misspelt section rather than a key of one.
+    name without a section is a misspelt section rather than a key of one; what is only a little
+    like the last part of a key in some section is not named.
     """
     section, _, last = name.rpartition(".")
     sections = dict.fromkeys(known.partition(".")[0] for known in names)
@@ -108,7 +101,7 @@ def nearest(name: str, names: Sequence[str]) -> str:
         for known in reversed(names)
         if not section or known.rpartition(".")[0] == section
     }
-    close = difflib.get_close_matches(last, beside, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(last, beside, n=1, cutoff=0.6 if section else 0.8)
     elsewhere = [known for known in names if known not in beside.values()]
     found = [beside[part] for part in close] or difflib.get_close_matches(name, elsewhere, n=1)
     return f"did you mean {found[0]}" if found else "see `python train.py --cfg job`"
@@ -134,11 +127,6 @@ def _check_combination(config: DictConfig) -> None:
             f"{config.model.name}, which takes {' or '.join(accepts)}; try model=lstm"
         )
     task = config.data.get("task")
-    if task is None and (config.get("method") or {}).get("_target_", SUPERVISED) == SUPERVISED:
-        raise InputError(
-            "data.task: expected a task for method=supervised, got nothing; add it to the YAML "
-            "file of data, or choose another method"
-        )
     if task is not None and "_target_" not in task and task.get("name") not in TASKS:
         raise InputError(
             f"data.task.name: expected one of {', '.join(TASKS)}, or a task with a _target_, got "

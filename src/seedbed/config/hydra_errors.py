@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from seedbed.config import launchers
+from seedbed.config import launchers, missing
 from seedbed.config.check import nearest
 from seedbed.config.rules import OPEN_SECTIONS, RULES
 from seedbed.errors import InputError
@@ -70,6 +71,11 @@ def _syntax(override: str) -> InputError:
 def _unknown_key(key: str, text: str) -> InputError:
     if "No match in the defaults list" in text:
         return _unknown_group(key, text)
+    if key in ("callbacks", "metrics"):
+        return InputError(
+            f"{key}: expected an entry to be added, got a mapping of new ones; write "
+            f"+{key}.NAME._target_=CLASS"
+        )
     known = known_keys()
     advice = [] if key in known else [nearest(key, known)]
     if key.startswith(_TAKE_ARGUMENTS):
@@ -119,11 +125,26 @@ def _no_config(name: str, _text: str) -> InputError:
 
 
 def _missing_key(key: str, text: str) -> InputError:
+    """Hydra asks for one key, to name the run folder: of a section that lacks several, name all."""
+    if key in RULES and HydraConfig.initialized():
+        try:
+            missing.require(_composed_again(), key.partition(".")[0])
+        except InputError as error:
+            return error
+        except COMPOSITION_ERRORS:
+            pass  # a sweep, for one, is no single configuration
     asks = re.search(r"full_key: (\S+)", text)
     return InputError(
         f"{key}: expected a value, since {asks.group(1) if asks else 'another key'} refers to it, "
         "got none; set it, or do not delete it"
     )
+
+
+def _composed_again() -> DictConfig:
+    """Return what Hydra composes of the command line, without its own keys."""
+    folder = str(source.configs().resolve())
+    with hydra.initialize_config_dir(folder, version_base="1.3"):
+        return hydra.compose("config", overrides=list(HydraConfig.get().overrides.task))
 
 
 def _existing_key(key: str, text: str) -> InputError:

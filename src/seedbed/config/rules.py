@@ -3,7 +3,7 @@ the class checks them itself."""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig
@@ -175,7 +175,7 @@ RULES: dict[str, Rule] = {
     "trainer.device": _DEVICE,
     "trainer.max_epochs": _integer(1, None, "try trainer.max_epochs=16"),
     "trainer.max_steps": _integer(1, None, "try trainer.max_steps=null", optional=True),
-    "trainer.precision": _choice("float32", "bfloat16"),
+    "trainer.precision": replace(_choice("float32", "bfloat16"), advice="try bfloat16, or float32"),
     "trainer.compile": _FLAG,
     "trainer.gradient_clip_norm": _number(0, 1e308, "try null", optional=True),
     "trainer.log_every_steps": _integer(0, None, "try trainer.log_every_steps=20"),
@@ -230,10 +230,10 @@ def require_sections(config: DictConfig) -> None:
                 break
             if not isinstance(place, DictConfig):
                 got = "a list" if isinstance(place, ListConfig) else repr(place)
-                raise InputError(
-                    f"{'.'.join(sections[:number])}: expected a section with keys, got {got}; "
-                    "write them as configs/ has them"
-                )
+                section = ".".join(sections[:number])
+                named = f"write task: {{name: {place if place in TASKS else 'classification'}}}"
+                advice = named if section == "data.task" else "write them as configs/ has them"
+                raise InputError(f"{section}: expected a section with keys, got {got}; {advice}")
 
 
 def require_replayable(config: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Operations that deterministic algorithms refuse: which one, where in the model, what instead."""
 
+import re
 import sys
 import traceback
 import warnings
@@ -10,12 +11,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from seedbed.errors import InputError
 from seedbed.operations.place import REFUSED, Place, is_refusal, locate, names_of
 from seedbed.operations.substitutes import substitute_for
 from seedbed.operations.trace import traced
 
+_OTHER_DTYPES = re.compile(r"(?i)double|float64|share same datatype")
 _WRONG_STRIDES = "view size is not compatible with input tensor's size and stride"
 
 
@@ -25,7 +28,7 @@ def explained(
     channels_last: bool = False,
     repeat: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """Say what to use instead where PyTorch refuses an operation, or a `view` of images.
+    """Say what to use instead where PyTorch refuses an operation, a `view` of images, or float64.
 
     Args:
         model: to name the module; None while it is being built.
@@ -38,16 +41,18 @@ def explained(
     """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # recurrent modules raise the other one
         if is_refusal(error):
             raise _refusal(error, model, repeat) from None
+        if _OTHER_DTYPES.search(str(error)) and (double := _double_inputs(error, model)):
+            raise double from None
         if channels_last and _WRONG_STRIDES in str(error):
             raise _refused_view(error, model) from None
         raise
 
 
 def _refusal(
-    error: RuntimeError, model: nn.Module | None, repeat: Callable[[], object] | None
+    error: Exception, model: nn.Module | None, repeat: Callable[[], object] | None
 ) -> InputError:
     place = locate(traceback.walk_tb(error.__traceback__), model)
     if place.phase == "backward" and model is not None and repeat is not None:
@@ -59,12 +64,28 @@ def _refusal(
     )
 
 
-def _refused_view(error: RuntimeError, model: nn.Module | None) -> InputError:
+def _refused_view(error: Exception, model: nn.Module | None) -> InputError:
     place = locate(traceback.walk_tb(error.__traceback__), model)
     return InputError(
         f"model: expected an operation for any memory order, got view, in the {place}; use "
         "reshape or flatten(1) there, or set determinism.channels_last=false, which leaves images "
         "in the order that they come in"
+    )
+
+
+def _double_inputs(error: Exception, model: nn.Module | None) -> InputError | None:
+    """Return the error of a batch with inputs in float64 for a model in float32; None of others."""
+    own = (*model.parameters(), *model.buffers()) if model else ()
+    dtypes = {tensor.dtype for tensor in own if tensor.is_floating_point()}
+    frames = traceback.walk_tb(error.__traceback__)
+    inputs = (getattr(frame.f_locals.get("batch"), "inputs", None) for frame, _ in frames)
+    batch = next((each for each in inputs if each is not None), None)
+    found = {each.dtype for each in tree_leaves(batch) if isinstance(each, torch.Tensor)}
+    if dtypes != {torch.float32} or torch.float64 not in found:
+        return None
+    return InputError(
+        "data: expected inputs of the model's dtype, float32, got float64, NumPy's default; let "
+        "the data set return x.astype(np.float32), or x.float() of a tensor"
     )
 
 

@@ -177,6 +177,7 @@ def build_training_state(
     if not model.training:
         model.train()
     method = methods.build_method(settings)
+    methods.require_forward(method, model)
     with refusals.explained(model):
         materialize(model, method, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.

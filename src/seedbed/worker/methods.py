@@ -53,6 +53,17 @@ def require_arguments(method: Method, function: str) -> None:
         ) from None
 
 
+def require_forward(method: Method, model: nn.Module) -> None:
+    """Raise InputError for a model without `forward` whose method does not do without it."""
+    for name in ("training_step", "validation_step"):
+        is_default = getattr(type(method), name) is getattr(Method, name)
+        if is_default and getattr(model.forward, "__func__", None) is nn.Module.forward:
+            raise InputError(
+                f"method: expected a {name} in {type(method).__name__}, since "
+                f"{type(model).__name__} has no forward for the default, got none; write one"
+            )
+
+
 def build_optimizers(
     method: Method, model: nn.Module, settings: Settings
 ) -> dict[str, torch.optim.Optimizer]:

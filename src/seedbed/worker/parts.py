@@ -64,9 +64,9 @@ def build_parts(settings: assemble.Settings, device: torch.device, shards: Shard
     sources = assemble.build_sources(settings)
     order = assemble.build_order(settings, sources.train)
     training = assemble.build_training_state(settings, device, sources.train)
-    _ = training.higher_is_better  # or nothing says so
     if not training.overrides("validation_step") and not training.overrides("compute"):
         check_objective(settings["objective"], training)
+    _ = training.higher_is_better  # or nothing says so
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     return Parts(settings, sources, order, training, plan, shards)
 

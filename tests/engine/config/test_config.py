@@ -107,6 +107,13 @@ def test_a_null_seed_is_drawn_once_and_reaches_every_stream() -> None:
         ("determinism.env=null", "determinism.env", "got null"),
         ("+determinism.env.X=[1]", "determinism.env", "'X': [1]"),
         ("~determinism.env", "determinism.env", "got nothing"),
+        ("callbacks=x", "callbacks", "got 'x'; add one by +callbacks.NAME._target_=CLASS"),
+        ("callbacks={a:1}", "callbacks", "a mapping of new ones; write +callbacks.NAME._target_="),
+        ("+callbacks.a=1", "callbacks.a", "expected a mapping with a _target_, got 1"),
+        ("metrics=x", "metrics", "got 'x'; add one by +metrics.NAME._target_=CLASS"),
+        ("trainer.precision=bf16", "trainer.precision", "got 'bf16'; try bfloat16, or float32"),
+        ("data.task=regression", "data.task", "'regression'; write task: {name: regression}"),
+        ("~data.outputs", "data.outputs", "since model.outputs refers to it, got none; add it"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_key(override: str, key: str, shown: str) -> None:
@@ -140,6 +147,14 @@ def test_a_key_nobody_knows_is_refused_and_the_nearest_named() -> None:
     message = refused("+trainer.max_epoch=3")
     assert message.startswith("trainer.max_epoch: ")
     assert "trainer.max_epochs" in message
+
+
+@pytest.mark.parametrize("name", ["tags", "notes", "wandb"])
+def test_a_key_that_is_like_no_other_is_not_guessed_at(name: str) -> None:
+    """Of `tags`, `data.task` is no misspelling; `lr` and `sed` are as good as known ones."""
+    assert refused(f"+{name}=[dev]").endswith("got a new one; see `python train.py --cfg job`")
+    assert refused("+sed=1").endswith("did you mean seed")
+    assert refused("+lr=1").endswith("did you mean optimizer.lr")
 
 
 def test_a_package_that_is_trusted_may_be_used() -> None:
@@ -194,13 +209,14 @@ def test_a_section_that_is_a_list_or_a_text_is_refused_in_one_line(section: str)
 def test_keys_that_a_section_lacks_are_named_at_once() -> None:
     """One message for the data set, with what each key must be."""
     settings = configuration("data=points", "model=dense")
-    for name in ("batch_size", "name", "num_workers"):
+    for name in ("batch_size", "name", "task", "train"):
         del settings.data[name]
     with pytest.raises(InputError) as refused:
         config.check(settings)
-    assert str(refused.value) == (
-        "data.name, data.batch_size, data.num_workers: expected text; an integer >= 1; an integer "
-        "from 0 to 1024, got nothing; add them to the YAML file of data"
+    assert str(refused.value).startswith(
+        "data: expected the keys name (text), batch_size (an integer >= 1), train._target_ (the "
+        "dotted name of a class), task (a task for method=supervised, such as {name: "
+        "classification}), got none of these; add them to "
     )
 
 

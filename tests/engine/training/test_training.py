@@ -502,9 +502,35 @@ class TestWhatModelAndTaskReturn:
     @pytest.mark.parametrize("name", ["losses", "metric", "predictions"])
     def test_a_scalar_for_a_whole_batch(self, name: str) -> None:
         task = type("Scalar", (Classification,), {name: lambda *_: torch.tensor(1.0)})()
-        expected = rf"number for each sample, \(B,\), from Scalar\.{name}, got shape \(\)"
+        expected = (
+            rf"(float32|numbers) \(B,\) from Scalar\.{name}, got float32 \(\); return one for"
+        )
         with pytest.raises(InputError, match=expected):
             evaluate(replace(training(), method=Supervised(task)), samples(), Shards())
+
+    @pytest.mark.parametrize("name", ["losses", "metric", "predictions"])
+    def test_integers_for_each_sample(self, name: str) -> None:
+        """One line, in a step that logs as in an evaluation; predictions may be integers."""
+        found = torch.arange(8)
+        task = type("Ordinal", (Classification,), {name: lambda *_: found})()
+        trained = replace(training(), method=Supervised(task))
+        if name == "predictions":
+            tasks.for_each_sample(task, torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64))
+            return
+        line = (
+            rf"^data\.task: expected float32 \(B,\) from Ordinal\.{name}, got int64 \(8,\); "
+            r"return it as \.float\(\)$"
+        )
+        with pytest.raises(InputError, match=line):
+            evaluate(trained, samples(), Shards())
+        if name == "metric":
+            with pytest.raises(InputError, match=line):
+                take_step(trained, with_metric=True)
+
+    def test_none_for_a_batch(self) -> None:
+        task = type("Empty", (Classification,), {"metric": lambda *_: None})()
+        with pytest.raises(InputError, match=r"from Empty\.metric, got a NoneType; return one for"):
+            take_step(replace(training(), method=Supervised(task)), with_metric=True)
 
     @pytest.mark.parametrize(
         ("loss", "got"), [

@@ -21,8 +21,10 @@ from tests.engine.worker.test_resume import StopAt, work
 from tests.engine.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,
 )
+from tests.tiny.methods import WassersteinGAN
 
 MODULES = "tests.tiny.methods"
+STEPS = ("training_step", "validation_step")
 NETS = {"VAE": "Autoencoder", "WassersteinGAN": "Players", "Teacher": "Averaged"}
 METHODS = ("VAE", "WassersteinGAN", "Teacher", "FineTuning", "Tokens")
 SHORT = (
@@ -161,17 +163,22 @@ class TestWhatIsLogged:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "line"),
+    ("method", "chosen", "line"),
     [
-        (("trainer.monitor=f1", "trainer.mode=max"), "trainer.monitor: expected a value of Superv"),
-        (("trainer.monitor=f1",), "trainer.mode: expected min or max, since nothing says which f1"),
-        (("objective=test_f1",), "objective: expected one of last_train_loss, validation_loss"),
+        ("Supervised", "trainer.monitor=f1",
+         "trainer.monitor: expected a value of Supervised.validation_step, got validation_f1"),
+        ("VAE", "trainer.monitor=kl",
+         "trainer.mode: expected min or max, since nothing says which kl is better, got null"),
+        ("Supervised", "objective=test_f1",
+         "objective: expected one of last_train_loss, validation_loss"),
     ],
-)
+)  # fmt: skip
 def test_what_no_evaluation_has_is_refused_before_training(
-    chosen: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str, chosen: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = begun(tmp_path / "run", "Supervised", *chosen, module="seedbed.methods")
+    """What exists is said before the mode is asked for."""
+    module = "seedbed.methods" if method == "Supervised" else MODULES
+    folder = begun(tmp_path / "run", method, chosen, module=module)
     assert work(folder) == 2
     assert capsys.readouterr().err.startswith(f"error: {line}")
 
@@ -287,11 +294,12 @@ class TestShards:
 
 
 def refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], members: dict[str, Any], *overrides: str
-) -> str:
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], members: dict[str, Any], *overrides: str,
+    model: dict[str, Any] | None = None,
+) -> str:  # fmt: skip
     """Return the one line with which a run ends whose method has such members."""
     globals()["Made"] = type("Made", (Supervised,), {**members, "__module__": __name__})
-    folder = begun(tmp_path / "run", "Made", *overrides, module=__name__)
+    folder = begun(tmp_path / "run", "Made", *overrides, module=__name__, model=model)
     assert work(folder) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: "), error
@@ -547,6 +555,21 @@ def test_a_method_that_is_none_is_refused(
 ) -> None:
     assert work(begun(tmp_path / "run", "Linear", module="torch.nn")) == 2
     assert "Linear" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_model_without_forward_needs_both_steps(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused before training; with both, `whole("WassersteinGAN")` trains the same model."""
+    steps = {each: getattr(WassersteinGAN, each) for each in STEPS}
+    players = {"name": "players", "_target_": f"{MODULES}.Players"}
+    one = {each: step for each, step in steps.items() if each != name}
+    line = refused(tmp_path, capsys, one, model=players)
+    assert line == (
+        f"method: expected a {name} in Made, since Players has no forward for the default, got "
+        "none; write one\n"
+    )
 
 
 def test_shards_must_agree_on_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
