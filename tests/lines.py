@@ -63,6 +63,7 @@ LEFT_OUT = {
     "src/seedbed/training/held.py": "gives a model back as it was, and notices other state",
     "src/seedbed/training/metrics.py": "evaluates by a library, where it is asked for",
     "src/seedbed/training/values.py": "refuses what methods return of another kind",
+    "src/seedbed/training/structure.py": "refuses what a resumed run would build otherwise",
     "src/seedbed/training/unsaved.py": "finds what a checkpoint would lack",
     "src/seedbed/worker/best.py": "keeps the best weights in step with the checkpoint",
     "src/seedbed/worker/ending.py": "words how a run ended",

@@ -26,10 +26,7 @@ class Logger:
         """Write down a validation, and keep the weights if they are the best so far."""
 
     def log_test(self, progress: Progress, result: Evaluation) -> None:
-        """Write down the evaluation at the end, with each sample's prediction.
-
-        Without a test set, `result` has no values, and the predictions are of the validation set.
-        """
+        """Write down the evaluation at the end, with each sample's prediction."""
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Save all that the run needs to go on from here as if it had never stopped."""

@@ -7,12 +7,13 @@ from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import Interrupted
 from seedbed.operations.refusals import explained
-from seedbed.training import held, schedules, trainable
+from seedbed.training import held, schedules
 from seedbed.training.evaluate import evaluate
 from seedbed.training.logger import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, Progress, StepResult, TrainingState
 from seedbed.training.step import look, train_step
+from seedbed.training.structure import Structure, refuse_other_structure, structure
 from seedbed.training.values import monitored
 
 # Looks at a step's batches before it is taken, at its number and at that of the first shard.
@@ -38,7 +39,7 @@ def fit(
         Interrupted: the run was asked to stop; a checkpoint of the last whole step is saved.
     """
     hasher = fingerprint.Hasher(training.device)
-    built: trainable.Structure | None = None  # after the first step: some set modes in each
+    built: Structure | None = None  # after the first step: some set modes in each
     shards.begin(training, progress.step)
     try:
         while True:
@@ -58,7 +59,7 @@ def fit(
             hashed = hasher if plan.is_due(plan.fingerprint_every_steps, step) else None
             result = take_step(training, parts, step, shards, logs, hashed)
             progress.step = step
-            built = built or trainable.structure(training)
+            built = built or structure(training)
             run_logger.log_step(step, *result)
             if logs or step % 100 == 0:
                 run_logger.write(progress)
@@ -117,10 +118,10 @@ def save(
     progress: Progress,
     run_logger: Logger,
     shards: Shards,
-    built: trainable.Structure | None,
+    built: Structure | None,
 ) -> None:
     """Save a checkpoint, if a resumed run would go on from it, and all processes alike."""
     if built is not None:
-        trainable.refuse_other_structure(training, built)
+        refuse_other_structure(training, built)
     shards.compare(training, progress.step)
     run_logger.save_checkpoint(progress)
