@@ -130,12 +130,11 @@ def describe(difference: Difference) -> Iterator[str]:
     yield f"step {difference.step}: {stage.name} ({stage.phase})"
     yield f"  A {difference.a or '(none)'}"
     yield f"  B {difference.b or '(none)'}"
-    equal = [stage_of(name).name for name in difference.equal_stages]
+    equal = ", ".join(stage_of(name).name for name in difference.equal_stages)
     through = difference.equal_through
-    yield (
-        ("  equal before it: " + ("nothing" if through is None else f"steps up to {through}"))
-        + (f"; at step {difference.step}: {', '.join(equal)}" if equal else "")
-    )
+    same = [] if through is None else [f"all steps compared up to {through}"]
+    same += [f"at step {difference.step} {equal}"] if equal else []
+    yield f"  equal before it: {'; '.join(same) or 'nothing was compared before it'}"
     yield f"  look at: {stage.look}"
     if not difference.located:
         yield (

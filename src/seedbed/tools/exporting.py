@@ -3,7 +3,7 @@
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import hydra
 import numpy as np
 import torch
 from omegaconf import OmegaConf
-from torch import nn
+from torch import Tensor, nn
 
+from seedbed import rng
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.data.tensors import map_tensors, tensors_of
@@ -49,9 +50,9 @@ def main() -> int:
                 f"model = torch.export.load({str(out)!r}).module()",
                 f"outputs = model(inputs)  # {described(two)}",
             ]
-        same, samples = compare(model, loaded, source, settings["data"]["eval_batch_size"])
+        same, result = compare(model, loaded, source, settings["data"]["eval_batch_size"])
     print(printable(f"{path} (step {step}) to {out}"))
-    print(f"{'the same bits' if same else 'OTHER BITS'} as the model for {samples:,} samples")
+    print(result)
     print("\nTo load it:\n")
     print(*(f"    {line}" for line in lines), sep="\n")
     return 0 if same else 1
@@ -104,12 +105,36 @@ def inputs_of(source: Source, samples: int) -> Any:
     return source[Position(0, np.arange(min(samples, len(source))))].inputs
 
 
-def compare(model: Model, loaded: Model, source: Source, samples: int) -> tuple[bool, int]:
-    """Return whether two models have outputs of the same bits, and for how many samples."""
+def compare(model: Model, loaded: Model, source: Source, samples: int) -> tuple[bool, str]:
+    """Return whether two models have outputs of the same bits, and that in a line with the reason.
+
+    Each is called with the same seed of the global generators, of which some models draw.
+    """
     inputs = inputs_of(source, samples)
-    pairs = zip(tensors_of(model(inputs)), tensors_of(loaded(inputs)), strict=True)
-    same = all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
-    return same, min(samples, len(source))
+    outputs, again = (outputs_of(model, inputs, seed) for seed in (0, 1))
+    draws = not equal(outputs, again)
+    count = f"{min(samples, len(source)):,} samples"
+    if equal(outputs, outputs_of(loaded, inputs, 0)):
+        seeded = "; it draws random numbers in evaluation, here from the same seed" if draws else ""
+        return True, f"the same bits as the model for {count}{seeded}"
+    reason = (
+        "the model draws random numbers in evaluation, so its own outputs differ from call to call"
+        if draws
+        else "the program computes something else; export the weights by --state-dict"
+    )
+    return False, f"not the same bits as the model for {count}: {reason}"
+
+
+def outputs_of(model: Model, inputs: Any, seed: int) -> Sequence[Tensor]:
+    """Return what a model returns, in tensors, with the global generators seeded."""
+    rng.seed_globals(rng.key(seed, "dropout", 0, 0))
+    return tensors_of(model(inputs))
+
+
+def equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Return whether tensors have the same bits and dtypes."""
+    pairs = zip(some, others, strict=True)
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 
 def described(inputs: Any) -> str:

@@ -76,7 +76,7 @@ def test_the_first_bit_that_differs_is_named(copy: Path, tmp_path: Path) -> None
     done = command("scripts/verify.py", str(copy), "--keep", str(kept))
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("NOT REPRODUCED: the runs diverge at step 5: gradients")
-    assert "equal before it: steps up to 4" in done.stdout
+    assert "equal before it: all steps compared up to 4" in done.stdout
     assert record.is_run(kept)
 
 

@@ -1,17 +1,23 @@
 """An exported model has the outputs of the run's model, bit for bit, where nothing of ours is."""
 
+import copy
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from torch import Tensor, nn
 
+from seedbed.data.source import Source
+from seedbed.tools import exporting
 from tests.engine.tools.conftest import contents
 from tests.running import ROOT, command, refusal, trained
+from tests.tiny.data import Noisy
 
 SCRIPT = "scripts/export.py"
 # Builds the model by hand and gives it the checkpoint's weights.
@@ -116,6 +122,36 @@ def test_a_model_that_cannot_be_captured_is_refused(tmp_path: Path) -> None:
     done = command(SCRIPT, str(run), "--trust", "odd", "--to", str(out), environment=path)
     assert "--state-dict" in refusal(done)
     assert not out.exists()
+
+
+class Shifting(nn.Linear):
+    """Draws in evaluation: from the global generators, or from one of its own as well."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__(8, 3)
+        self.own = np.random.default_rng(0) if own else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift = 0.0 if self.own is None else float(self.own.normal())
+        return super().forward(x) + torch.rand(3) + shift
+
+
+def test_why_bits_differ_is_said() -> None:
+    """Of a model that draws, of one that another is taken for; a control that does neither."""
+    source, plain = Source(Noisy(6), "validation", 0), nn.Linear(8, 3)
+    both = "the model for 4 samples"
+    same, line = exporting.compare(plain, copy.deepcopy(plain), source, 4)
+    assert (same, line) == (True, f"the same bits as {both}")
+    seeded = Shifting(False)
+    same, line = exporting.compare(seeded, copy.deepcopy(seeded), source, 4)
+    assert same
+    assert line.startswith(f"the same bits as {both}; it draws random numbers in evaluation")
+    same, line = exporting.compare(Shifting(True), Shifting(True), source, 4)
+    assert not same
+    assert f"not the same bits as {both}: the model draws random numbers in evaluation" in line
+    same, line = exporting.compare(plain, nn.Linear(8, 3), source, 4)
+    assert not same
+    assert f"not the same bits as {both}: the program computes something else; export" in line
 
 
 def test_invalid_requests_are_one_line(run: Path, tmp_path: Path) -> None:
