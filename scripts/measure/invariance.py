@@ -124,7 +124,7 @@ def write(out: Path, measured: Mapping[str, Sequence[Measured]], base: compare.R
     content = PAGE.format(
         command=" ".join(["python scripts/measure/invariance.py", *sys.argv[1:]]),
         date=datetime.date.today().isoformat(),
-        circumstances=invariance_runs.circumstances(base),
+        environment=invariance_runs.circumstances(base),
         same=SAME,
         not_measured="; ".join(NOT_MEASURED),
         kept=invariance_runs.kept_part(out),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import invariance
 import invariance_rows
 import invariance_runs
 import pytest
@@ -74,6 +75,25 @@ def test_what_was_written_by_hand_is_kept(tmp_path: Path) -> None:
     assert invariance_runs.kept_part(page) == f"{fresh}\n## By hand\n\ntext\n"
     page.write_text(f"new table\n{invariance_runs.kept_part(page)}")
     assert page.read_text() == f"new table\n{fresh}\n## By hand\n\ntext\n"
+
+
+def test_the_page_has_every_row_and_where_it_was_measured(tmp_path: Path) -> None:
+    measured = {
+        part: [Measured(row.change, ("same", "same", "step 1, loss")) for row in rows]
+        for part, (_, rows) in invariance_rows.parts(2).items()
+    }
+    where = {
+        "cpu": {"model": "a CPU", "cores": 2, "capability": "AVX2", "threads": 2},
+        "platform": "Linux",
+        "versions": {"python": "3.11", "torch": "2.15", "numpy": "2.4"},
+    }
+    base = compare.read(write_run(tmp_path / "base", 40, environment=where))
+    invariance.write(tmp_path / "page.md", measured, base)
+    page = (tmp_path / "page.md").read_text()
+    for rows in measured.values():
+        for row in rows:
+            assert f"| {row.change} | same | same | step 1, loss |" in page
+    assert invariance_runs.circumstances(base) in page
 
 
 def test_the_table_is_markdown() -> None:
