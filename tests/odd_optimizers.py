@@ -43,9 +43,8 @@ class SAM(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "rho": rho})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take a step; a closure is needed, although the signature does not say so."""
-        assert closure is not None
+    def step(self, closure: Any) -> None:  # type: ignore[override]
+        """Take a step."""
         before = closure()
         parameters = [p for group in self.param_groups for p in group["params"]]
         moves = [p.grad * self.param_groups[0]["rho"] for p in parameters]

@@ -108,28 +108,15 @@ class TrainingState:
     def needs_closure(self) -> Mapping[str, bool]:
         """Return of each optimizer whether it repeats forward and backward passes itself."""
         empty = inspect.Parameter.empty
-        found = {name: _closure_of(optimizer) for name, optimizer in self.optimizers.items()}
-        return {name: each is not None and each.default is empty for name, each in found.items()}
-
-    @cached_property
-    def takes_closure(self) -> Mapping[str, bool]:
-        """Return of each optimizer whether it may do so; PyTorch's never do if they need not."""
-        return {
-            name: self.needs_closure[name]
-            or (
-                not type(optimizer).__module__.startswith("torch.optim.")
-                and _closure_of(optimizer) is not None
-            )
+        found = {
+            name: inspect.signature(optimizer.step).parameters.get("closure")
             for name, optimizer in self.optimizers.items()
         }
+        return {name: each is not None and each.default is empty for name, each in found.items()}
 
     def overrides(self, function: str) -> bool:
         """Return whether the method has a function of its own in the place of a default."""
         return getattr(type(self.method), function) is not getattr(Method, function)
-
-
-def _closure_of(optimizer: torch.optim.Optimizer) -> inspect.Parameter | None:
-    return inspect.signature(optimizer.step).parameters.get("closure")
 
 
 class StepResult(NamedTuple):

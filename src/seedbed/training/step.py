@@ -148,7 +148,7 @@ def apply_update(
 
     give(found.gradients)
     seed_draws(training, update.step, UPDATE, update.number)  # alike everywhere: some draw
-    if not training.takes_closure[update.optimizer]:
+    if not training.needs_closure[update.optimizer]:
         optimizer.step()
         return
     known, as_given = [found], _places(parameters)

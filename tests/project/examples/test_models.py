@@ -250,6 +250,9 @@ class Voxels(nn.Module):
         super().__init__()
         self.flat, self.deep = nn.Conv2d(2, 4, 3), nn.Conv3d(2, 4, 3)
 
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.flat(images)
+
 
 def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> None:
     """On a device that is not the CPU, also where others have five; `meta` stands for a GPU."""
