@@ -63,8 +63,12 @@ clipping, optimizer,
 transforms, among
   them the same shift and rotation, and a `DataLoader`.
 - **Lightning** (`scripts/measure/baselines/lightning_loop.py`): the same data, with
-ModelCheckpoint,
-  LearningRateMonitor, CSVLogger and the progress bar.
+  ModelCheckpoint, LearningRateMonitor, CSVLogger and the progress bar.
+
+Seedbed's own digits are loaded, shifted and rotated a batch at a time. In the section
+"{samples}" it loads what the plain loop does instead, with the same transforms, a sample at a time,
+as most data sets do. Before each sample the generators of `random`, NumPy and torch are seeded
+(0.06 ms).
 
 ## What is asked for
 
@@ -205,6 +209,7 @@ def write(arguments: argparse.Namespace, results: Results, circumstances: str) -
     turns = results.workloads[0][0].turns
     page = PAGE.format(
         **facts,
+        samples=programs.SAMPLES,
         rounds=1 if arguments.quick else arguments.rounds,
         warm_up=turns.warm_up_steps,
         turns=turns.count,
@@ -225,7 +230,8 @@ def write(arguments: argparse.Namespace, results: Results, circumstances: str) -
     (out / "benchmarks.json").write_text(
         json.dumps(facts | report.numbers(results), indent=1) + "\n"
     )
-    benchmark_plot.draw(results.workloads, out / "benchmarks.png")
+    beside_bare = [each for each in results.workloads if each[0].base == programs.BARE]
+    benchmark_plot.draw(beside_bare, out / "benchmarks.png")
     print(page)
 
 

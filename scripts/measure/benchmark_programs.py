@@ -35,6 +35,9 @@ class Workload:
 CNN_64 = Workload("CNN, batch 64", ())
 CNN_256 = Workload("CNN, batch 256", ("data.batch_size=256",))
 LSTM = Workload("LSTM, batch 64", ("experiment=adding_lstm",))
+# What a data set of one's own is: torchvision's MNIST, a sample at a time, with its transforms.
+SAMPLES = "CNN, batch 64, torchvision's samples"
+_TRANSFORMS = "torchvision.transforms"
 
 BARE, BARE_CHANNELS_LAST = "bare loop", "bare loop, channels-last"
 BARE_BFLOAT16 = "bare loop, channels-last, bfloat16"
@@ -77,6 +80,27 @@ KNOBS = {
 }
 # Of a GPU: without one they change nothing that could be measured.
 GPU_KNOBS = ("cudnn.deterministic", "cudnn.benchmark", "TF32", "CUBLAS_WORKSPACE_CONFIG")
+
+
+def samples(data: Path) -> Workload:
+    """Return the CNN on the very data set, transforms and loading of baselines/plain.py."""
+    shift = 2 / 28
+    transforms = (
+        f"{{_target_: {_TRANSFORMS}.RandomAffine, degrees: 10, translate: [{shift}, {shift}], "
+        "interpolation: 2}",  # bilinear
+        f"{{_target_: {_TRANSFORMS}.ToTensor}}",
+        f"{{_target_: {_TRANSFORMS}.Normalize, mean: [0.1307], std: [0.3081]}}",
+    )
+    words = (
+        "data.loading_threads=1",  # the default of data sets that are not Seedbed's
+        *(f"~data.train.{key}" for key in ("split", "seed", "augment")),
+        "data.train._target_=torchvision.datasets.MNIST",
+        f"+data.train.root={data}",
+        "+data.train.train=true",
+        f"+data.train.transform._target_={_TRANSFORMS}.Compose",
+        f"+data.train.transform.transforms=[{', '.join(transforms)}]",
+    )
+    return Workload(SAMPLES, words)
 
 
 @cache

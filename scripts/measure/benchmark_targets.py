@@ -38,6 +38,8 @@ TARGETS = (
     Target("fast", programs.BARE, CNN, 1.25),
     Target("fast, no augmentation", programs.BARE, CNN, 1.25),
     Target("strict, 2 workers", "strict", CNN, 1.0),
+    Target("strict", programs.PLAIN, programs.SAMPLES, 0.97),
+    Target("strict, 2 workers", f"{programs.PLAIN}, 2 workers", programs.SAMPLES, 0.97),
 )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import benchmark_turns
 import pytest
 import timing
 import torch
+from baselines import plain
 from benchmark_report import Results
 from benchmark_sections import Section
 from omegaconf import OmegaConf
@@ -228,6 +230,21 @@ def test_torchvision_reads_the_digits_that_baselines_are_given(tmp_path: Path) -
     assert (len(train), len(test)) == (4000, 1000)
     assert (train.data.numpy() == images[:4000]).all()
     assert (test.targets.numpy() == labels[4000:]).all()
+
+
+def test_torchvision_s_samples_are_those_of_the_plain_loop(tmp_path: Path) -> None:
+    """The same files with the same transforms, so that the same work is compared; Seedbed's own
+    data set is another."""
+    data = benchmark_programs.write_digits(tmp_path)
+    theirs = plain.loaders({"data": str(data), "workers": 0, "batch_size": 64})[0].dataset
+    described = {}
+    for name, words in {"same": benchmark_programs.samples(data).overrides, "own": ()}.items():
+        config = benchmark_programs.configuration("trainer.device=cpu", *words)
+        settings: Any = OmegaConf.to_container(config)
+        dataset = assemble.build_source(settings, "train").dataset
+        described[name] = re.findall(r"[\w.]+", repr(dataset))  # YAML has lists, and no tuples
+        assert settings["data"]["batch_size"] == 64
+    assert described["same"] == re.findall(r"[\w.]+", repr(theirs)) != described["own"]
 
 
 @pytest.mark.long
