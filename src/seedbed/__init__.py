@@ -10,7 +10,7 @@ Attributes:
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 # Imported when they are asked for, since they import torch: the module of each, and its name there.
 _LAZY = {

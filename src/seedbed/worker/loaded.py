@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from seedbed import __version__
 from seedbed.record import git, source
 
 # What every run stands on, and what decodes and transforms images; as packages and distributions.
@@ -21,8 +22,8 @@ _SECTIONS = ("data", "model", "method", "optimizer", "schedule", "metrics", "cal
 
 
 def versions() -> dict[str, str | None]:
-    """Return the version of each core distribution; None if it is not installed."""
-    return {name: _version(name) for name in CORE.values()}
+    """Return the engine's version and that of each core distribution; None: not installed."""
+    return {"seedbed": __version__, **{name: _version(name) for name in CORE.values()}}
 
 
 def more_versions(settings: Mapping[str, Any], root: Path) -> dict[str, str | None]:

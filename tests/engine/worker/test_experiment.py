@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import seedbed
 from seedbed import determinism, fingerprint
 from seedbed.worker import environment, experiment
 
@@ -16,6 +17,7 @@ def test_a_record_names_what_the_run_uses(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(environment, "gpu", lambda index: {"name": f"GPU {index}"})
     on_cpu = environment.describe(torch.device("cpu"))
     on_gpu = environment.describe(torch.device("cuda", 1))
+    assert on_cpu["versions"]["seedbed"] == seedbed.__version__
     assert not GPU_LIBRARIES & set(on_cpu["versions"])
     assert on_cpu["gpu"] == []
     assert set(on_gpu["versions"]) - set(on_cpu["versions"]) == GPU_LIBRARIES
