@@ -63,6 +63,13 @@ WORKERS = {
     "strict, 2 workers": ("determinism=strict", "data.num_workers=2"),
     "fast, 2 workers": ("determinism=fast", "data.num_workers=2"),
 }
+SAMPLE_ROWS = {
+    "strict": PRESETS["strict"],
+    "strict, no fingerprints": PRESETS["strict, no fingerprints"],
+    "strict, generators not seeded": ("determinism=strict", "determinism.seeding=false"),
+    "fast": PRESETS["fast"],
+    **WORKERS,
+}
 COMPILED = {
     "strict, compiled": ("determinism=strict", "trainer.compile=true"),
     "fast, compiled": ("determinism=fast", "trainer.compile=true"),
@@ -72,7 +79,7 @@ KNOBS = {
     "deterministic algorithms, and so filling": ("determinism.on_nondeterministic=allow",),
     "filling of uninitialized memory": ("determinism.fill_uninitialized_memory=false",),
     "mkldnn.deterministic": ("determinism.mkldnn.deterministic=false",),
-    "keys for the global generators": ("determinism.seeding=false",),
+    "seeding of the global generators": ("determinism.seeding=false",),
     "fingerprints but of each 100th step": ("fingerprint.every_steps=100",),
     "fingerprints": (f"fingerprint.every_steps={NO_STAGE}",),
     "channels-last": ("determinism.channels_last=false",),

@@ -66,9 +66,8 @@ def workloads(data: Path) -> Iterator[Section]:
 def samples(data: Path) -> Section:
     """Return the section in which all programs load the same samples with the same transforms."""
     workload = programs.samples(data)
-    names = ("strict", "strict, no fingerprints", "fast")
-    chosen = {name: programs.PRESETS[name] for name in names} | programs.WORKERS
-    found = [programs.seedbed(name, workload, *words) for name, words in chosen.items()]
+    rows = programs.SAMPLE_ROWS.items()
+    found = [programs.seedbed(name, workload, *words) for name, words in rows]
     with_bar = [each for each in programs.baselines(workload, data) if "bar" not in each.name]
     return Section(workload.name, programs.PLAIN, (*found, *with_bar))
 

@@ -210,7 +210,7 @@ def test_every_knob_makes_a_configuration() -> None:
     for words in (
         *benchmark_programs.PRESETS.values(),
         *benchmark_programs.PLAIN_IMAGES.values(),
-        *benchmark_programs.WORKERS.values(),
+        *benchmark_programs.SAMPLE_ROWS.values(),
         *benchmark_programs.COMPILED.values(),
         *(("determinism=strict", *words) for words in benchmark_programs.KNOBS.values()),
         *benchmark_programs.BFLOAT16.values(),
