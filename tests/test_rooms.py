@@ -200,6 +200,7 @@ class TestDeleting:
         assert "\n".join(table()) in (ROOT / "README.md").read_text()
 
     @pytest.mark.parametrize("room", ROOMS)
+    @pytest.mark.long
     def test_nothing_that_stays_needs_a_room(self, copy: Path, room: str) -> None:
         """Neither files nor configurations lead to it, and the contracts hold without it."""
         delete(copy, room)

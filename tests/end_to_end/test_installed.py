@@ -61,6 +61,7 @@ def run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.long
 def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):

@@ -89,7 +89,10 @@ def run(users_own: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) ->
             ("data.num_workers=5", "data.persistent_workers=false", "data.prefetch_factor=1"),
             marks=pytest.mark.long,
         ),
-        ("data.num_workers=1", "data.start_method=spawn", "trainer.validate_every_epochs=0"),
+        pytest.param(
+            ("data.num_workers=1", "data.start_method=spawn", "trainer.validate_every_epochs=0"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_users_data_set_trains_to_the_same_bits(
@@ -99,6 +102,7 @@ def test_a_users_data_set_trains_to_the_same_bits(
     assert first_difference(run, train(tmp_path / "run", users_own, *overrides)) == ""
 
 
+@pytest.mark.long
 def test_without_seeding_the_same_changes_do_change_bits(
     users_own: tuple[str, ...], tmp_path: Path
 ) -> None:

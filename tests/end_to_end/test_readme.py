@@ -70,6 +70,7 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
 
 
+@pytest.mark.long
 def test_the_outputs_of_the_readme_are_what_is_printed(clone: Path) -> None:
     """Every line has the words and the format shown; the two runs print the same hashes."""
     first, second = pages.blocks(README, "text")

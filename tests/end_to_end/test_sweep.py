@@ -47,6 +47,7 @@ def test_a_sweep_ends_with_table_csv_and_picture(one_after_another: Path) -> Non
     assert all(word in text for word in ("mean", "sd", "min (seed)", "max (seed)"))
 
 
+@pytest.mark.long
 def test_jobs_side_by_side_have_the_bits_of_jobs_one_after_another(
     one_after_another: Path, tmp_path: Path
 ) -> None:

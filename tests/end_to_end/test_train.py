@@ -51,6 +51,7 @@ def test_recurrent_experiments_repeat(experiment: str, tmp_path: Path) -> None:
     assert same_bits(*runs)
 
 
+@pytest.mark.long
 def test_seeds_of_streams_can_be_set_alone(run: Path, tmp_path: Path) -> None:
     """Another seed for the order changes the order, and not the initial weights."""
     other = trained(tmp_path / "order", "seed=0", "seeds.order=5")
@@ -96,6 +97,7 @@ def test_a_checkpoint_opens_without_seedbed(run: Path) -> None:
     assert set(state["model"]) == set(weights(run))
 
 
+@pytest.mark.long
 def test_the_same_command_on_a_copied_file_is_the_same_run(run: Path, tmp_path: Path) -> None:
     """The configuration in the record is the training process's only input."""
     (tmp_path / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
@@ -110,6 +112,7 @@ def test_the_same_command_on_a_copied_file_is_the_same_run(run: Path, tmp_path: 
     assert same_bits(run, tmp_path)
 
 
+@pytest.mark.long
 def test_a_null_seed_is_drawn_and_recorded(tmp_path: Path) -> None:
     """What was drawn can be used again."""
     run = trained(tmp_path / "drawn", "seed=null", "trainer.max_steps=2")
@@ -119,6 +122,7 @@ def test_a_null_seed_is_drawn_and_recorded(tmp_path: Path) -> None:
     assert same_bits(run, again)
 
 
+@pytest.mark.long
 def test_two_runs_in_the_same_instant_have_folders_of_their_own(tmp_path: Path) -> None:
     """Names carry a unique part."""
     words = [sys.executable, str(ROOT / "train.py"), *QUICK, "trainer.max_steps=1"]

@@ -144,6 +144,7 @@ def test_ways_of_training_end_with_the_same_bits(
     assert said(base, train(tmp_path / "run", QUICK)) == "same"
 
 
+@pytest.mark.long
 def test_another_seed_is_seen(base: Path, tmp_path: Path) -> None:
     """Twin: a way of training that changes the experiment does not give `same`."""
     run = invariance_rows.plainly(tmp_path / "run", [*QUICK, "seed=1"])

@@ -126,6 +126,13 @@ def _is_accepted(overrides: Sequence[str]) -> bool:
     return True
 
 
+def alike(runs: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return for each case the first that has the same configuration: it is trained for both."""
+    texts = {case: OmegaConf.to_yaml(compose(*words)) for case, words in runs.items()}
+    firsts = {text: case for case, text in reversed(texts.items())}
+    return {case: firsts[text] for case, text in texts.items()}
+
+
 def train(runs: dict[str, tuple[str, ...]], place: Path) -> None:
     """Train each case in each way, into PLACE/WAY/CASE; a process for each way, two at a time."""
     for way, otherwise in WAYS.items():

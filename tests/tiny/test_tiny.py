@@ -10,6 +10,7 @@ from tests.running import trained
 
 
 @pytest.mark.parametrize("model", [tiny.DENSE, tiny.CONVOLUTION], ids=lambda model: model["name"])
+@pytest.mark.long
 def test_tiny_models_learn(model: dict[str, object], tmp_path: Path) -> None:
     """A guess is right once in three."""
     run = trained(tmp_path / "run", *tiny.overrides(model), "trainer.max_steps=40")

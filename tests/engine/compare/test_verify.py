@@ -112,6 +112,7 @@ def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path:
     assert (outcome.last_step, outcome.reached_step) == (STEPS + 1, STEPS)
 
 
+@pytest.mark.long
 def test_without_fingerprints_losses_are_compared(tmp_path: Path) -> None:
     """A record of preset fast has no fingerprints: losses are compared, and the verdict says so."""
     fast = trained(tmp_path / "fast", "determinism=fast")
@@ -128,6 +129,7 @@ def test_without_fingerprints_losses_are_compared(tmp_path: Path) -> None:
     assert "determinism=fast does not promise the same bits" in done.stdout
 
 
+@pytest.mark.long
 def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path) -> None:
     """With the record's commit and patch a run comes back that the code here does not give."""
     other, settings = tmp_path / "other", record.read_config(run)

@@ -108,6 +108,7 @@ def test_what_is_in_force_but_not_asked_is_found() -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.long
 def test_the_compiler_is_imported_as_the_preset_says(asked: bool) -> None:
     """A flag for a module that is not imported yet holds when it is."""
     program = (

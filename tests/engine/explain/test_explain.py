@@ -35,6 +35,8 @@ from tests.running import ROOT
 
 # Another order of sets takes other processes; tests/end_to_end/test_faults.py has it.
 HERE = sorted(name for name, fault in FAULTS.items() if fault.part != "hashes")
+# One fault of each part is injected by `make test`, and the others with it by `make test-all`.
+SHORT = {fault.part: name for name, fault in FAULTS.items()}.values()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +50,10 @@ def injected(name: str) -> fault_score.Result:
     return fault_score.inject(name, 0)
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in HERE],
+)
 def test_an_injected_fault_is_found(name: str) -> None:
     """Step and operation, or phase of the data, are those where the fault was injected."""
     result = injected(name)

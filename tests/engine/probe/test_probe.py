@@ -64,6 +64,7 @@ def test_no_two_entries_share_a_name() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.long
 def test_every_operation_runs_on_this_cpu() -> None:
     """Under fast each runs, but for three kernels; under strict each repeats or raises."""
     one_thread = [OmegaConf.merge(preset, {"threads": 1}) for preset in (FAST, STRICT)]
@@ -222,6 +223,7 @@ def script(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.long
 def test_the_command_writes_its_tables(tmp_path: Path) -> None:
     """Terminal, CSV and Markdown say the same about the same operations."""
     files = ("--csv", str(tmp_path / "ops.csv"), "--markdown", str(tmp_path / "ops.md"))

@@ -512,6 +512,7 @@ def test_a_model_that_is_another_one_each_time_is_refused_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_the_command_examines_the_configuration_that_train_would_make() -> None:
     """Overrides are composed as by train.py; an honest model exits with 0."""
     done = script("model=cnn", "data.batch_size=8")
@@ -520,6 +521,7 @@ def test_the_command_examines_the_configuration_that_train_would_make() -> None:
     assert "all operations came back, all randomness was seeded" in done.stdout
 
 
+@pytest.mark.long
 def test_the_command_says_no() -> None:
     """Something found is exit status 1; a key that does not exist is 2."""
     assert script("model=cnn", "data.batch_size=8", "determinism.seeding=false").returncode == 1

@@ -48,6 +48,7 @@ def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert record.read_summary(tmp_path / "b")["resumes"][0]["step"] == 11
 
 
+@pytest.mark.long
 def test_several_processes(tmp_path: Path) -> None:
     """Two runs have the same bits, by the record of rank 0."""
     script = own_loop.write(tmp_path, "ddp")

@@ -44,6 +44,7 @@ def resumed(folder: Path, *words: str) -> Any:
     return command("scripts/resume.py", str(folder), *words)
 
 
+@pytest.mark.long
 def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
     whole: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_best_and_last_weights_have_the_bits_that_the_run_recorded(
     assert contents(run) == before
 
 
+@pytest.mark.long
 def test_other_data_is_evaluated(run: Path) -> None:
     """The test set replaced by the training samples is the training split: without augmentation,
     with whatever batch size the loss is summed; as a named data set it is what it was."""

@@ -79,6 +79,7 @@ def outputs(code: str, inputs: Path, folder: Path) -> torch.Tensor:
     return found
 
 
+@pytest.mark.long
 def test_a_program_needs_nothing_of_this_project(
     run: Path,
     before: Mapping[Path, bytes],
@@ -95,6 +96,7 @@ def test_a_program_needs_nothing_of_this_project(
     assert not torch.equal(outputs(code, expected[0], tmp_path), expected[1])
 
 
+@pytest.mark.long
 def test_weights_and_yaml_build_the_model(
     run: Path, expected: tuple[Path, torch.Tensor], tmp_path: Path
 ) -> None:

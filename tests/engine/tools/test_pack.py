@@ -40,6 +40,7 @@ def packed(
     return out
 
 
+@pytest.mark.long
 def test_a_package_is_replayed_when_that_is_asked_for(packed: Path) -> None:
     """Control: without --restore-code it says what it would execute, and executes nothing."""
     done = command("scripts/verify.py", str(packed))

@@ -69,6 +69,7 @@ def test_a_run_names_what_it_uses_and_nothing_else(tmp_path: Path) -> None:
     assert files["src/project/models/cnn.py"] == done.stdout.strip()
 
 
+@pytest.mark.long
 def test_a_file_that_nobody_imports_does_not_keep_a_run_from_resuming(tmp_path: Path) -> None:
     """The next model, written while a run is stopped; the negative control edits its own model."""
     project = pages.copy_project(tmp_path / "project", {})

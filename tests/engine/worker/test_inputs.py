@@ -38,6 +38,7 @@ WARM = (
 )
 
 
+@pytest.mark.long
 def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
     """The best.pt of another run: other content at its path is named, ranked first and refused."""
     (tmp_path / "warm_start.py").write_text(PACKAGE)

@@ -87,6 +87,7 @@ def stages(folder: Path, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.long
 def test_a_method_stopped_at_any_point_ends_with_the_same_bits(
     method: str, whole: Callable[[str], Path], tmp_path: Path
 ) -> None:

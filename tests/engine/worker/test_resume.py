@@ -120,7 +120,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.mark.parametrize(
     ("every", "overrides"),
     [
-        (1, ()),
+        pytest.param(1, (), marks=pytest.mark.long),
         (3, EARLY_STOPPING),
         # No processor refuses an RNN in bfloat16.
         pytest.param(
@@ -233,6 +233,7 @@ def killed(folder: Path, place: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_a_run_killed_at_any_write_ends_with_the_same_bits(
     whole: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
