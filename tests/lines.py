@@ -47,6 +47,7 @@ LEFT_OUT = {
     "src/seedbed/data/samplers.py": "likewise",
     "src/seedbed/data/streams.py": "reads iterable data sets",
     "src/seedbed/determinism/running.py": "sets a preset in processes that train.py did not start",
+    "src/seedbed/launch/devices.py": "refuses devices",
     "src/seedbed/launch/resume.py": "resumes",
     "src/seedbed/operations/refusals.py": "words which operation was refused, and where",
     "src/seedbed/operations/trace.py": "traces a step that is examined or explained",

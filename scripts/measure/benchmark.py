@@ -227,11 +227,9 @@ def write(arguments: argparse.Namespace, results: Results, circumstances: str) -
         kept=invariance_runs.kept_part(out / "benchmarks.md"),
     )
     (out / "benchmarks.md").write_text(page)
-    (out / "benchmarks.json").write_text(
-        json.dumps(facts | report.numbers(results), indent=1) + "\n"
-    )
-    beside_bare = [each for each in results.workloads if each[0].base == programs.BARE]
-    benchmark_plot.draw(beside_bare, out / "benchmarks.png")
+    numbers = report.numbers(results)
+    (out / "benchmarks.json").write_text(json.dumps(facts | numbers, indent=1) + "\n")
+    benchmark_plot.draw(numbers["workloads"], out / "benchmarks.png")
     print(page)
 
 

@@ -107,9 +107,8 @@ def figure(folder: Path, place: str) -> "Figure":
         "c": {"color": "black", "ls": (0, (1, 1)), "lw": 1.2},
     }
     for name, look in looks.items():
-        at, values = losses[name]
-        above.plot(at, plots.running_mean(values, 10), label=LABELS[name], **look)
-    above.legend(loc="upper right")
+        above.plot(*plots.running_mean(*losses[name], 10), label=LABELS[name], **look)
+    plots.legend(drawing)
     above.set(ylabel="training loss (mean of 10)", title=f"A and C first differ at {place}")
     steps, base = losses["a"]
     for name, mark in (("b", plots.ORANGE), ("c", "black")):

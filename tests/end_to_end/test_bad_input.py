@@ -207,7 +207,6 @@ def test_a_configuration_that_is_right_is_started(
         ("data.outputs=5", "data.outputs: expected more than 5"),
         ("data.augment=5", "data.augment: expected"),
         ("objective=validation_los", "objective: expected one of"),
-        ("trainer.device=cuda:77", "trainer.device: expected a device that is there"),
     ],
 )
 def test_what_only_the_training_process_can_know_is_refused_too(

@@ -199,6 +199,38 @@ def test_a_resume_that_is_interrupted_at_start_up_says_so(tmp_path: Path) -> Non
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("ignores", [False, True], ids=["stops", "nohup"])
+def test_a_reader_that_goes_away_stops_the_run_as_a_closed_terminal_does(
+    ignores: bool, tmp_path: Path
+) -> None:
+    """`train.py | head -1`: what it was and how to resume it is on stderr and in train.log.
+
+    Negative control: a run that ignores SIGHUP, as under nohup, goes on to its end.
+    """
+    folder = tmp_path / "run"
+    # Ignored signals are inherited; a shell's `trap ''` is what nohup does.
+    words = [sys.executable, "train.py", f"hydra.run.dir={folder}", *TINY]
+    shell = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"] if ignores else []
+    process = subprocess.Popen(
+        [*shell, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert "parameters) on" in process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(timeout=120) == (0 if ignores else 129)
+    process.stderr.close()
+    status = "finished" if ignores else "interrupted"
+    assert record.read_summary(folder)["status"] == status
+    assert f"{status} after" in errors
+    assert "Traceback" not in errors
+    assert errors.strip().splitlines()[-1] in (folder / "train.log").read_text()
+    if not ignores:
+        assert f"resume it: python scripts/resume.py {folder}" in errors
+        resumed(folder)
+
+
 def is_worked_on(folder: Path) -> bool:
     try:
         with record.lock(folder):

@@ -134,7 +134,7 @@ def describe(difference: Difference) -> Iterator[str]:
     through = difference.equal_through
     same = [] if through is None else [f"all steps compared up to {through}"]
     same += [f"at step {difference.step} {equal}"] if equal else []
-    yield f"  equal before it: {'; '.join(same) or 'nothing was compared before it'}"
+    yield f"  equal before it: {'; '.join(same)}" if same else "  nothing before it was compared"
     yield f"  look at: {stage.look}"
     if not difference.located:
         yield (

@@ -55,6 +55,7 @@ def comparison_figure(a: Record, b: Record, result: Comparison) -> "Figure":
     plots.finish(above)
     _difference(below, *train)
     below.set(xlabel="step", ylabel="difference of the\ntraining losses")
+    plots.legend(figure, columns=2)
     return figure
 
 

@@ -12,13 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, record, signals
 from seedbed.errors import InputError
-from seedbed.launch import process
+from seedbed.launch import devices, process
 from seedbed.record import source
 
 
 def start(config: DictConfig, folder: Path) -> int:
     """Create the run folder and train in it, in a process of its own; return the exit status."""
     environment = training_environment(config)
+    devices.require(config.trainer.device, environment)
     create_run_folder(folder, config)
     return run_worker(config, folder, environment)
 
@@ -53,7 +54,7 @@ def require_name(key: str, folder: str) -> None:
 
 
 def create_run_folder(folder: Path, config: DictConfig) -> None:
-    """Create the run folder and its config.yaml; a run, or a file of its name, is never replaced.
+    """Create the run folder and its config.yaml; a run, or a folder of others, is never used.
 
     Of two runs that want one folder in the same instant one gets the lock and the other is
     refused. Whenever the process is killed, there is a whole config.yaml or none.
@@ -61,8 +62,10 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
     held: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        had_lock = (folder / ".lock").exists()
         with record.lock(folder):
-            held = [name for name in record.FILES if (folder / name).exists()]
+            # Launchers may have started train.log; what begins with a dot, a run that was killed.
+            held = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n != "train.log"]
             if held:
                 raise FileExistsError
             yaml = OmegaConf.to_yaml(config, resolve=True)
@@ -73,10 +76,15 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
                 f"hydra.run.dir: expected a folder, got {error.filename}, which is a file; choose "
                 "another"
             ) from None
+        if "config.yaml" in held:
+            expected, got, resume = "without a run", "one", ", or resume it by scripts/resume.py"
+        else:
+            expected, got, resume = "that is new or empty", held[0], ""
+        if not had_lock:
+            (folder / ".lock").unlink(missing_ok=True)
         raise InputError(
-            f"hydra.run.dir: expected a folder without a run, got {folder}, which holds "
-            f"{'one' if 'config.yaml' in held else held[0]}; choose another, or resume it by "
-            "scripts/resume.py"
+            f"hydra.run.dir: expected a folder {expected}, got {folder}, which holds {got}; choose "
+            f"another{resume}"
         ) from None
     except OSError as error:
         with suppress(OSError):

@@ -19,6 +19,7 @@ from seedbed.record.summary import read_summary
 from seedbed.record.tables import METRIC_FIELDS, Row, read_metrics, values_of
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -97,6 +98,8 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
     for axes, name in zip(every, names, strict=False):
         is_share = (name, metric_name) == ("metric", "accuracy")
         curves = {phase: points(rows, phase, name, 100.0 if is_share else 1.0) for phase in PHASES}
+        if name == "loss" and _has_own_name(rows, names):
+            curves["train"] = (np.empty(0), np.empty(0))
         _curves(axes, curves)
         label = metric_name if loss_is_metric or name == "metric" else name
         axes.set(xlabel="step", ylabel=LABELS.get(label, label))
@@ -104,14 +107,28 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
             _fit_percent(axes, curves)
         else:
             axes.set_yscale(scale(curves.values()))
-        finish(axes, legend=name == names[0])
+    finish(*every[: len(names)])
     figure.axes[0].set_title(title)
+    legend(figure)
     return figure
 
 
 def _agree(losses: Array, metrics: Array) -> bool:
     """Return whether a metric is the loss under another name."""
     return losses.shape == metrics.shape and np.allclose(losses, metrics, rtol=1e-3)
+
+
+def _has_own_name(rows: Sequence[Row], names: Sequence[str]) -> bool:
+    """Return whether the training loss is a method's own value too, which has another panel.
+
+    So it is where each of several optimizers has a loss: the last one's is also the step's.
+    """
+    train = [values_of(row) for row in rows if row["phase"] == "train"]
+    evaluated = any(row["loss"] for row in rows if row["phase"] != "train")
+    own = [name for name in names if name not in METRIC_FIELDS]
+    return evaluated and any(
+        all(row.get(name) == row.get("loss") for row in train) for name in own if train
+    )
 
 
 def panels(rows: Sequence[Row], metric_name: str, loss_is_metric: bool) -> list[str]:
@@ -138,12 +155,14 @@ def points(rows: Iterable[Row], phase: str, name: str, scale: float = 1.0) -> tu
     return table[:, 0], table[:, 1] * scale
 
 
-def running_mean(values: Array, rows: int) -> Array:
-    """Return for each of n values the mean of the `rows` around it, of fewer at both ends: (n,)."""
-    window = np.ones(rows)
-    sums = np.convolve(values, window, mode="same")
-    means: Array = sums / np.convolve(np.ones(len(values)), window, mode="same")
-    return means
+def running_mean(steps: Array, values: Array, rows: int) -> tuple[Array, Array]:
+    """Return the means of `rows` neighbours, at the middle of their steps: (n - rows + 1,) each.
+
+    Never of fewer: the mean of a few values at an end would stand out.
+    """
+    window = np.full(rows, 1.0 / rows)
+    found = [np.convolve(each, window, mode="valid") for each in (steps, values)]
+    return found[0], found[1]
 
 
 def style() -> Any:
@@ -166,9 +185,9 @@ def _curves(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
     (steps, values), look = curves["train"], {"color": BLUE}
     if len(steps) > _MOST_ROWS_DRAWN_ALONE:
         window = max(5, len(steps) // 30)
-        line(axes, (steps, values), "", alpha=0.25, linewidth=0.6, **look)
+        line(axes, (steps, values), "", alpha=0.4, linewidth=0.7, **look)
         label = f"training (mean of {window})"
-        line(axes, (steps, running_mean(values, window)), label, **look)
+        line(axes, running_mean(steps, values, window), label, **look)
     else:
         line(axes, (steps, values), "training", **look)
     line(axes, curves["validation"], "validation", color=ORANGE, marker="o", markersize=4)
@@ -187,15 +206,36 @@ def line(axes: "Axes", curve: tuple[Array, Array], label: str, **look: Any) -> N
     axes.plot(*curve, label=label or "_", **look)
 
 
-def finish(axes: "Axes", legend: bool = True) -> None:
-    """Add the legend, and ticks at whole steps; say so if there is nothing to see."""
-    if axes.lines:
-        axes.locator_params(axis="x", nbins=7, integer=True)
-        if legend:
-            axes.legend(loc="best")
-    else:
-        axes.set(xticks=[], yticks=[])
-        write(axes, "nothing logged")
+def finish(*panels: "Axes") -> None:
+    """Give panels the same range of steps, with ticks at whole ones; say so of empty ones."""
+    drawn = [axes for axes in panels if axes.lines]
+    for axes in panels:
+        if axes not in drawn:
+            axes.set(xticks=[], yticks=[])
+            write(axes, "nothing logged")
+    if not drawn:
+        return
+    steps = np.unique(np.concatenate([line.get_xdata() for axes in drawn for line in axes.lines]))
+    limits = np.array([axes.get_xlim() for axes in drawn])
+    for axes in drawn:
+        axes.set_xlim(limits[:, 0].min(), limits[:, 1].max())
+        if len(steps) == 1:
+            axes.set_xticks(steps)
+        else:
+            axes.locator_params(axis="x", nbins=7, integer=True)
+
+
+def legend(figure: "Figure", columns: int = 5) -> None:
+    """Name what all panels show once, below them, where it lies over no curve."""
+    named: dict[str, Artist] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(str(label), handle)
+    if named:
+        figure.legend(
+            list(named.values()), list(named), loc="outside lower center",
+            ncols=min(columns, len(named)),
+        )  # fmt: skip
 
 
 def write(axes: "Axes", text: str) -> None:

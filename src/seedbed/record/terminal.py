@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ PREFIX = "SEEDBED_PREFIX"
 
 
 class Terminal:
-    """A stream that keeps working once its terminal was closed: nobody reads it then.
+    """A stream that keeps working once its terminal, or the pipe's other end, was closed.
 
     Where runs share a terminal, lines are written whole, each with the run's prefix.
     """
@@ -23,6 +24,7 @@ class Terminal:
     def __init__(self, stream: IO[str], prefix: str = "") -> None:
         self._stream, self._prefix = stream, prefix
         self._begun = ""  # of a line
+        self._is_lost = False
 
     def write(self, text: str) -> int:
         """Write, unless the terminal is gone."""
@@ -49,8 +51,20 @@ class Terminal:
         try:
             yield
         except OSError as error:
-            if error.errno != errno.EIO:
+            if error.errno not in (errno.EIO, errno.EPIPE):
                 raise
+            self._lose(error.errno == errno.EPIPE)
+
+    def _lose(self, is_pipe: bool) -> None:
+        """Stop the run as a closed terminal does if the reader of a pipe went away.
+
+        How it ended, and how to resume it, then goes to stderr as long as somebody reads that.
+        """
+        first, self._is_lost = not self._is_lost, True
+        if is_pipe and first and self._stream is sys.__stdout__ and sys.__stderr__ is not None:
+            os.dup2(sys.__stderr__.fileno(), self._stream.fileno())
+            signal.raise_signal(signal.SIGHUP)
+        else:
             discard_output(self._stream)
 
     def __getattr__(self, name: str) -> Any:

@@ -54,6 +54,8 @@ def report_sweep(folder: Path, ended_early: bool) -> bool:
             return False
         raise
     print(f"\n{text}\n\n{best_trial(folder)}{folder}", flush=True)
+    if found.groups:
+        print(f"picture: {folder / 'sweep.png'}", flush=True)
     if ended_early or not all(run.refused for run in found.lost):
         print(f"resume it: python scripts/resume.py {shlex.quote(str(folder))}", flush=True)
     return bool(found.lost)

@@ -41,6 +41,7 @@ def draw(sweep: Sweep, summaries: Sequence[Summary], path: Path) -> None:
 
     metrics = list(dict.fromkeys(group.metric for group in sweep.groups))[:_MOST_METRICS]
     drawn = {id(group): curves(group) for group in sweep.groups}
+    colors = {id(group): COLORS[n % len(COLORS)] for n, group in enumerate(sweep.groups)}
     columns = 2 if any(len(steps) > 1 for steps, _ in drawn.values()) else 1
     with plots.style():
         size = (3.6 + 3.6 * (columns - 1), 0.6 + 2.7 * len(metrics))
@@ -49,12 +50,9 @@ def draw(sweep: Sweep, summaries: Sequence[Summary], path: Path) -> None:
         rows = figure.subplots(len(metrics), columns, squeeze=False, width_ratios=ratios)
         for panels, metric in zip(rows, metrics, strict=True):
             chosen = [
-                (group, summary, COLORS[position % len(COLORS)])
-                for position, (group, summary) in enumerate(
-                    pair
-                    for pair in zip(sweep.groups, summaries, strict=True)
-                    if pair[0].metric == metric
-                )
+                (group, summary, colors[id(group)])
+                for group, summary in zip(sweep.groups, summaries, strict=True)
+                if group.metric == metric
             ]
             if columns == 2:
                 shown = [_draw_curves(panels[0], g, drawn[id(g)], color) for g, _, color in chosen]
@@ -63,6 +61,8 @@ def draw(sweep: Sweep, summaries: Sequence[Summary], path: Path) -> None:
                 _draw_values(panels[-1], position, group, summary, color)
             _finish_values(panels[-1], metric, [group for group, _, _ in chosen])
         figure.suptitle(_title(sweep.groups), fontsize=10)
+        if 1 < len(sweep.groups) <= _MOST_GROUPS_NAMED:
+            plots.legend(figure, columns=2)
         plots.save(figure, path)
 
 
@@ -134,8 +134,6 @@ def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
     axes.locator_params(axis="x", integer=True, nbins=6)
     if 0 < shown.min() < shown.max() / _LOG_FROM_RATIO:
         _plain_log_axis(axes)
-    if len(axes.lines) <= _MOST_GROUPS_NAMED * (_FEW + 1):
-        axes.legend()
 
 
 def _finish_values(axes: "Axes", metric: str, groups: Sequence[Group]) -> None:
@@ -152,12 +150,12 @@ def _finish_values(axes: "Axes", metric: str, groups: Sequence[Group]) -> None:
 
 
 def _title(groups: Sequence[Group]) -> str:
-    """Name the models and the data sets of a sweep."""
-    models, data = (
-        ", ".join(dict.fromkeys(_text(str(group.settings.get(key, "?"))) for group in groups))
+    """Name the models and the data sets, as far as the runs name them."""
+    found = [
+        ", ".join(dict.fromkeys(_text(str(g.settings[key])) for g in groups if key in g.settings))
         for key in ("model.name", "data.name")
-    )
-    return f"{models} on {data}"
+    ]
+    return " on ".join(filter(None, found))
 
 
 def _error_name(metric: str) -> str:

@@ -24,6 +24,11 @@ from seedbed.worker import assemble
 # Keys of `model` that describe it and are no arguments of its class; see `config.build`.
 _DESCRIPTIONS = ("name", "accepts", "requires")
 Model = Callable[[Any], Any]
+PROGRAM_DIFFERS = "the program computes something else; export the weights by --state-dict"
+WEIGHTS_DIFFER = (
+    "the model uses values that state_dict() lacks; register them as buffers, or export without "
+    "--state-dict"
+)
 
 
 def main() -> int:
@@ -50,7 +55,8 @@ def main() -> int:
                 f"model = torch.export.load({str(out)!r}).module()",
                 f"outputs = model(inputs)  # {described(two)}",
             ]
-        same, result = compare(model, loaded, source, settings["data"]["eval_batch_size"])
+        why_not = WEIGHTS_DIFFER if asked["state_dict"] else PROGRAM_DIFFERS
+        same, result = compare(model, loaded, source, settings["data"]["eval_batch_size"], why_not)
     print(printable(f"{path} (step {step}) to {out}"))
     print(result)
     print("\nTo load it:\n")
@@ -105,10 +111,15 @@ def inputs_of(source: Source, samples: int) -> Any:
     return source[Position(0, np.arange(min(samples, len(source))))].inputs
 
 
-def compare(model: Model, loaded: Model, source: Source, samples: int) -> tuple[bool, str]:
+def compare(
+    model: Model, loaded: Model, source: Source, samples: int, why_not: str
+) -> tuple[bool, str]:
     """Return whether two models have outputs of the same bits, and that in a line with the reason.
 
     Each is called with the same seed of the global generators, of which some models draw.
+
+    Args:
+        why_not: the reason, and what to do, where the model itself has the same outputs again.
     """
     inputs = inputs_of(source, samples)
     outputs, again = (outputs_of(model, inputs, seed) for seed in (0, 1))
@@ -120,7 +131,7 @@ def compare(model: Model, loaded: Model, source: Source, samples: int) -> tuple[
     reason = (
         "the model draws random numbers in evaluation, so its own outputs differ from call to call"
         if draws
-        else "the program computes something else; export the weights by --state-dict"
+        else why_not
     )
     return False, f"not the same bits as the model for {count}: {reason}"
 

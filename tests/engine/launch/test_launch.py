@@ -22,6 +22,7 @@ from seedbed import launch, record, signals
 from seedbed.config import command as hydra_command
 from seedbed.config import hydra_errors
 from seedbed.errors import InputError
+from seedbed.launch import devices
 from tests.running import ROOT, command
 
 
@@ -68,13 +69,12 @@ class TestCreateRunFolder:
         }  # fmt: skip
 
     def test_a_file_of_a_runs_name_is_not_overwritten(self, tmp_path: Path) -> None:
-        """Somebody's own metrics.csv stays; negative control: a folder with other files is
-        taken."""
+        """Somebody's own metrics.csv stays; negative control: the folder without it is taken."""
         (tmp_path / "metrics.csv").write_text("my own")
         with pytest.raises(InputError, match=r"which holds metrics\.csv; choose another"):
             launch.create_run_folder(tmp_path, settings())
         assert (tmp_path / "metrics.csv").read_text() == "my own"
-        (tmp_path / "metrics.csv").rename(tmp_path / "mine.csv")
+        (tmp_path / "metrics.csv").unlink()
         launch.create_run_folder(tmp_path, settings())
 
     def test_a_folder_is_created_once(self, tmp_path: Path) -> None:
@@ -109,6 +109,18 @@ class TestCreateRunFolder:
         statuses = [process.wait(60) for process in creations]
         assert sorted(statuses) == [0, 2, 2, 2]
         assert record.read_config(tmp_path / "run").winner == str(statuses.index(0)) * 5000
+
+    def test_a_folder_of_something_else_is_refused(self, tmp_path: Path) -> None:
+        """What is in it stays, alone; control: what launchers and killed runs leave does not."""
+        (tmp_path / "thesis.tex").write_text("mine")
+        with pytest.raises(InputError, match=r"^hydra.run.dir: .* holds thesis.tex; choose"):
+            launch.create_run_folder(tmp_path, settings())
+        assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+        left = tmp_path / "left"
+        left.mkdir()
+        for name in (".lock", ".config.yaml.7.tmp", "train.log"):
+            (left / name).touch()
+        launch.create_run_folder(left, settings())
 
     def test_a_folder_that_cannot_be_is_refused(self, tmp_path: Path) -> None:
         """A path below a file, and a file itself, are no folders; the file stays as it is."""
@@ -355,6 +367,33 @@ class TestNameUniquely:
     def test_nothing_in_gives_the_name_alone(self) -> None:
         """`python train.py` alone is a command line, too."""
         assert self.words() == []
+
+
+class TestDevices:
+    def test_a_device_that_cannot_be_there_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Control: one that can be is left to the training process, whatever the machine is."""
+        monkeypatch.setattr(sys, "platform", "linux")
+        monkeypatch.setattr(devices, "_DRIVERS", ("no such driver",))
+        for device, reason in (("cuda:1", "no driver"), ("cuda", "no driver"), ("mps", "macOS")):
+            with pytest.raises(InputError, match=rf"^trainer.device: .* got {device}, .*{reason}"):
+                devices.require(device, {})
+        monkeypatch.setattr(devices, "_DRIVERS", ("null",))
+        with pytest.raises(InputError, match="CUDA_VISIBLE_DEVICES hides"):
+            devices.require("cuda", {"CUDA_VISIBLE_DEVICES": ""})
+        for device in ("cuda:1", "cpu", "auto"):
+            devices.require(device, {"CUDA_VISIBLE_DEVICES": "0"})
+
+    def test_the_run_has_no_folder_then(self, tmp_path: Path) -> None:
+        """Nothing is left of a request that could be refused at once."""
+        config = settings(device="cuda")
+        config.determinism = {"name": "strict", "threads": 2, "env": {}}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+            with pytest.raises(InputError, match=r"^trainer.device: "):
+                launch.start(config, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_with_something_in_it_is_never_discarded(tmp_path: Path) -> None:

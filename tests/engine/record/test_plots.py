@@ -102,15 +102,50 @@ def test_the_loss_curve_shows_the_record() -> None:
 
 
 def test_a_long_curve_is_drawn_with_its_running_mean() -> None:
-    """The mean of the rows around each step, from the first to the last; all rows stay below it."""
+    """Each mean is of 10 rows, never of fewer, at their middle; all rows stay below it."""
     rows = metrics(300)
     lines = curves(plots.loss_figure(rows, "accuracy", "").axes[0])
     raw = column(rows, "train", "loss")
     steps, means = lines["training (mean of 10)"]
 
     assert raw in [values for _, values in lines.values()]
-    assert (steps[0], steps[-1]) == (1.0, 300.0)
-    assert means == pytest.approx([np.mean(raw[max(0, i - 5) : i + 5]) for i in range(300)])
+    assert steps == pytest.approx([i + 5.5 for i in range(291)])
+    assert means == pytest.approx([np.mean(raw[i : i + 10]) for i in range(291)])
+
+
+def test_no_legend_lies_over_a_curve() -> None:
+    """One legend names what all panels show, outside of them."""
+    figure = plots.loss_figure(metrics(300), "accuracy", "")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["training (mean of 10)", "validation"]
+    for axes in figure.axes:
+        assert axes.get_legend() is None
+        assert not axes.get_window_extent().overlaps(legend.get_window_extent())
+
+
+def test_panels_have_the_same_steps() -> None:
+    """Also one with fewer points; a run of one step has one tick."""
+    rows = [row if row["phase"] == "train" or row["step"] == "40" else row | {"metric": ""}
+            for row in metrics(40)]  # fmt: skip
+    rows = [row | {"metric": ""} if row["phase"] == "train" else row for row in rows]
+    loss, accuracy = plots.loss_figure(rows, "accuracy", "").axes
+    assert loss.get_xlim() == accuracy.get_xlim()
+    assert plots.loss_figure(metrics(1)[:1], "accuracy", "").axes[0].get_xticks().tolist() == [1.0]
+
+
+def test_a_training_loss_with_a_name_of_its_own_is_drawn_once() -> None:
+    """As of the last of several optimizers; control: another value is another curve."""
+    rows = [row | {"g_loss": row["loss"] if row["phase"] == "train" else ""}
+            for row in metrics(40)]  # fmt: skip
+    loss, own = (curves(axes) for axes in plots.loss_figure(rows, "loss", "").axes)
+    assert column(rows, "train", "loss") in [values for _, values in own.values()]
+    assert column(rows, "train", "loss") not in [values for _, values in loss.values()]
+    assert loss["validation"][1] == column(rows, "validation", "loss")
+    rows[0]["g_loss"] = "9.0"
+    loss = curves(plots.loss_figure(rows, "loss", "").axes[0])
+    assert column(rows, "train", "loss") in [values for _, values in loss.values()]
 
 
 def test_no_value_of_a_curve_is_cut_off() -> None:

@@ -141,19 +141,39 @@ class Shifting(nn.Linear):
 def test_why_bits_differ_is_said() -> None:
     """Of a model that draws, of one that another is taken for; a control that does neither."""
     source, plain = Source(Noisy(6), "validation", 0), nn.Linear(8, 3)
-    both = "the model for 4 samples"
-    same, line = exporting.compare(plain, copy.deepcopy(plain), source, 4)
+    both, why = "the model for 4 samples", exporting.PROGRAM_DIFFERS
+    same, line = exporting.compare(plain, copy.deepcopy(plain), source, 4, why)
     assert (same, line) == (True, f"the same bits as {both}")
     seeded = Shifting(False)
-    same, line = exporting.compare(seeded, copy.deepcopy(seeded), source, 4)
+    same, line = exporting.compare(seeded, copy.deepcopy(seeded), source, 4, why)
     assert same
     assert line.startswith(f"the same bits as {both}; it draws random numbers in evaluation")
-    same, line = exporting.compare(Shifting(True), Shifting(True), source, 4)
+    same, line = exporting.compare(Shifting(True), Shifting(True), source, 4, why)
     assert not same
     assert f"not the same bits as {both}: the model draws random numbers in evaluation" in line
-    same, line = exporting.compare(plain, nn.Linear(8, 3), source, 4)
+    same, line = exporting.compare(plain, nn.Linear(8, 3), source, 4, why)
     assert not same
     assert f"not the same bits as {both}: the program computes something else; export" in line
+
+
+def test_weights_that_are_not_all_of_a_model_get_advice_of_their_own(tmp_path: Path) -> None:
+    """A model with a value that state_dict() lacks: not told to export by --state-dict again."""
+    (tmp_path / "odd.py").write_text(
+        "import torch\n"
+        "class Odd(torch.nn.Linear):\n"
+        "    def __init__(self, **settings):\n"
+        "        super().__init__(2, 1)\n"
+        "        self.register_buffer('shift', torch.randn(1), persistent=False)\n"
+        "    def forward(self, x): return (super().forward(x) + self.shift).mean(1)\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path)}
+    words = ("model=lstm", "model._target_=odd.Odd", "trusted_packages=[project,torch,odd]")
+    run = trained(tmp_path / "run", "data=adding", *words, environment=path)
+    words = ("--trust", "odd", "--state-dict", "--to", str(tmp_path / "odd.pt"))
+    done = command(SCRIPT, str(run), *words, environment=path)
+    assert done.returncode == 1, done.stderr
+    assert "values that state_dict() lacks; register them as buffers" in done.stdout
+    assert "by --state-dict" not in done.stdout
 
 
 def test_invalid_requests_are_one_line(run: Path, tmp_path: Path) -> None:
