@@ -168,7 +168,7 @@ def _digest(folder: Path) -> str:
 
 
 def _is_finished(folder: Path) -> bool:
-    return record.read_summary(folder)["status"] == "finished"
+    return bool(record.read_summary(folder)["status"] == "finished")
 
 
 def _has_digest(folder: Path) -> bool:
