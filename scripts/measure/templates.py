@@ -1,8 +1,8 @@
 """Try Seedbed beside Lightning, lightning-hydra-template, transformers and accelerate.
 
-Prints the table of docs/comparison.md. Each cell is the outcome of processes that were started: a
-small CNN on 1,024 digits (Seedbed: on 4,000) with augmentation and dropout, on the CPU. A tool that
-is not installed has no column.
+Writes the table of docs/comparison.md and prints it. Each cell is the outcome of processes that
+were started: a small CNN on 1,024 digits (Seedbed: on 4,000) with augmentation and dropout, on the
+CPU. A tool that is not installed has no column.
 
 Example: make comparison TEMPLATE=../lightning-hydra-template
 """
@@ -18,14 +18,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import invariance_runs
 import templates_tools
 from templates_tools import LEARNING_RATE, Tool
 
 SAME, DIFFERENT = "same", "**other weights**"
+COMMAND = "make comparison TEMPLATE=FOLDER"
+PAGE = Path(__file__).parents[2] / "docs" / "comparison.md"
 PACKAGES = ("torch", "lightning", "torchdata", "transformers", "accelerate", "hydra-core")
 
 
@@ -208,15 +212,30 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--template", type=Path, help="a clone of lightning-hydra-template")
-    parser.add_argument("--only", default="", help="rows whose name holds this word")
+    parser.add_argument("--only", default="", help="some rows, printed: their names hold this word")
+    parser.add_argument(
+        "--out", type=Path, default=PAGE, help="the page (default: docs/comparison.md)"
+    )
     words = parser.parse_args()
     tools = templates_tools.tools(words.template)
-    print(f"{circumstances()}\n\n| tried | {' | '.join(tool.name for tool in tools)} |")
-    print(f"| --- |{' --- |' * len(tools)}")
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for row in ROWS if words.only in row.name]
+        lines = [
+            f"| tried | {' | '.join(tool.name for tool in tools)} |",
+            f"| --- |{' --- |' * len(tools)}",
+        ]
         for name, cells in measure(tools, rows, Path(folder)):
-            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
+    if not words.only:
+        write(words.out, lines)
+
+
+def write(page: Path, lines: Iterable[str]) -> None:
+    """Write the measured part of the page; what was written by hand below it stays."""
+    measured = f"Tried by `{COMMAND}` on {date.today()}, on {circumstances()}.".replace("\n", " ")
+    table, kept = "\n".join(lines), invariance_runs.kept_part(page)
+    page.write_text(f"# Seedbed beside other tools\n\n{measured}\n\n{table}\n\n{kept}")
 
 
 if __name__ == "__main__":
