@@ -24,7 +24,7 @@ DOCS := .venv-docs
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-integrations test-gpu guarantees benchmark docs lint lines format lock
+.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-integrations test-gpu guarantees benchmark comparison docs lint lines format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,10 @@ guarantees: $(INSTALLED)  ## Measure what may change without changing a bit
 
 benchmark: $(BENCH)/installed  ## Measure speed beside a bare loop and beside baselines, about 35 minutes
 	$(BENCH)/bin/python scripts/measure/benchmark.py
+
+comparison: $(INTEGRATIONS)/installed  ## Try Lightning, transformers, accelerate (and TEMPLATE=FOLDER, a clone) beside Seedbed
+	$(INTEGRATIONS)/bin/python -m pip install torchdata==0.11.0 rootutils==1.0.7 hydra-colorlog==1.2.0
+	$(ON_CPU) $(INTEGRATIONS)/bin/python scripts/measure/templates.py $(if $(TEMPLATE),--template "$(TEMPLATE)")
 
 docs: $(DOCS)/installed  ## Make a site of docs/ in build/docs; a broken link is an error
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
