@@ -100,7 +100,7 @@ def resumed(number: signal.Signals) -> Cell:
         with suppress(Failed):
             run = trials.train(name, stop)
             if trials.tool.finished(run):
-                return "does not stop"
+                return "trains on"
         return trials.same(trials.run({}), trials.train(name, {**stop, "resume": True}))
 
     return cell
@@ -117,7 +117,7 @@ def refused(trials: Trials) -> str:
     try:
         trials.run({"refused": True})
     except Failed as error:
-        printed = str(error)
+        printed = str(error).replace(f"{PAGE.parents[1]}/", "")
         if "put_" not in printed:
             raise
         return "a traceback" if "Traceback" in printed else f"`{last_line(printed)}`"

@@ -72,7 +72,9 @@ def _run(command: Sequence[str]) -> tuple[bool, str]:
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-             "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+             "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
+             # The template's checkpoints hold more than weights: since 2.6 PyTorch asks for this.
+             "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
@@ -155,7 +157,8 @@ def _seedbed(folder: Path, change: Mapping[str, Any]) -> tuple[bool, str]:
         words.append("model._target_=tried_seedbed.Refused")
     root = source.project_root()
     if settings["resume"]:
-        return _run([sys.executable, str(root / "scripts" / "resume.py"), str(folder)])
+        script = str(root / "scripts" / "resume.py")
+        return _run([sys.executable, script, str(folder), "logger=csv"])  # no signal again
     return _run([sys.executable, str(root / "train.py"), f"hydra.run.dir={folder}", *words])
 
 

@@ -37,7 +37,7 @@ class Data(lightning.LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         """Return the loader of the training set."""
         size = BATCH_SIZE // self.trainer.world_size
-        return self.loader(training(), size, shuffle=True, num_workers=self.workers)
+        return self.loader(training(), batch_size=size, shuffle=True, num_workers=self.workers)
 
     def val_dataloader(self) -> DataLoader:
         """Return the loader of the validation set."""
