@@ -66,11 +66,12 @@ def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
 @pytest.mark.long
 @on_x86_64
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux to take cores away")
-def test_a_machine_with_one_core_has_the_golden_fingerprints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["cnn", "gpt", "gan"])
+def test_a_machine_with_one_core_has_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
     """The number of threads belongs to the preset, not to the machine."""
     core = min(os.sched_getaffinity(0))
-    golden = runs.golden(metadata.version("torch"))["cnn"]
-    assert runs.first_difference(fingerprint_rows("cnn", tmp_path, cores={core}), golden) == ""
+    golden = runs.golden(metadata.version("torch"))[model]
+    assert runs.first_difference(fingerprint_rows(model, tmp_path, cores={core}), golden) == ""
 
 
 def test_another_version_of_torch_is_told_how_to_renew() -> None:
