@@ -14,16 +14,33 @@ from omegaconf import DictConfig
 from seedbed import launch, record
 from seedbed.config import compose
 from seedbed.errors import InputError
+from tests import tiny
 
 GOLDEN = Path(__file__).with_name("portable.json")
 RENEW = "python -m tests.golden.renew"
 
-# The shipped experiments, cut short. Few samples are evaluated: the fingerprints are of the steps.
+# The shipped experiments, cut short, and two GANs. Few samples are evaluated: the fingerprints are
+# of the steps. All draw in training, the CNN, RNN and LSTM only with model.dropout above 0.
 _LITTLE = ("data.validation.samples=64", "data.test.samples=64")
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "cnn": (),
     "rnn": ("experiment=adding_rnn", *_LITTLE),
     "lstm": ("experiment=adding_lstm", *_LITTLE),
+    "gpt": (
+        "experiment=char_gpt",
+        *("model.width=32", "model.heads=2", "model.dropout=0.1", "data.batch_size=32"),
+        "method.prompts=[]",
+    ),
+    "gan": (
+        *tiny.overrides(
+            {"name": "gan", "_target_": "tests.tiny.gan.Networks", "dropout": 0.1}, tiny.IMAGES
+        ),
+        *("~method", "+method={name:gan,_target_:tests.tiny.gan.GAN}"),
+    ),
+    "wgan": (
+        *tiny.overrides({"name": "wgan", "_target_": "tests.tiny.methods.Players", "dropout": 0.1}),
+        *("~method", "+method={name:wgan,_target_:tests.tiny.methods.WassersteinGAN}"),
+    ),
 }
 SHORT = ("determinism=portable", "seed=0", "trainer.max_steps=4")
 

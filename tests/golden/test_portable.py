@@ -66,11 +66,12 @@ def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
 @pytest.mark.long
 @on_x86_64
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux to take cores away")
-def test_a_machine_with_one_core_has_the_golden_fingerprints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["cnn", "gpt", "gan"])
+def test_a_machine_with_one_core_has_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
     """The number of threads belongs to the preset, not to the machine."""
     core = min(os.sched_getaffinity(0))
-    golden = runs.golden(metadata.version("torch"))["cnn"]
-    assert runs.first_difference(fingerprint_rows("cnn", tmp_path, cores={core}), golden) == ""
+    golden = runs.golden(metadata.version("torch"))[model]
+    assert runs.first_difference(fingerprint_rows(model, tmp_path, cores={core}), golden) == ""
 
 
 def test_another_version_of_torch_is_told_how_to_renew() -> None:
@@ -140,3 +141,28 @@ def test_a_library_that_is_not_pinned_is_found() -> None:
     _, lines = report(loose)
     assert any(line.startswith("determinism.mkl_branch: expected COMPATIBLE") for line in lines)
     assert any(line.startswith("ATEN_CPU_CAPABILITY: expected default") for line in lines)
+
+
+def operations(environment: dict[str, str]) -> Any:
+    """Return hashes of what operations and optimizers return, by name."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.emulated.operations"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@on_x86_64
+@pytest.mark.processor
+def test_without_pytorchs_pin_attention_and_gans_have_other_bits() -> None:
+    """Negative control: the kernels of a processor with AVX2 compute otherwise than portable's."""
+    pinned = launch.training_environment(runs.configuration("gpt"))
+    here, there = operations(pinned), operations(pinned | {"ATEN_CPU_CAPABILITY": "avx2"})
+    differing = {name for name, value in here.items() if value != there[name]}
+    assert {"attention, causal", "softmax", "layer_norm"} <= differing
+    assert "embedding" not in differing  # which computes nothing

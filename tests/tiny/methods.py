@@ -44,9 +44,10 @@ class VAE(Method):
 class Players(nn.Module):
     """The two networks of a GAN."""
 
-    def __init__(self, width: int = 4) -> None:
+    def __init__(self, width: int = 4, dropout: float = 0.0) -> None:
         super().__init__()
-        self.critic = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
+        layers = nn.Linear(FEATURES, 8), nn.Tanh(), nn.Dropout(dropout)
+        self.critic = nn.Sequential(*layers, nn.Linear(8, 1))
         self.generator = nn.Linear(width, FEATURES)
 
 

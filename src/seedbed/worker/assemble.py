@@ -1,5 +1,6 @@
 """From the settings to each part of a run: device, shards, data sets, model, optimizer, plan."""
 
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,11 @@ class Sources:
 
 def prepare_backends(preset: Settings) -> None:
     """Apply a preset's flags; where it asks for errors, raise InputError if they do not hold."""
+    if preset.get("avx") and platform.machine() not in ("x86_64", "AMD64"):
+        raise InputError(
+            f"determinism.avx: expected an x86-64 processor, which determinism={preset['name']} is "
+            f"for, got {platform.machine()}; choose determinism=strict"
+        )
     determinism.apply(preset)
     differences = determinism.differences(preset)
     if differences and config.promises_bits(preset["on_nondeterministic"]):

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from seedbed import determinism
+from seedbed.determinism.running import read_preset
 from seedbed.errors import InputError
 from seedbed.operations import refusals
-from seedbed.worker import experiment
+from seedbed.worker import assemble, experiment
 from tests.running import QUICK, refusal, train, trained
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -114,3 +115,16 @@ def test_a_run_starts_with_a_warning_where_bfloat16_is_slow(
     progress: Any = SimpleNamespace(step=0)
     experiment.print_header(run_logger, parts, progress)
     assert [line.partition(":")[0] for line in lines[1:]] == (["warning"] if warned else [])
+
+
+@pytest.mark.parametrize(("name", "refused"), [("portable", True), ("strict", False)])
+def test_portable_is_refused_on_arm_and_strict_is_not(
+    name: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What portable pins are libraries for x86-64: nothing is said of mkl_branch or of AVX."""
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(determinism, "apply", lambda _: None)
+    monkeypatch.setattr(determinism, "differences", lambda _: [])
+    said = "an x86-64 processor, which determinism=portable is for, got arm64; choose"
+    with pytest.raises(InputError, match=said) if refused else nullcontext():
+        assemble.prepare_backends(read_preset(name))
