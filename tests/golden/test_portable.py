@@ -23,7 +23,7 @@ on_x86_64 = pytest.mark.skipif(
 )
 of_this_torch = pytest.mark.skipif(
     runs.release(metadata.version("torch")) not in record.read_json(runs.GOLDEN),
-    reason=f"no golden fingerprints of torch {metadata.version('torch')}: those are of some releases",
+    reason=f"no golden fingerprints of torch {metadata.version('torch')} in the file",
 )
 # No bit depends on it: threads that wait sleep, because tests share the machine.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
