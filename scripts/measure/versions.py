@@ -68,8 +68,8 @@ def install(base: str, torch: str | None, folder: Path) -> None:
     pins = pinned((ROOT / "requirements.txt").read_text(), torch)
     try:
         subprocess.run([base, "-m", "venv", folder], check=True)
-        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-cache-dir"]
-        subprocess.run([*pip, *pins, "-e", ROOT], check=True)
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
+        subprocess.run([*pip, *pins, "-e", str(ROOT)], check=True)
     except subprocess.CalledProcessError as error:
         shutil.rmtree(folder)
         raise InputError(
@@ -88,7 +88,7 @@ def pinned(requirements: str, torch: str | None) -> list[str]:
 
 def run_tests(python: Path, words: list[str]) -> tuple[int, str]:
     """Run pytest on the CPU, as `make test` does; return its exit status and its last line."""
-    command = [python, "-m", "pytest", "-p", "no:cacheprovider", *words]
+    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *words]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     last_line = ""
     with subprocess.Popen(
