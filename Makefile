@@ -19,12 +19,15 @@ ZOO := .venv-zoo
 INTEGRATIONS := .venv-integrations
 # What makes a site of docs/, likewise.
 DOCS := .venv-docs
+# What test-versions takes: the oldest PyTorch that the engine's wheel accepts.
+OTHER ?= python3.12
+TORCH ?= 2.11.0
 
 # Pinned too, so that the lock changes when the packages do and not with the tool that writes it.
 LOCK_TOOL := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-integrations test-gpu guarantees benchmark comparison docs lint lines format lock
+.PHONY: help install new train test test-all test-avx2 test-kills test-cluster test-loggers test-emulated test-zoo test-integrations test-versions test-gpu guarantees benchmark comparison docs lint lines format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +66,9 @@ test-zoo: $(ZOO)/installed  ## Run models and transforms of torch, torchvision, 
 
 test-integrations: $(INTEGRATIONS)/installed  ## Run the callbacks of Lightning, transformers, accelerate
 	$(ON_CPU) $(INTEGRATIONS)/bin/python -m pytest tests/integrations
+
+test-versions: $(INSTALLED)  ## Run the tests with another Python and PyTorch: OTHER=python3.12 TORCH=2.11.0
+	$(RUN) scripts/measure/versions.py build/$(notdir $(OTHER))-$(TORCH) --python $(OTHER) --torch $(TORCH) -- $(SIDE_BY_SIDE)
 
 test-gpu: $(INSTALLED)  ## Run the tests that need an NVIDIA GPU
 	@$(RUN) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "error: test-gpu: expected a GPU that torch can use, got none; see nvidia-smi")'

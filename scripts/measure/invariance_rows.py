@@ -289,7 +289,7 @@ def parts(threads: int) -> dict[str, tuple[dict[str, list[str]], tuple[Row, ...]
 
 # Known to change bits, or not known to leave them alone, but not to be had on one machine.
 NOT_MEASURED = (
-    "another version of torch",
+    "another version of torch ([tried on some](versions.md))",
     "a GPU instead of the CPU, another GPU",
     "another model of CPU",
 )

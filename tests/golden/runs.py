@@ -104,3 +104,13 @@ def first_difference(ours: FingerprintRows, theirs: FingerprintRows) -> str:
             if mine.get(stage) != other.get(stage):
                 return f"step {mine['step']}, {stage}"
     return "" if len(ours) == len(theirs) else f"{len(ours)} and {len(theirs)} steps"
+
+
+def differing(ours: FingerprintRows, theirs: FingerprintRows) -> list[str]:
+    """Return, for each step that differs, the step and the stages that do, in causal order."""
+    found = []
+    for mine, other in zip(ours, theirs, strict=True):
+        stages = [s for s in record.FINGERPRINT_FIELDS if mine.get(s) != other.get(s)]
+        if stages:
+            found.append(f"step {mine['step']}: {', '.join(stages)}")
+    return found

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seedbed import determinism, launch
+from seedbed import determinism, launch, record
 from seedbed.errors import InputError
 from tests.engine.determinism.test_determinism import preset
 from tests.golden import runs
@@ -20,6 +20,10 @@ from tests.running import ROOT
 on_x86_64 = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"),
     reason=f"portable promises bits on x86-64 CPUs; this is {platform.machine()}",
+)
+of_this_torch = pytest.mark.skipif(
+    runs.release(metadata.version("torch")) not in record.read_json(runs.GOLDEN),
+    reason=f"no golden fingerprints of torch {metadata.version('torch')} in the file",
 )
 # No bit depends on it: threads that wait sleep, because tests share the machine.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -44,6 +48,7 @@ def fingerprint_rows(
 
 
 @on_x86_64
+@of_this_torch
 @pytest.mark.parametrize("model", runs.EXPERIMENTS)
 def test_this_cpu_has_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
     """Every stage of every step is what it was on the CPU that the file was made on."""
@@ -56,6 +61,7 @@ def test_this_cpu_has_the_golden_fingerprints(model: str, tmp_path: Path) -> Non
 
 
 @on_x86_64
+@of_this_torch
 def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
     """Twin: the golden fingerprints can be missed, from the first step on."""
     golden = runs.golden(metadata.version("torch"))["rnn"]
@@ -65,6 +71,7 @@ def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @on_x86_64
+@of_this_torch
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux to take cores away")
 @pytest.mark.parametrize("model", ["cnn", "gpt", "gan"])
 def test_a_machine_with_one_core_has_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
@@ -72,6 +79,13 @@ def test_a_machine_with_one_core_has_the_golden_fingerprints(model: str, tmp_pat
     core = min(os.sched_getaffinity(0))
     golden = runs.golden(metadata.version("torch"))[model]
     assert runs.first_difference(fingerprint_rows(model, tmp_path, cores={core}), golden) == ""
+
+
+def test_the_pinned_torch_has_golden_fingerprints() -> None:
+    """What `make install` installs is never one of those that are skipped above."""
+    pins = (ROOT / "requirements.txt").read_text().splitlines()
+    (torch,) = (pin.removeprefix("torch==") for pin in pins if pin.startswith("torch=="))
+    assert set(runs.golden(torch)) == set(runs.EXPERIMENTS)
 
 
 def test_another_version_of_torch_is_told_how_to_renew() -> None:

@@ -1,7 +1,8 @@
 """The report of a comparison: lines for a terminal, and a picture."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from seedbed import compare
 from seedbed.compare import Comparison, Record, causes, plot
@@ -59,6 +60,7 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
     yield from loss_table(
         compare.losses(a), compare.losses(b), result.difference.step if result.difference else 0
     )
+    yield from end_table(a.summary.get("metrics"), b.summary.get("metrics"))
 
 
 def name(run: Record) -> str:
@@ -90,3 +92,18 @@ def loss_table(a: dict[int, float], b: dict[int, float], around: int) -> Iterato
         yield f"{step:>8}  {a[step]:<12.9g}  {b[step]:<12.9g}  {apart}"
     if places[-1] + 1 < len(steps):
         yield f"{'...':>8}"
+
+
+def end_table(a: Any, b: Any) -> Iterator[str]:
+    """Yield the metrics at the end that are in both summaries; nothing where all are equal."""
+    if not (isinstance(a, Mapping) and isinstance(b, Mapping)):
+        return
+    rows = [
+        (name, a[name], b[name])
+        for name in a
+        if isinstance(a[name], float) and isinstance(b.get(name), float)
+    ]
+    if any(before != after for _, before, after in rows):
+        width = max(len(name) for name, _, _ in rows)
+        yield f"\n{'At the end':<{width}}  {'run A':<12}  run B"
+        yield from (f"{name:<{width}}  {x:<12.6g}  {y:.6g}" for name, x, y in rows)

@@ -60,8 +60,10 @@ def loss_curve(folder: Path) -> Path:
     """
     summary, config = read_summary(folder), read_config(folder)
     title = _title(config)
-    if summary.get("status") in ("failed", "interrupted"):
-        title += f", {summary['status']} at step {summary.get('steps', 0)}"
+    if summary.get("status") == "failed":
+        title += ", failed"
+    elif summary.get("status") == "interrupted":
+        title += f", interrupted at step {summary.get('steps', 0)}"
     metric_name = str(summary.get("metric_name", "metric"))
     with style():
         figure = loss_figure(read_metrics(folder), metric_name, title)

@@ -28,7 +28,7 @@ _MANY = 50  # points lie on each other
 _MOST_GROUPS_NAMED = 8
 _MOST_METRICS = 20
 _MOST_LETTERS = 60  # of a name
-_MOST_LETTERS_IN_A_ROW = 36
+_MOST_LETTERS_IN_A_ROW = 28
 
 
 def draw(sweep: Sweep, summaries: Sequence[Summary], path: Path) -> None:

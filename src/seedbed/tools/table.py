@@ -93,7 +93,7 @@ def default_columns(rows: Sequence[Row]) -> list[str]:
 
 def require_known(option: str, keys: Iterable[str], rows: Sequence[Row]) -> None:
     """Raise InputError for a key that no run has."""
-    known = dict.fromkeys(key for row in rows for key in row)
+    known = dict.fromkeys([*_ALWAYS, *(key for row in rows for key in row)])
     for key in keys:
         if key not in known:
             advice = config.nearest(key, list(known))

@@ -59,7 +59,8 @@ def complete(
 ) -> dict[str, Any]:
     """Return environment.json with what the classes of the run brought along.
 
-    These are the data's digest, the versions of their distributions, and code in no record.
+    These are the data's digest, the versions of their distributions, and code in no record. A file
+    with a digest, such as data in the checkout, is in the record as far as it can be.
 
     Args:
         found: what `begin` returned.
@@ -71,6 +72,8 @@ def complete(
     recorded = source.recorded_files(root, git["commit"], source.patched_files(patch))
     if recorded is not None:  # otherwise no code is recorded, and the record says so
         lacks = git["lacks"] | loaded.unrecorded(recorded, settings["trusted_packages"], root)
+        known = {Path(path).resolve() for path in found["files_sha256"]}
+        lacks = {path: why for path, why in lacks.items() if (root / path).resolve() not in known}
         git = git | {"dirty": bool(patch or lacks), "lacks": lacks}
     digest = getattr(dataset, "sha256", None)
     return found | {"versions": versions, "git": git, "data_sha256": digest}

@@ -1,10 +1,13 @@
 """What a record says of what a run ran on, and of one whose device has failed."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import seedbed
 from seedbed import determinism, fingerprint
+from seedbed.record import source
 from seedbed.worker import environment, experiment
 
 GPU_LIBRARIES = {"cudnn", "nccl", "driver"}
@@ -22,6 +25,17 @@ def test_a_record_names_what_the_run_uses(monkeypatch: pytest.MonkeyPatch) -> No
     assert on_cpu["gpu"] == []
     assert set(on_gpu["versions"]) - set(on_cpu["versions"]) == GPU_LIBRARIES
     assert on_gpu["gpu"] == [{"name": "GPU 1"}]
+
+
+def test_data_with_a_digest_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large file of the checkout whose SHA-256 is recorded; control: one that nothing names."""
+    monkeypatch.setattr(source, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(source, "recorded_files", lambda *_: {})
+    monkeypatch.chdir(tmp_path)
+    git = {"commit": "0" * 40, "dirty": True, "lacks": {"data.bin": "9 bytes", "other.bin": "9"}}
+    found = {"git": git, "versions": {}, "files_sha256": {"data.bin": "0" * 64}}
+    completed = environment.complete(found, {"trusted_packages": []}, None, b"")
+    assert list(completed["git"]["lacks"]) == ["other.bin"]
 
 
 def test_a_flag_that_a_variable_carries_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
