@@ -55,7 +55,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         parts.training.callbacks.open(parts.training.model, job.folder)
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
         run_logger.observers.append(Imports(job.folder, found))
-    print_header(run_logger, parts, progress)
+    print_header(run_logger, parts, progress, summary.is_resuming)
     if lacking := source.warning(found["git"]):
         run_logger.log(f"warning: {lacking}")
     try:
@@ -135,9 +135,13 @@ def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
         return None
 
 
-def print_header(run_logger: Logger, parts: Parts, progress: Progress) -> None:
+def print_header(run_logger: Logger, parts: Parts, progress: Progress, is_resuming: bool) -> None:
     """Print what is trained, on what, by which preset and seed, and for how long."""
     settings, training, shards = parts.settings, parts.training, parts.shards
+    begins = f"resuming after step {progress.step}" if progress.step else ""
+    if is_resuming and not begins:
+        every = settings["trainer"]["checkpoint_every_steps"]
+        begins = f"from the start: it has no checkpoint (trainer.checkpoint_every_steps={every})"
     size = sum(parameter.numel() for parameter in training.model.parameters())
     run_logger.log(
         f"{settings['model']['name']} ({size:,} parameters) on {settings['data']['name']}, "
@@ -145,7 +149,7 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress) -> None:
         f"seed={settings['seed']}, {parts.plan.total_steps} steps"
         + (f", {shards.processes} processes" if shards.processes > 1 else "")
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
-        + (f", resuming after step {progress.step}" if progress.step else "")
+        + (f", {begins}" if begins else "")
     )
     if cost := order.cost_of_resuming(parts.order, parts.sources.train, progress.step):
         run_logger.log(cost)

@@ -394,9 +394,9 @@ def test_a_change_is_only_reported_under_seeded(
 
 
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(
-    whole: Callable[..., Path], tmp_path: Path
+    whole: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed before its first one, or before anything but config.yaml was written."""
+    """Killed before its first one, and it says so, or before all but config.yaml was written."""
     for name, left in (("early", 3), ("earliest", 1)):
         folder = stopped(tmp_path / name)
         shutil.rmtree(folder / "checkpoints")
@@ -404,7 +404,10 @@ def test_a_run_without_a_checkpoint_starts_from_the_beginning(
             for path in folder.iterdir():
                 if path.name != "config.yaml":
                     path.unlink()
+        capsys.readouterr()
         assert work(folder) == 0
+        said = "from the start: it has no checkpoint" in capsys.readouterr().out
+        assert said is (name == "early")
         assert differences(whole(), folder) == []
         assert record.read_summary(folder)["resumes"] == []
 
