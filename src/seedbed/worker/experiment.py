@@ -55,7 +55,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         parts.training.callbacks.open(parts.training.model, job.folder)
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
         run_logger.observers.append(Imports(job.folder, found))
-    print_header(run_logger, parts, progress, summary.is_resuming)
+    print_header(run_logger, parts, progress, summary.starts_over)
     if lacking := source.warning(found["git"]):
         run_logger.log(f"warning: {lacking}")
     try:
@@ -135,11 +135,11 @@ def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
         return None
 
 
-def print_header(run_logger: Logger, parts: Parts, progress: Progress, is_resuming: bool) -> None:
+def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_over: bool) -> None:
     """Print what is trained, on what, by which preset and seed, and for how long."""
     settings, training, shards = parts.settings, parts.training, parts.shards
     begins = f"resuming after step {progress.step}" if progress.step else ""
-    if is_resuming and not begins:
+    if starts_over:
         every = settings["trainer"]["checkpoint_every_steps"]
         begins = f"from the start: it has no checkpoint (trainer.checkpoint_every_steps={every})"
     size = sum(parameter.numel() for parameter in training.model.parameters())

@@ -15,6 +15,7 @@ class Summary:
         values: what is written; brought up to date by whoever learns more.
         is_resuming: there is a checkpoint, and whether the run can be resumed from it is not known
             yet. Until then nothing of the record is changed.
+        starts_over: it had begun before, and left no checkpoint.
         predictions: their fingerprint; None until the run was tested.
     """
 
@@ -28,6 +29,7 @@ class Summary:
         checkpoints = [job.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         self._folder: Path = job.folder
         self.is_resuming = any(path.exists() for path in checkpoints)
+        self.starts_over = bool(before) and not self.is_resuming
         self.predictions: str | None = None
         known = before if self.is_resuming else {}  # true until more is known
         self.values: dict[str, Any] = {

@@ -113,7 +113,7 @@ def test_a_run_starts_with_a_warning_where_bfloat16_is_slow(
         sources=SimpleNamespace(train=None),
     )  # fmt: skip
     progress: Any = SimpleNamespace(step=0)
-    experiment.print_header(run_logger, parts, progress)
+    experiment.print_header(run_logger, parts, progress, starts_over=False)
     assert [line.partition(":")[0] for line in lines[1:]] == (["warning"] if warned else [])
 
 
