@@ -1,10 +1,12 @@
 """Measure Seedbed beside a bare loop and beside baselines, and write docs/benchmarks.md.
 
 usage: python scripts/measure/benchmark.py [--rounds N] [--mnist FOLDER] [--out FOLDER] [--quick]
+       python scripts/measure/benchmark.py --only WORD [--rounds N]
 
 example:
     python scripts/measure/benchmark.py                       all but the time to an accuracy
     python scripts/measure/benchmark.py --mnist data          that too: FOLDER/MNIST/raw holds MNIST
+    python scripts/measure/benchmark.py --only samples        print one workload's table
     python scripts/measure/benchmark.py --quick --out trial   does it work? takes seconds, and says
     little
 
@@ -137,6 +139,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="seedbed-benchmark-") as temporary:
         folder = Path(temporary)
         circumstances = describe_machine(folder / "machine")
+        if arguments.only is not None:
+            print_some(arguments, folder, circumstances)
+            return 0
         results = measure(arguments, folder)
     write(arguments, results, circumstances)
     return 0
@@ -153,6 +158,9 @@ def parse() -> argparse.Namespace:
         type=Path,
         default=source.project_root() / "docs",
         help="where benchmarks.md, .png and .json go (default: docs)",
+    )
+    parser.add_argument(
+        "--only", metavar="WORD", help="print the workloads whose names hold it, write nothing"
     )
     parser.add_argument("--quick", action="store_true", help="one round of two programs")
     return parser.parse_args()
@@ -190,6 +198,23 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Results:
             makers, min(count, 3), folder / "accuracy", log
         )
     return results
+
+
+def print_some(arguments: argparse.Namespace, folder: Path, circumstances: str) -> None:
+    """Measure and print the tables of some workloads.
+
+    Raises:
+        InputError: no name of a workload holds the word.
+    """
+    found = list(sections.workloads(programs.write_digits(folder / "digits")))
+    chosen = [section for section in found if arguments.only in section.title]
+    if not chosen:
+        titles = "; ".join(section.title for section in found)
+        raise InputError(f"--only: expected a part of {titles}, got {arguments.only}; name one")
+    print(circumstances)
+    for section in chosen:
+        measured = sections.measure(section, arguments.rounds, folder / "runs", log)
+        print(f"\n### {section.title}\n\n{report.speeds(section, measured)}", flush=True)
 
 
 def log(text: str) -> None:

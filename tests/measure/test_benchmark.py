@@ -271,6 +271,12 @@ def test_no_round_is_refused() -> None:
     assert "--rounds: expected an integer >= 1, got 0" in refusal(done)
 
 
+def test_a_workload_that_is_not_there_is_refused() -> None:
+    """The line names those that are."""
+    done = command("scripts/measure/benchmark.py", "--only", "batch 65")
+    assert "--only: expected a part of CNN, batch 64; CNN, batch 256; " in refusal(done)
+
+
 def test_a_folder_without_mnist_is_refused(tmp_path: Path) -> None:
     """What --mnist names is looked at before anything is measured."""
     done = command("scripts/measure/benchmark.py", "--mnist", str(tmp_path))
