@@ -271,6 +271,7 @@ def test_no_round_is_refused() -> None:
     assert "--rounds: expected an integer >= 1, got 0" in refusal(done)
 
 
+@pytest.mark.long
 def test_a_workload_that_is_not_there_is_refused() -> None:
     """The line names those that are."""
     done = command("scripts/measure/benchmark.py", "--only", "batch 65")

@@ -62,6 +62,7 @@ def test_an_injected_fault_is_found(name: str) -> None:
     assert result.right_operation, result.found
 
 
+@pytest.mark.long
 def test_the_stage_is_right_in_nineteen_of_twenty() -> None:
     """The stage is right, too, but for small changes that round away in the loss."""
     wrong = [result.found for result in map(injected, HERE) if not result.right_step_and_stage]

@@ -23,6 +23,7 @@ def test_an_example_adds_few_lines(name: str) -> None:
     assert 2 <= len(own_loop.added(name)) <= MOST[name]
 
 
+@pytest.mark.long
 def test_a_plain_loop(tmp_path: Path) -> None:
     """As the page's commands run it; another seed is another run."""
     script = own_loop.write(tmp_path, "plain")

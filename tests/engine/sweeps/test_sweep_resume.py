@@ -74,6 +74,7 @@ def test_finished_runs_are_kept_and_lost_ones_started(whole: Path, copy: Path) -
     assert different(whole, copy) == []
 
 
+@pytest.mark.long
 def test_a_run_that_fails_again_is_named(tmp_path: Path) -> None:
     """It does not count silently: exit status 1, and a line of the report."""
     folder = tmp_path / "sweep"

@@ -59,6 +59,7 @@ def test_other_data_is_evaluated(run: Path) -> None:
     assert again == numbers(str(run))
 
 
+@pytest.mark.long
 def test_a_recurrent_run_on_its_own_data(tmp_path: Path) -> None:
     """Regression, and another kind of batch."""
     words = ("model=lstm", "data=adding", "data.validation.samples=50", "data.test.samples=70")

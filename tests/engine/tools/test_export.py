@@ -108,6 +108,7 @@ def test_weights_and_yaml_build_the_model(
     assert recipe["_target_"] == "project.models.cnn.CNN"
 
 
+@pytest.mark.long
 def test_a_model_that_cannot_be_captured_is_refused(tmp_path: Path) -> None:
     """In one line that says what can be exported instead, and nothing is written."""
     (tmp_path / "odd.py").write_text(
