@@ -13,7 +13,6 @@ whose bits are other ones there are printed, and those that raise an error in on
 exit status: 0 written, 2 invalid request
 """
 
-import argparse
 import json
 import os
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seedbed import record
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,11 +34,7 @@ Bits = dict[str, str]
 
 def main() -> int:
     """Measure, write, compare."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument("--against", metavar="FILE", type=Path)
     arguments = parser.parse_args()

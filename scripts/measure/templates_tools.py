@@ -24,6 +24,7 @@ LIMIT_SECONDS = 300
 FIRST: Mapping[str, Any] = {
     "seed": 1, "workers": 0, "processes": 1, "validate": True, "draws": False,
     "refused": False, "signal": None, "resume": False, "grace": 0,
+    "learning_rate": LEARNING_RATE,
 }  # fmt: skip
 # Trains in a folder under FIRST with changes; returns what was printed, and whether it finished.
 Train = Callable[[Path, Mapping[str, Any]], tuple[bool, str]]

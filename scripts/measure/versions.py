@@ -12,7 +12,6 @@ tests of `make test` run. Prints the output of pytest and a row of the table in 
 exit status: 0 all tests passed, 1 some did not, 2 there is no such environment
 """
 
-import argparse
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
+from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,11 +34,7 @@ VERSIONS = (
 
 def main() -> int:
     """Make the environment where there is none, run the tests, and print the row."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("folder", metavar="FOLDER", type=Path)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--torch", metavar="VERSION")

@@ -42,7 +42,7 @@ def main() -> None:
     model = network(settings)
     model, optimizer, loader, others = accelerator.prepare(
         model,
-        torch.optim.AdamW(model.parameters(), lr=0.0012345),
+        torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"]),
         DataLoader(training(), BATCH_SIZE, shuffle=True, num_workers=settings["workers"]),
         DataLoader(validation(), 256, num_workers=settings["workers"]),
     )

@@ -47,7 +47,7 @@ class Data(lightning.LightningDataModule):
 class Module(lightning.LightningModule):
     """The network as a LightningModule."""
 
-    def __init__(self, settings: dict, lr: float = 0.0012345) -> None:
+    def __init__(self, settings: dict) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.net = network(settings)
@@ -64,7 +64,7 @@ class Module(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer."""
-        return torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
+        return torch.optim.AdamW(self.parameters(), lr=self.hparams.settings["learning_rate"])
 
 
 class AfterStep(lightning.Callback):

@@ -57,7 +57,7 @@ def main() -> None:
         settings["out"],
         seed=settings["seed"],
         full_determinism=True,
-        learning_rate=0.0012345,
+        learning_rate=settings["learning_rate"],
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=BATCH_SIZE // settings["processes"],
         per_device_eval_batch_size=256,
