@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from seedbed import rng
+from seedbed.errors import InputError
 
 KEYS = st.integers(0, 2**64 - 1)
 SEEDS = st.integers(0, 2**63 - 1)
@@ -215,53 +216,65 @@ class TestPermutation:
         assert abs(counts - 1000).max() < 5 * (6000 * 1 / 6 * 5 / 6) ** 0.5
 
 
-class TestKeyGlobals:
+def seed_one_row(key: int) -> None:
+    """Seed the generators for the row that a number stands for, of the rows of one key."""
+    row = np.array([key], dtype=np.uint64).view(np.int64)
+    next(rng.seed_globals_in_turn(7, row))
+
+
+SEEDINGS = {"a key": rng.seed_globals, "a row": seed_one_row}
+each_seeding = pytest.mark.parametrize("seed", SEEDINGS.values(), ids=SEEDINGS)
+Seeding = Callable[[int], None]
+
+
+@each_seeding
+class TestSeedingGlobals:
     @property_test
     @given(KEYS)
-    def test_draws_depend_on_the_key_alone(self, key: int) -> None:
-        """What was drawn before, and how much, does not reach past a keying."""
-        rng.seed_globals(key)
+    def test_draws_depend_on_the_key_alone(self, seed: Seeding, key: int) -> None:
+        """What was drawn before, and how much, does not reach past a seeding."""
+        seed(key)
         first = drawn()
         random.gauss(0, 1), np.random.normal(), torch.randn(5)
-        rng.seed_globals(key)
+        seed(key)
         assert drawn() == first
 
-    def test_another_key_changes_every_generator(self) -> None:
+    def test_another_key_changes_every_generator(self, seed: Seeding) -> None:
         """Twin: each of the three generators takes part."""
-        rng.seed_globals(1)
+        seed(1)
         first = drawn()
-        rng.seed_globals(2)
+        seed(2)
         assert all(a != b for a, b in zip(first, drawn(), strict=True))
 
-    def test_without_seeding_draws_depend_on_history(self) -> None:
-        """Twin: the generators do have a state that keying replaces."""
-        rng.seed_globals(1)
+    def test_without_seeding_draws_depend_on_history(self, seed: Seeding) -> None:
+        """Twin: the generators do have a state that seeding replaces."""
+        seed(1)
         first = drawn()
         assert drawn() != first
 
-    def test_a_pending_normal_is_forgotten(self) -> None:
-        """Generators keep a second normal number back; keying drops it."""
+    def test_a_pending_normal_is_forgotten(self, seed: Seeding) -> None:
+        """Generators keep a second normal number back; seeding drops it."""
 
         def normals() -> list[float]:
             wide = torch.randn(1, dtype=torch.float64)
             return [random.gauss(0, 1), np.random.normal(), float(torch.randn(1)), float(wide)]
 
-        rng.seed_globals(7)
+        seed(7)
         first = normals()
-        rng.seed_globals(7)
+        seed(7)
         assert normals() == first
 
     @pytest.mark.parametrize("bit", range(64))
-    def test_every_bit_of_the_key_reaches_every_generator(self, bit: int) -> None:
+    def test_every_bit_of_the_key_reaches_every_generator(self, seed: Seeding, bit: int) -> None:
         """Keys that differ in one bit, whichever it is, give all three generators other draws."""
         key = rng.key(0, "augment", 0)
-        rng.seed_globals(key)
-        first, seed = drawn(), torch.initial_seed()
-        rng.seed_globals(key ^ (1 << bit))
+        seed(key)
+        first, torch_seed = drawn(), torch.initial_seed()
+        seed(key ^ (1 << bit))
         assert all(a != b for a, b in zip(first, drawn(), strict=True))
-        assert torch.initial_seed() != seed
+        assert torch.initial_seed() != torch_seed
 
-    def test_keys_that_share_half_their_bits_share_no_state(self) -> None:
+    def test_keys_that_share_half_their_bits_share_no_state(self, seed: Seeding) -> None:
         """Of the keys of 600,000 samples, those with 32 equal bits give no two equal states."""
         keys = np.array(
             [rng.key(0, "augment", 0, epoch, i) for epoch in range(10) for i in range(60_000)],
@@ -272,9 +285,11 @@ class TestKeyGlobals:
             _, group, sizes = np.unique(half, return_inverse=True, return_counts=True)
             suspects |= set(keys[sizes[group] > 1].tolist())
         assert len(suspects) > 100  # 32 bits would not do
-        states = [[state(key, generator) for key in suspects] for generator in GENERATORS]
+        states = [[state(seed, key, generator) for key in suspects] for generator in GENERATORS]
         assert [len(set(each)) for each in states] == [len(suspects)] * len(GENERATORS)
 
+
+class TestWhatGeneratorsAreSeededWith:
     @property_test
     @given(KEYS)
     def test_torch_draws_from_the_whole_state_that_it_was_given(self, key: int) -> None:
@@ -287,13 +302,84 @@ class TestKeyGlobals:
         numbers = torch.empty(2000, dtype=torch.int32).random_()
         assert numbers.tolist() == expected.tolist()
 
+    @property_test
+    @given(KEYS, st.integers(0, 2**40))
+    def test_a_row_has_outputs_of_splitmix64(self, key: int, row: int) -> None:
+        """Each generator has outputs of its own, or bits of them, of SplitMix64 of key and row."""
+        outputs = [splitmix64(splitmix64(key, row), counter) for counter in range(627)]
+        halves = [output & 0xFFFFFFFF for output in outputs], [output >> 32 for output in outputs]
+        low, high = (np.array(half[:624], dtype=np.uint32) for half in halves)
+        next(rng.seed_globals_in_turn(key, np.array([row])))
+        assert random.getstate() == random.Random(outputs[624] | outputs[625] << 64).getstate()
+        assert torch.initial_seed() == outputs[626]
+        for words, generator in ((low, "torch"), (high, "numpy")):
+            independent = np.random.RandomState()
+            independent.set_state(("MT19937", words, 624))
+            expected = independent.randint(0, 2**32, 2000, dtype=np.uint32)
+            if generator == "numpy":
+                assert (
+                    np.random.randint(0, 2**32, 2000, dtype=np.uint32).tolist() == expected.tolist()
+                )
+            else:
+                numbers = torch.empty(2000, dtype=torch.int32).random_()
+                assert numbers.tolist() == (expected & 0x7FFFFFFF).tolist()
+
+    @property_test
+    @given(IDS)
+    def test_a_row_does_not_depend_on_those_beside_it(self, ids: list[int]) -> None:
+        """Many rows are seeded together, but each as if it were alone."""
+        rows = array(ids * 4)
+        together = [drawn() for _ in rng.seed_globals_in_turn(5, rows)]
+        alone = [
+            next(iter([drawn() for _ in rng.seed_globals_in_turn(5, row[None])])) for row in rows
+        ]
+        assert together == alone
+
+    def test_nothing_is_seeded_before_its_turn(self) -> None:
+        """What is drawn in a turn is the sample's: seeding goes on when the next is asked for."""
+        turns = rng.seed_globals_in_turn(5, array([1, 2]))
+        rng.seed_globals(1)
+        before = drawn()
+        rng.seed_globals(1)
+        next(turns)
+        first = drawn()
+        assert first != before
+        rng.seed_globals(1)
+        assert drawn() == before
+        next(turns)
+        assert drawn() not in (first, before)
+
+    def test_another_generator_of_numpys_is_refused(self) -> None:
+        """It has another state; the old one is back afterwards."""
+        own = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        np.random.set_bit_generator(np.random.PCG64(0))  # type: ignore[attr-defined]
+        try:
+            with pytest.raises(
+                InputError, match=r"^np\.random: expected .* MT19937, got PCG64; leave"
+            ):
+                rng.seed_globals(1)
+        finally:
+            np.random.set_bit_generator(own)  # type: ignore[attr-defined]
+        rng.seed_globals(1)
+
+    def test_numpys_own_functions_still_work(self) -> None:
+        """`np.random.seed` and `set_state` mean what they mean without a run."""
+        np.random.seed(3)
+        state, expected = np.random.get_state(), np.random.random(700).tolist()
+        rng.seed_globals(1)
+        np.random.seed(3)
+        assert np.random.random(700).tolist() == expected
+        rng.seed_globals(1)
+        np.random.set_state(state)
+        assert np.random.random(700).tolist() == expected
+
 
 GENERATORS = ("random", "numpy", "torch")
 
 
-def state(key: int, generator: str) -> object:
-    """Return all of a generator's state after keying."""
-    rng.seed_globals(key)
+def state(seed: Seeding, key: int, generator: str) -> object:
+    """Return all of a generator's state after seeding."""
+    seed(key)
     if generator == "random":
         return random.getstate()
     return np.random.bytes(2496) if generator == "numpy" else bytes(torch.get_rng_state().numpy())
@@ -334,14 +420,12 @@ KINDS: dict[str, dict[str, Callable[[], Any]]] = {
 }
 
 
-def first_draws(
-    keying: Callable[[int], None], samples: int
-) -> dict[tuple[str, str], NDArray[np.int64]]:
+def first_draws(seed: Seeding, samples: int) -> dict[tuple[str, str], NDArray[np.int64]]:
     """Return each generator's first draw of each kind in each sample."""
     keys = [rng.key(0, "augment", 0, 0, i) for i in range(samples)]
 
     def draw(key: int, kind: dict[str, Callable[[], Any]]) -> list[int]:
-        keying(key)
+        seed(key)
         return [int(kind[generator]()) for generator in GENERATORS]
 
     found = {}
@@ -386,9 +470,10 @@ def seed_alike(key: int) -> None:
 
 
 class TestIndependence:
-    def test_no_generator_tells_anything_of_another(self) -> None:
+    @each_seeding
+    def test_no_generator_tells_anything_of_another(self, seed: Seeding) -> None:
         """Over 20,000 samples the first draws of any two generators are independent."""
-        assert dependent(first_draws(rng.seed_globals, 20_000)) == set()
+        assert dependent(first_draws(seed, 20_000)) == set()
 
     def test_generators_that_are_seeded_alike_are_found(self) -> None:
         """Negative control: NumPy and torch turn one seed into one stream of bits."""

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from seedbed import rng
-from seedbed.data.positions import Position
+from seedbed.data.positions import Ids, Position
 from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
@@ -73,14 +73,14 @@ class Source(Dataset[Batch]):
         training = self._split == 0
         # Evaluation draws the same numbers every time: what is measured stays the same.
         place = (self._split, epoch if training else 0)
+        rows = ids if repeats is None else ids + repeats * len(self)
         if hasattr(self.dataset, "fetch"):
             key = rng.key(self._seed, "augment", epoch)
-            rows = None if repeats is None else ids + repeats * len(self)
             draws = rng.Draws(key, ids, rows) if training else None
             self._seed_globals(*place, -1, *position.sample(0))
             inputs, targets = self._pair(self.dataset.fetch(ids, draws), "a batch from fetch")
         else:
-            samples = [self._load_sample(place, position.sample(i)) for i in range(len(ids))]
+            samples = self._samples(place, ids, rows)
             self._seed_globals(*place, -1, *position.sample(0))
             if self._collate is None:
                 for sample in samples:
@@ -92,15 +92,17 @@ class Source(Dataset[Batch]):
                 inputs, targets = map_tensors(torch.Tensor.clone, (inputs, targets))
         return Batch(torch.from_numpy(ids), inputs, targets)
 
-    def _load_sample(self, place: tuple[int, int], sample: tuple[int, ...]) -> Any:
-        """Load a sample; the generators are seeded by place and sample.
+    def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:
+        """Load samples; before each, the generators are seeded by its place and row.
 
         Args:
             place: number of the split, and epoch.
-            sample: see `Position.sample`.
+            rows: int64 (B,), the ids, and other numbers for samples that come again in the epoch.
         """
-        self._seed_globals(*place, *sample)
-        return self.dataset[sample[0]]
+        if not self._seeded:
+            return [self.dataset[i] for i in ids.tolist()]
+        turns = rng.seed_globals_in_turn(rng.key(self._seed, "augment", *place), rows)
+        return [self.dataset[i] for i, _ in zip(ids.tolist(), turns, strict=True)]
 
     def _pair(self, found: Any, what: str) -> Any:
         """Return what is a pair: a mapping of two keys would be taken apart as well.

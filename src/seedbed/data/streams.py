@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 from torch.utils.data._utils import worker
 
 from seedbed import fingerprint, rng
-from seedbed.data.positions import Position
+from seedbed.data.positions import Ids, Position
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
@@ -147,20 +147,27 @@ class StreamSource(Source):
         self._streams = streams
         self._read_twice = not self._seeded  # then nothing is promised
 
-    def _load_sample(self, place: tuple[int, int], sample: tuple[int, ...]) -> Any:
-        for missing in self._streams.before(place[1], sample[0]):
-            self._read(place, (missing,))
-        return self._read(place, sample)
+    def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:
+        found = []
+        for sample_id in ids.tolist():
+            for missing in self._streams.before(place[1], sample_id):
+                self._checked(place, missing)
+            found.append(self._checked(place, sample_id))
+        return found
 
-    def _read(self, place: tuple[int, int], sample: tuple[int, ...]) -> Any:
+    def _sample(self, place: tuple[int, int], sample_id: int) -> Any:
+        ids = np.array([sample_id])
+        return super()._samples(place, ids, ids)[0]
+
+    def _checked(self, place: tuple[int, int], sample_id: int) -> Any:
         """Read the next sample; the first one of all once more, to see that its stream is pure."""
-        found = super()._load_sample(place, sample)
+        found = self._sample(place, sample_id)
         if self._read_twice:
             return found
         self._read_twice = True
-        for missing in self._streams.again(place[1], sample[0]):
-            super()._load_sample(place, (missing,))
-        again = super()._load_sample(place, sample)
+        for missing in self._streams.again(place[1], sample_id):
+            self._sample(place, missing)
+        again = self._sample(place, sample_id)
         if int(fingerprint.of_tensors(_tensors(found))) != int(
             fingerprint.of_tensors(_tensors(again))
         ):
