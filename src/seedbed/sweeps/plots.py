@@ -133,12 +133,12 @@ def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
     axes.set_title(f"during training: median, {spread}")
     axes.locator_params(axis="x", integer=True, nbins=6)
     if 0 < shown.min() < shown.max() / _LOG_FROM_RATIO:
-        _plain_log_axis(axes)
+        plots.plain_log_axis(axes)
 
 
 def _finish_values(axes: "Axes", metric: str, groups: Sequence[Group]) -> None:
     split = metric.partition("_")[0]
-    labels = [_text(group.label) or f"n = {len(group.values)}" for group in groups]
+    labels = [_text(group.label) or _count(group) for group in groups]
     axes.set(ylabel=f"{split} {_error_name(metric)}", xlim=(-0.6, len(labels) - 0.4))
     axes.set_title("at the end: runs, mean, 95 % interval")
     axes.grid(visible=False, axis="x")
@@ -164,19 +164,17 @@ def _error_name(metric: str) -> str:
     return _ERROR_NAMES.get(name, _text(name))
 
 
-def _plain_log_axis(axes: "Axes") -> None:
-    """Make the y axis logarithmic, with ticks at 1, 2 and 5 as plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
 def _name(group: Group) -> str:
-    count = f"n = {len(group.values)}"
-    return f"{_text(group.label)} ({count})" if group.label else count
+    return f"{_text(group.label)} ({_count(group)})" if group.label else _count(group)
+
+
+def _count(group: Group) -> str:
+    """Return what the points are: `3 seeds`, `5 folds`, or runs where these are combined."""
+    number, unit = len(group.values), group.unit
+    one_by_one = number > 1 and not all(map(group.in_step, group.values))
+    if unit == "seeds" and (group.folds or one_by_one):
+        unit = "runs"
+    return f"{number} {unit if number > 1 else unit.removesuffix('s')}"
 
 
 def _text(name: str) -> str:
