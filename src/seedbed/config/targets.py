@@ -9,7 +9,7 @@ import ast
 import difflib
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,28 @@ def require_known(
                 f"{key}.{name}: expected an argument of {target.__name__} ({', '.join(takes)}), "
                 f"got another; {f'did you mean {close[0]}' if close else 'leave it out'}"
             )
+
+
+def require_given(
+    signature: inspect.Signature, target: Any, key: str, count: int, arguments: Container[str]
+) -> None:
+    """Raise InputError for arguments without a default that are not given.
+
+    Args:
+        count: how many are given by position.
+    """
+    lacking = [
+        one.name
+        for one in list(signature.parameters.values())[count:]
+        if one.default is one.empty
+        and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        and one.name not in arguments
+    ]
+    if lacking:
+        raise InputError(
+            f"{key}: expected the arguments of {target.__name__}, got no {', no '.join(lacking)}; "
+            f"add a line to its YAML file, or say +{key}.{lacking[0]}=VALUE"
+        )
 
 
 def source_of(module: str) -> Path | None:
