@@ -9,7 +9,9 @@ import ast
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Container, Iterable, Iterator
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,24 @@ def require_defined(config: DictConfig) -> None:
                 f"{key}: expected a class of {file}, got {target}; "
                 + (f"did you mean {close[0]}" if close else "check its spelling")
             )
+
+
+def require_installed(config: DictConfig, root: Path) -> None:
+    """Raise InputError for a `_target_` of a package that is neither installed nor below `root`."""
+    for key, target in flatten(OmegaConf.to_container(config)).items():
+        package = str(target).partition(".")[0]
+        if key.endswith("_target_") and not _is_there(package, root):
+            raise InputError(
+                f"{key}: expected a class of an installed package, got {target}; install "
+                f"{package}, or correct the name"
+            )
+
+
+def _is_there(package: str, root: Path) -> bool:
+    try:
+        return find_spec(package) is not None or bool(PathFinder.find_spec(package, [str(root)]))
+    except (ImportError, ValueError):  # a module that was made: it is there
+        return package in sys.modules
 
 
 def require_known(
