@@ -73,8 +73,30 @@ def test_report_holds_the_statistics_of_the_runs(folder: Path) -> None:
     assert summary.interquartile_mean == pytest.approx(np.mean([0.981, 0.984, 0.986]))
     assert (summary.minimum_seed, summary.maximum_seed) == ("2", "3")
     text = described(folder)
-    for expected in ("98.400", "0.430", "97.900 (2)", "99.000 (3)", "0.1 points: 292"):
+    for expected in ("98.400", "0.430", "97.900 (2)", "99.000 (3)"):
         assert expected in text
+    assert "About 292 seeds in each of two sweeps would show a difference of 0.1 points" in text
+    assert text.startswith("test accuracy (%)\n\n| group")
+
+
+def widest(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def test_a_report_fits_a_terminal(folder: Path, tmp_path: Path) -> None:
+    """Long names of groups are listed above the tables; control: they would make them too wide."""
+    assert widest(described(folder)) <= 100
+    for value in ("first", "second"):
+        for seed in range(3):
+            name = f"{'long ' * 10}{value}"
+            write_run(tmp_path / "two" / f"{value}_{seed}", seed, model=name)
+    found = sweep_groups.read(tmp_path / "two")
+    summaries = [sweep_summary.summarise(group) for group in found.groups]
+    names = [summary.group for summary in summaries]
+    assert widest(report.groups_table(names, summaries)) > 100
+    listed, *tables = report.summary_tables(summaries)
+    assert listed == f"1. {names[0]}\n2. {names[1]}"
+    assert max(map(widest, tables)) <= 100
 
 
 def test_report_writes_its_four_files(folder: Path) -> None:
@@ -645,7 +667,7 @@ def test_runs_that_share_seeds_do_not_pass_for_independent_ones(tmp_path: Path) 
     summary = sweep_summary.summarise(sweep_groups.read(tmp_path).groups[0])
     assert (summary.n, summary.mean) == (3, pytest.approx(0.981))
     assert summary.sd == pytest.approx(0.001)
-    assert "are of the runs in\nwhich all vary together" in reported(tmp_path)
+    assert "are of\nthe runs in which all vary together" in reported(tmp_path)
 
 
 def test_the_seeds_that_the_documentation_names_are_those_of_the_formula() -> None:
