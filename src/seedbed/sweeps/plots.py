@@ -73,20 +73,26 @@ def curves(group: Group) -> tuple[Floats, Floats]:
         Steps (n,) that every run reached, and the metric, (runs, n).
     """
     runs = [runs[0] for runs in group.replicates.values()]
-    tables = [_validation_curve(run) for run in runs]
+    tables = [_validation_curve(run, column_of(group)) for run in runs]
     steps = sorted(set.intersection(*(set(table) for table in tables)))
     values = [[table[step] for step in steps] for table in tables]
     return np.array(steps), np.array(values).reshape(len(runs), len(steps))
 
 
-def _validation_curve(run: Run) -> dict[float, float]:
-    """Return the validation metric by step; empty where the table cannot be read."""
+def column_of(group: Group) -> str:
+    """Return the column of metrics.csv that has the metric of a group."""
+    name = group.metric.partition("_")[2]
+    return "metric" if name == group.runs[0].summary.get("metric_name") else name
+
+
+def _validation_curve(run: Run, column: str) -> dict[float, float]:
+    """Return a value of validations by step; empty where the table cannot be read."""
     try:
         rows = record.read_metrics(run.folder)
         return {
-            float(row["step"]): float(row["metric"])
+            float(row["step"]): float(row[column])
             for row in rows
-            if row["phase"] == "validation" and row["metric"]
+            if row["phase"] == "validation" and row.get(column)
         }
     except (InputError, ValueError):
         return {}
@@ -140,7 +146,7 @@ def _finish_values(axes: "Axes", metric: str, groups: Sequence[Group]) -> None:
     split = metric.partition("_")[0]
     labels = [_text(group.label) or _count(group) for group in groups]
     axes.set(ylabel=f"{split} {_error_name(metric)}", xlim=(-0.6, len(labels) - 0.4))
-    axes.set_title("at the end: runs, mean, 95 % interval")
+    axes.set_title("at the end, mean with 95 % interval")
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(labels)), labels)
     if sum(map(len, labels)) > _MOST_LETTERS_IN_A_ROW:

@@ -9,7 +9,8 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Run, Sweep, differing_keys
+from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Run, Sweep
+from seedbed.sweeps.labels import differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.summary import NONE, Scale, Summary, sources, streams_vary_alone, summarise
 

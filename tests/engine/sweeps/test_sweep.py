@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from PIL import Image
 
 from seedbed.errors import InputError
-from seedbed.sweeps import comparison, report, statistics
+from seedbed.sweeps import comparison, plots, report, statistics
 from seedbed.sweeps import groups as sweep_groups
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.sweeps import summary as sweep_summary
@@ -77,6 +77,30 @@ def test_report_holds_the_statistics_of_the_runs(folder: Path) -> None:
         assert expected in text
     assert "About 292 seeds in each of two sweeps would show a difference of 0.1 points" in text
     assert text.startswith("test accuracy (%)\n\n| group")
+
+
+def test_the_metric_of_a_report_can_be_chosen(folder: Path) -> None:
+    """Of the runs' own; which way is better is known of a loss, and of what the runs followed."""
+    [group] = sweep_groups.read(folder, "test_loss").groups
+    assert (set(group.values.values()), group.higher_is_better, plots.column_of(group)) == (
+        {0.1}, False, "loss",
+    )  # fmt: skip
+    [usual] = sweep_groups.read(folder).groups
+    assert (usual.metric, usual.higher_is_better, plots.column_of(usual)) == (
+        "test_accuracy",
+        True,
+        "metric",
+    )
+    done = command(folder, "--metric", "validation_loss")
+    assert done.returncode == 2
+    expected = "--metric: expected one of test_accuracy, test_loss, validation_accuracy, got valid"
+    assert expected in done.stderr
+    for run in folder.glob("*_seed=*"):
+        metrics = json.loads((run / "summary.json").read_text())["metrics"]
+        edit_summary(run, metrics=metrics | {"test_f1": 0.5})
+    assert command(folder, "--metric", "test_f1").stdout.startswith("test f1\n")
+    done = command(folder, folder, "--metric", "test_f1")
+    assert (done.returncode, "no record says whether more is better" in done.stderr) == (2, True)
 
 
 def widest(text: str) -> int:
