@@ -2,7 +2,6 @@
 
 import csv
 import io
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -62,7 +61,7 @@ def describe(sweep: Sweep, summaries: Sequence[Summary]) -> str:
     parts += _mixture(sweep)
     if summaries:
         parts += [*summary_tables(summaries), LEGEND]
-        parts += filter(None, map(_seeds_for_a_difference, summaries))
+        parts += _seeds_for_a_difference(summaries)
     parts += [text for group in sweep.groups for text in _folds(group)]
     parts += [_one_seed(each) for each in summaries if each.n == 1]
     parts += [text for group in sweep.groups for text in _without_effect(group)]
@@ -152,18 +151,17 @@ def groups_table(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     )
 
 
-def _seeds_for_a_difference(summary: Summary) -> str:
-    """Return a sentence on how many seeds it takes to tell two sweeps of this spread apart."""
-    small, large = summary.seeds_for_small_difference, summary.seeds_for_large_difference
-    if small is None or large is None:
-        return ""
-    small_name, large_name = Scale(summary.metric).difference_names
-    place = f"In {summary.group}, " if summary.group else ""
-    text = (
-        f"{place}about {small} seeds in each of two sweeps would show a difference of "
-        f"{small_name}, about {large} one of {large_name} (two-sided at 5 %, power 80 %)."
-    )
-    return textwrap.fill(text[:1].upper() + text[1:], _WIDTH)
+def _seeds_for_a_difference(summaries: Sequence[Summary]) -> list[str]:
+    """Return how many seeds it takes to tell two sweeps of such spreads apart, group by group."""
+    lines = []
+    for each in summaries:
+        small, large = each.seeds_for_small_difference, each.seeds_for_large_difference
+        if small is not None and large is not None:
+            names = Scale(each.metric).difference_names
+            place = f"{each.group}: " if each.group else ""
+            lines.append(f"- {place}{names[0]} with about {small}, {names[1]} with about {large}")
+    title = "Seeds per sweep that would show a difference of two (two-sided at 5 %, power 80 %):"
+    return ["\n".join([title, *lines])] if lines else []
 
 
 def spread_table(names: Sequence[str], summaries: Sequence[Summary]) -> str:

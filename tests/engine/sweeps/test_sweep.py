@@ -75,7 +75,8 @@ def test_report_holds_the_statistics_of_the_runs(folder: Path) -> None:
     text = described(folder)
     for expected in ("98.400", "0.430", "97.900 (2)", "99.000 (3)"):
         assert expected in text
-    assert "About 292 seeds in each of two sweeps would show a difference of 0.1 points" in text
+    assert "Seeds per sweep that would show a difference of two (" in text
+    assert "\n- 0.1 points with about 292, 0.5 points with about " in text
     assert text.startswith("test accuracy (%)\n\n| group")
 
 
