@@ -1,7 +1,7 @@
 """Export the model of a run for inference, and print the lines that load it.
 
 usage: python scripts/export.py RUN [--to FILE] [--checkpoint best|last] [--state-dict]
-                                [--trust PACKAGE] [--online] [key=value ...]
+                                [--overwrite] [--trust PACKAGE] [--online] [key=value ...]
 
 By default a program of torch.export, for CPUs, that needs nothing of this project: RUN.pt2 here.
 With --state-dict the weights, RUN.pt, and the YAML from which Hydra builds the model, RUN.yaml;
@@ -32,6 +32,9 @@ def main() -> int:
     if out.suffix != suffix:
         raise InputError(f"--to: expected a name that ends in {suffix}, got {out}; name another")
     places.require_output("--to", out)
+    if not arguments.overwrite:
+        files = [out, places.yaml_of(out)] if arguments.state_dict else [out]
+        places.require_new("--to", *files)
     overrides = ["trainer.device=cpu", "trainer.compile=false", *arguments.overrides]
     settings = request.settings_of(arguments.run, overrides, arguments.trust)
     asked = {
@@ -53,6 +56,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--state-dict", action="store_true", help="write weights and YAML instead of a program"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there already")
     options.add_trust(parser)
     return parser.parse_intermixed_args()
 

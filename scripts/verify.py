@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seedbed import config
-from seedbed.compare import causes, checkout, verify
+from seedbed.compare import Record, causes, checkout, verify
 from seedbed.compare.checkout import Tree
 from seedbed.compare.stages import stage_of
 from seedbed.compare.verify import Outcome
@@ -48,7 +48,10 @@ def main() -> int:
 def judge_run(arguments: argparse.Namespace, folder: Path) -> int:
     """Replay a run folder with the code that is here, or with its own if that is asked for."""
     run = arguments.run
-    with checkout.code_of(run, verify.read(run).code, arguments.restore_code) as tree:
+    held = verify.read(run)
+    with checkout.code_of(run, held.code, arguments.restore_code) as tree:
+        if sys.stderr.isatty():  # for whoever waits; the first line of the output is the outcome
+            print(printable(replaying(held)), file=sys.stderr)
         return judge(arguments, run, folder, tree, str(run))
 
 
@@ -63,6 +66,7 @@ def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
         if not arguments.restore_code:
             status = 2
             continue
+        print(printable(f"{replaying(held)}, with that code"), flush=True)
         with package.code_of(run, held) as tree:
             name = f"run {run.name} of {path}"
             status = max(status, judge(arguments, run, folder / run.name, tree, name))
@@ -71,6 +75,13 @@ def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
             printable(f"\nnothing was executed; to do so: scripts/verify.py {path} --restore-code")
         )
     return status
+
+
+def replaying(held: Record) -> str:
+    """Return the line that says what is going on until there is an outcome."""
+    seconds = held.summary.get("seconds")
+    took = f", which took {seconds:.0f} s" if isinstance(seconds, float) else ""
+    return f"replaying {held.summary.get('steps', 'all')} steps{took}"
 
 
 def parse() -> argparse.Namespace:

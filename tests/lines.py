@@ -68,6 +68,7 @@ LEFT_OUT = {
     "src/seedbed/training/unsaved.py": "finds what a checkpoint would lack",
     "src/seedbed/worker/best.py": "keeps the best weights in step with the checkpoint",
     "src/seedbed/worker/ending.py": "words how a run ended",
+    "src/seedbed/worker/failure.py": "words why a run failed",
     "src/seedbed/worker/imports.py": "records which files were imported",
     "src/seedbed/worker/order.py": "orders samples, where there is data.sampler or data.streams",
     "src/seedbed/worker/restore.py": "resumes",

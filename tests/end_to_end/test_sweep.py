@@ -1,8 +1,11 @@
 """Sweeps from the shell: one after another or side by side, with a report at the end."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,6 +90,50 @@ def test_ctrl_c_ends_the_sweep_and_reports_what_there_is(tmp_path: Path) -> None
     assert errors == ""
     assert "interrupted" in output
     assert not (tmp_path / "1_seed=1").exists()
+
+
+def group(leader: int) -> list[int]:
+    """Return the processes of a group, but for those that ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, member_of = path.read_text().rpartition(")")[2].split()[:3]
+            found += [int(path.parent.name)] if int(member_of) == leader and state != "Z" else []
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
+def test_sigterm_to_a_sweep_stops_the_jobs_side_by_side_and_leaves_no_process(
+    tmp_path: Path,
+) -> None:
+    """Sent to the sweep alone; each job saves a checkpoint, so that it can be resumed."""
+    words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1,2"]
+    process = subprocess.Popen(
+        [sys.executable, *words, *JOBLIB, "trainer.max_steps=100000"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    jobs = [tmp_path / name for name in ("0_seed=0", "1_seed=1")]
+    try:
+        for job in jobs:
+            wait_for_rows(job / "metrics.csv", 2)
+        assert len(group(process.pid)) > 4, "negative control: jobs and their launchers"
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+        until = time.monotonic() + 60
+        while group(process.pid) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert group(process.pid) == []
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGTERM
+    assert f"resume it: python scripts/resume.py {tmp_path}" in output
+    for job in jobs:
+        assert record.read_summary(job)["status"] == "interrupted"
+        assert (job / "checkpoints" / "last.pt").exists()
+    assert not (tmp_path / "2_seed=2").exists()
 
 
 @pytest.mark.long

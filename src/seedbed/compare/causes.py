@@ -63,14 +63,18 @@ def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
     Settings and the environment come before code; code that neither training process imported is
     left out. A setting that follows another one is not named beside it. Where fingerprints do not
     tell in which stage the difference arose, the causes of the other stages follow those of the one
-    that was seen. Where data lies comes last: other folders can hold other data. If nothing is
-    known to act on the stage, any argument of a class can, and any setting of a loop of one's own.
+    that was seen. Where data lies comes last: other folders can hold other data. Nobody knows where
+    a setting of a loop of one's own acts, so these follow. If nothing is known to act on the stage,
+    any argument of a class can.
     """
     found = list(found)
-    return _known_causes(difference, found) or [
+    known = _known_causes(difference, found)
+    open_sections = () if known else (*_ARGUMENTS, "data.")
+    return known + [
         change
         for change in found
-        if (change.key.startswith((*_ARGUMENTS, "data.")) or _is_of_own_loop(change))
+        if (_is_of_own_loop(change) or change.key.startswith(open_sections))
+        and change not in known
         and change.alters_bits
         and _leader(change, found) is change
     ]
@@ -152,7 +156,7 @@ def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:
         if _known_causes(difference, found):
             yield "\nLikely causes, likeliest first"
         else:
-            yield "\nNothing that is known to act there differs; these arguments of classes do"
+            yield "\nNothing that is known to act there differs; these settings do"
         yield from table(likely)
     else:
         yield (
@@ -170,6 +174,14 @@ def table(found: Iterable[Change]) -> Iterator[str]:
     widths = [max(len(row[column]) for row in cells) for column in (0, 1)]
     for key, a, b in cells:
         yield f"  {key:{widths[0]}}  {a:{widths[1]}}  {b}"
+
+
+def in_words(change: Change) -> str:
+    """Return what differs as a phrase that fits over a picture."""
+    if change.kind == "code":
+        return f"{_short(change.key, 60)} is not the same in A and B"
+    before, now = (_short(each, 24) for each in (change.before, change.now))
+    return f"{_short(change.key, 40)}: {before} in A, {now} in B"
 
 
 def _short(value: object, most: int = _MOST_CHARACTERS) -> str:

@@ -16,7 +16,7 @@ from seedbed.compare.stages import in_order
 from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
 from seedbed.record import Row, source, untrusted
-from seedbed.record.code import Code
+from seedbed.record.code import Code, warning
 
 
 @dataclass(frozen=True)
@@ -226,10 +226,12 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
                 f"{side} was resumed at step {step} with changes that can alter bits: "
                 + ", ".join(keys)
             )
-        lacks = list(run.code.lacks)
-        if lacks:
-            more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
-            yield f"{side} lacks code or files of its checkout: {', '.join(lacks[:3])}{more}"
+    sides = {"A does": a.code.lacks, "B does": b.code.lacks}
+    if a.code.lacks.keys() == b.code.lacks.keys():
+        sides = {"A and B do": a.code.lacks}
+    for whose, lacks in sides.items():
+        if unrecorded := warning(lacks, whose):
+            yield unrecorded
     counts = [len(r.fingerprints) for r in (a, b)]
     if not all(counts):
         whose = "either" if not any(counts) else "A" if not counts[0] else "B"

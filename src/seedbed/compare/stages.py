@@ -41,6 +41,7 @@ _MODEL = ("files_sha256.*", "model.name", "model.*", "code:*/models/*.py")
 _TASK = ("method.*", "data.task*", "code:*/methods*.py", "code:*/methods/*.py", "code:*/tasks.py")
 _PARTS = ("trainer.shards", "trainer.processes", "code:*/distributed/*", "code:*/training/sh*.py")
 _STEP = (
+    *("lr", "learning_rate"),  # as loops of one's own call it
     *(
         "optimizer.name",
         "optimizer.*",
@@ -144,7 +145,7 @@ STAGES = {
     "train_learning_rate": Stage(
         "learning rate",
         "optimizer",
-        "the schedule: its length in steps, its settings",
+        "the learning rate, and what changes it from step to step: a schedule, its length",
         (*_STEP, "data.batch_size", "data.train*", *_CODE),
     ),
     "validation_loss": Stage(

@@ -52,6 +52,7 @@ def prepare(
     # Its own, not that of what it wraps: a wrapper may take more, and that is what is called.
     signature = inspect.signature(target, follow_wrapped=False)
     targets.require_known(signature, target, key, arguments)
+    targets.require_given(signature, target, key, len(args), arguments)
     try:
         signature.bind(*args, **arguments)
     except TypeError as error:

@@ -101,8 +101,9 @@ def nearest(name: str, names: Sequence[str]) -> str:
         for known in reversed(names)
         if not section or known.rpartition(".")[0] == section
     }
-    close = difflib.get_close_matches(last, beside, n=1, cutoff=0.6 if section else 0.8)
-    elsewhere = [known for known in names if known not in beside.values()]
+    few = 0.5 if len(last) < 4 else 0.6  # one letter of two
+    close = difflib.get_close_matches(last, beside, n=1, cutoff=few if section else 0.8)
+    elsewhere = [known for known in names if known not in beside.values() and known != section]
     found = [beside[part] for part in close] or difflib.get_close_matches(name, elsewhere, n=1)
     return f"did you mean {found[0]}" if found else "see `python train.py --cfg job`"
 

@@ -79,7 +79,9 @@ def _unknown_key(key: str, text: str) -> InputError:
     known = known_keys()
     advice = [] if key in known else [nearest(key, known)]
     if key.startswith(_TAKE_ARGUMENTS):
-        advice += [f"{added} adds it" for added in re.findall(r"use (\+\S.*)", text)]
+        file = f"its YAML file in configs/{key.partition('.')[0]}/"
+        found = re.findall(r"use (\+\S.*)", text)
+        advice += [f"{added} adds it (for all runs: a line in {file})" for added in found]
     got = "one that this configuration lacks" if key in known else "a new one"
     return InputError(
         f"{key}: expected a known key, got {got}; {', or '.join(advice) or 'leave its section in'}"

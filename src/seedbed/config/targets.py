@@ -9,7 +9,9 @@ import ast
 import difflib
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Container, Iterable, Iterator
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,24 @@ def require_defined(config: DictConfig) -> None:
             )
 
 
+def require_installed(config: DictConfig, root: Path) -> None:
+    """Raise InputError for a `_target_` of a package that is neither installed nor below `root`."""
+    for key, target in flatten(OmegaConf.to_container(config)).items():
+        package = str(target).partition(".")[0]
+        if key.endswith("_target_") and not _is_there(package, root):
+            raise InputError(
+                f"{key}: expected a class of an installed package, got {target}; install "
+                f"{package}, or correct the name"
+            )
+
+
+def _is_there(package: str, root: Path) -> bool:
+    try:
+        return find_spec(package) is not None or bool(PathFinder.find_spec(package, [str(root)]))
+    except (ImportError, ValueError):  # a module that was made: it is there
+        return package in sys.modules
+
+
 def require_known(
     signature: inspect.Signature, target: Any, key: str, arguments: Iterable[str]
 ) -> None:
@@ -53,6 +73,28 @@ def require_known(
                 f"{key}.{name}: expected an argument of {target.__name__} ({', '.join(takes)}), "
                 f"got another; {f'did you mean {close[0]}' if close else 'leave it out'}"
             )
+
+
+def require_given(
+    signature: inspect.Signature, target: Any, key: str, count: int, arguments: Container[str]
+) -> None:
+    """Raise InputError for arguments without a default that are not given.
+
+    Args:
+        count: how many are given by position.
+    """
+    lacking = [
+        one.name
+        for one in list(signature.parameters.values())[count:]
+        if one.default is one.empty
+        and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        and one.name not in arguments
+    ]
+    if lacking:
+        raise InputError(
+            f"{key}: expected the arguments of {target.__name__}, got no {', no '.join(lacking)}; "
+            f"add a line to its YAML file, or say +{key}.{lacking[0]}=VALUE"
+        )
 
 
 def source_of(module: str) -> Path | None:

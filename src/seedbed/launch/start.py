@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, record, signals
+from seedbed.config import targets
 from seedbed.errors import InputError
 from seedbed.launch import devices, process
 from seedbed.record import source
@@ -20,6 +21,7 @@ def start(config: DictConfig, folder: Path) -> int:
     """Create the run folder and train in it, in a process of its own; return the exit status."""
     environment = training_environment(config)
     devices.require(config.trainer.device, environment)
+    targets.require_installed(config, source.project_root())
     create_run_folder(folder, config)
     return run_worker(config, folder, environment)
 

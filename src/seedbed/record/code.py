@@ -85,6 +85,30 @@ def changes(before: Code, now: Code) -> Iterator[Change]:
             yield Change(f"{LACKS}{path}", reasons[0], reasons[1], known, "code")
 
 
+def warning(lacks: Mapping[str, str], whose: str = "the record does") -> str | None:
+    """Return a line that names the code that a record lacks, and what to do; None if it lacks none.
+
+    Args:
+        lacks: as `source.snapshot` returns it.
+        whose: the records, and the verb that follows them.
+    """
+    if not lacks:
+        return None
+    files = {path: reason for path, reason in lacks.items() if path != "."}
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+    if "." in lacks:
+        known = f", only digests of {', '.join(list(files)[:3])}{more}" if files else ""
+        return (
+            f"{whose} not hold the code that ran ({lacks['.']}){known}; keep the code under git, "
+            "and later records hold it"
+        )
+    named = ", ".join(f"{path} ({reason})" for path, reason in list(files.items())[:3])
+    return (
+        f"{whose} not hold all the code that ran: {named}{more}; add it to git, and later records "
+        "hold it"
+    )
+
+
 def is_same(before: Code, now: Code) -> bool:
     """Return whether nothing differs that can alter bits."""
     return not any(change.alters_bits for change in changes(before, now))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from seedbed.errors import InputError
+from seedbed.errors import InputError, printable
 from seedbed.record.files import write_atomically
 from seedbed.record.folder import read_config
 from seedbed.record.summary import read_summary
@@ -46,6 +46,7 @@ _STYLE: dict[str, Any] = {
     "lines.markersize": 4,
     "agg.path.chunksize": 10_000,  # a curve of a million steps is drawn in pieces
 }
+_MOST_LETTERS = 60  # of a folder's name
 _MOST_ROWS_DRAWN_ALONE = 20
 _PANELS_IN_LINE, _MOST_PANELS = 3, 12
 _LOG_FROM_RATIO = 20.0
@@ -59,7 +60,7 @@ def loss_curve(folder: Path) -> Path:
         OSError: the file cannot be written.
     """
     summary, config = read_summary(folder), read_config(folder)
-    title = _title(config)
+    title = _title(config, folder)
     if summary.get("status") == "failed":
         title += ", failed"
     elif summary.get("status") == "interrupted":
@@ -70,13 +71,14 @@ def loss_curve(folder: Path) -> Path:
         return save(figure, folder / "loss_curve.png")
 
 
-def _title(config: DictConfig) -> str:
-    """Say what was trained; the settings of a loop of one's own may have no such sections."""
+def _title(config: DictConfig, folder: Path) -> str:
+    """Say what was trained: the settings of a loop of one's own may not, then its folder does."""
     sections = [config.get(section) for section in ("model", "data")]
     names = [each.get("name") for each in sections if isinstance(each, DictConfig)]
     seed = config.get("seed")
     what = " on ".join(str(name) for name in names if name is not None)
-    return ", ".join(filter(None, (what, "" if seed is None else f"seed {seed}")))
+    what = what or printable(folder.resolve().name)[:_MOST_LETTERS]
+    return ", ".join([what, *([] if seed is None else [f"seed {seed}"])]).replace("$", r"\$")
 
 
 def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
@@ -108,7 +110,7 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
         if is_share:
             _fit_percent(axes, curves)
         else:
-            axes.set_yscale(scale(curves.values()))
+            fit_scale(axes, curves.values())
     finish(*every[: len(names)])
     figure.axes[0].set_title(title)
     legend(figure)
@@ -189,22 +191,23 @@ def _curves(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
         window = max(5, len(steps) // 30)
         line(axes, (steps, values), "", alpha=0.4, linewidth=0.7, **look)
         label = f"training (mean of {window})"
-        line(axes, running_mean(steps, values, window), label, **look)
+        line(axes, running_mean(steps, values, window), label, marker="", **look)
     else:
         line(axes, (steps, values), "training", **look)
     line(axes, curves["validation"], "validation", color=ORANGE, marker="o", markersize=4)
-    line(axes, curves["test"], "test", color=GREEN, ls="", marker="D")
+    # Around the validation of the same step, which it must not cover.
+    line(axes, curves["test"], "test", color=GREEN, ls="", marker="D", mfc="none", markersize=7)
     broken = [step for steps, values in curves.values() for step in steps[~np.isfinite(values)]]
     if broken:
         axes.axvline(min(broken), color=GREY, linewidth=0.8, linestyle=":", label="not finite")
 
 
 def line(axes: "Axes", curve: tuple[Array, Array], label: str, **look: Any) -> None:
-    """Draw a curve, of one point as a dot; without points nothing is drawn."""
+    """Draw a curve, each point of a short one as a dot; without points nothing is drawn."""
     if not len(curve[0]):
         return
-    if len(curve[0]) == 1:
-        look.setdefault("marker", "o")  # a line through one point is invisible
+    if len(curve[0]) <= _MOST_ROWS_DRAWN_ALONE and "marker" not in look:
+        look |= {"marker": "o", "markersize": 3}  # a line through one point is invisible
     axes.plot(*curve, label=label or "_", **look)
 
 
@@ -228,16 +231,16 @@ def finish(*panels: "Axes") -> None:
 
 
 def legend(figure: "Figure", columns: int = 5) -> None:
-    """Name what all panels show once, below them, where it lies over no curve."""
+    """Name what all panels show once, below them and row by row, where it lies over no curve."""
     named: dict[str, Artist] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             named.setdefault(str(label), handle)
     if named:
-        figure.legend(
-            list(named.values()), list(named), loc="outside lower center",
-            ncols=min(columns, len(named)),
-        )  # fmt: skip
+        columns = min(columns, len(named))
+        by_column = [label for start in range(columns) for label in list(named)[start::columns]]
+        handles = [named[label] for label in by_column]
+        figure.legend(handles, by_column, loc="outside lower center", ncols=columns)
 
 
 def write(axes: "Axes", text: str) -> None:
@@ -245,11 +248,21 @@ def write(axes: "Axes", text: str) -> None:
     axes.text(0.5, 0.5, text, color=GREY, ha="center", va="center", transform=axes.transAxes)
 
 
-def scale(curves: Iterable[tuple[Array, Array]]) -> str:
+def fit_scale(axes: "Axes", curves: Iterable[tuple[Array, Array]]) -> None:
     """Choose a logarithmic axis for positive values of more than one order of magnitude."""
     values = np.concatenate([values[np.isfinite(values)] for _, values in curves])
-    wide = values.size > 0 and 0.0 < values.min() < values.max() / _LOG_FROM_RATIO
-    return "log" if wide else "linear"
+    if values.size > 0 and 0.0 < values.min() < values.max() / _LOG_FROM_RATIO:
+        plain_log_axis(axes)
+
+
+def plain_log_axis(axes: "Axes") -> None:
+    """Make the y axis logarithmic, with ticks at 1, 2 and 5 as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _fit_percent(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
@@ -258,5 +271,5 @@ def _fit_percent(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
     values = values[np.isfinite(values)]
     if values.size:
         low = min(5.0 * np.floor(values.min() / 5.0), 95.0)
-        room = 0.02 * (100.0 - low)
+        room = 0.04 * (100.0 - low)
         axes.set_ylim(low - room, 100.0 + room)

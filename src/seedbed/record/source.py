@@ -103,16 +103,6 @@ def patched_files(patch: bytes) -> dict[str, str]:
     return blobs
 
 
-def warning(state: dict[str, Any]) -> str | None:
-    """Return a line that names the code that a record lacks; None if it lacks none."""
-    lacks = state.get("lacks") or {}
-    if not lacks:
-        return None
-    named = ", ".join(f"{path} ({reason})" for path, reason in list(lacks.items())[:3])
-    more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
-    return f"the record lacks code or files of the checkout: {named}{more}"
-
-
 def without_runs(names: Iterable[str]) -> Iterator[str]:
     """Yield the names of files that are not in a run folder, as far as the names show."""
     names = list(names)

@@ -84,6 +84,12 @@ class Tee:
             self._log.write(text)
         return self.stream.write(text)
 
+    def write_apart(self, shown: str, logged: str) -> None:
+        """Write one text to the terminal and another to the log."""
+        with suppress(OSError, ValueError):
+            self._log.write(logged)
+        self.stream.write(shown)
+
     def flush(self) -> None:
         """Flush both."""
         with suppress(OSError, ValueError):

@@ -19,7 +19,7 @@ class SweepFolder(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Check what the sweep is started with, and note its folder."""
-        from seedbed.sweeps import resume_sweep  # Hydra loads this file for plain runs as well
+        from seedbed.sweeps import job, resume_sweep  # Hydra loads this file for plain runs as well
 
         folder = Path(config.hydra.sweep.dir)
         try:
@@ -34,6 +34,7 @@ class SweepFolder(Callback):
             traceback.print_exc()
             raise SystemExit(1) from None
         command.at_end(partial(report_sweep, folder))
+        job.stop_with_the_sweep(folder)
 
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:

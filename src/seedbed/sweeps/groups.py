@@ -19,8 +19,8 @@ from seedbed.errors import InputError, printable
 from seedbed.names import STREAMS, flatten
 from seedbed.record import neutral, untrusted
 from seedbed.sweeps import plan
+from seedbed.sweeps.labels import name_all
 
-ABSENT = "absent"
 _MAX_DEPTH = 16  # of the folders of a sweep
 FOLD = "fold"
 NO_FOLD = -1
@@ -76,9 +76,22 @@ class Group:
 
     @property
     def higher_is_better(self) -> bool:
-        """Return whether more of the metric is better; of an old record, by the metric's name."""
-        recorded = self.runs[0].summary.get("higher_is_better")
-        return recorded if isinstance(recorded, bool) else self.metric.endswith("accuracy")
+        """Return whether more of the metric is better; of an old record, by the metric's name.
+
+        Raises:
+            InputError: nothing says so: it is neither a loss nor the metric that the runs followed.
+        """
+        summary, name = self.runs[0].summary, self.metric.partition("_")[2]
+        recorded, followed = summary.get("higher_is_better"), summary.get("metric_name")
+        if name == followed and isinstance(recorded, bool):
+            return recorded
+        if name not in ("loss", "mse", "accuracy", followed):
+            raise InputError(
+                f"--metric: expected a loss, or what the runs followed ({followed}), got "
+                f"{self.metric}, of which no record says whether more is better; report on each "
+                "sweep alone"
+            )
+        return name == "accuracy"
 
     @cached_property
     def replicates(self) -> Mapping[Seeds, list[Run]]:
@@ -145,8 +158,16 @@ class Sweep:
         return [run for run in self.runs if run.problem]
 
 
-def read(folder: Path) -> Sweep:
-    """Read a sweep; runs that failed, were interrupted or cannot be read keep their reason."""
+def read(folder: Path, metric: str | None = None) -> Sweep:
+    """Read a sweep; runs that failed, were interrupted or cannot be read keep their reason.
+
+    Args:
+        metric: the final metric to report, such as `validation_loss`; None: the one that the runs
+            followed, on the test set if there is one.
+
+    Raises:
+        InputError: there are no runs, or none has that metric.
+    """
     if record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got one run; name its sweep")
     runs = [_read_run(path, folder) for path in _run_folders(folder)]
@@ -157,20 +178,9 @@ def read(folder: Path) -> Sweep:
             f"{folder}: expected a folder of runs, got {found}; "
             "name the folder that `python train.py -m seed=0,1,2` made"
         )
-    metric_names = _metric_names(runs)
+    metric_names = _metric_names(runs) if metric is None else _chosen(metric, runs)
     runs = [_without_metric(run, metric_names) for run in runs]
     return Sweep(folder, runs, _grouped([run for run in runs if not run.problem], metric_names))
-
-
-def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys that do not have the same value in all of some flat configurations."""
-    keys = dict.fromkeys(key for each in settings for key in each)
-    first = settings[0] if settings else {}
-    return [
-        key
-        for key in keys
-        if any(each.get(key, ABSENT) != first.get(key, ABSENT) for each in settings)
-    ]
 
 
 def _run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
@@ -258,6 +268,19 @@ def _metric_names(runs: Sequence[Run]) -> dict[str, str]:
     return names
 
 
+def _chosen(metric: str, runs: Sequence[Run]) -> dict[str, str]:
+    """Return the metric that was asked for, for each configuration; InputError if no run has it."""
+    counted = [run for run in runs if not run.problem]
+    known = {name for run in counted for name in run.summary["metrics"]}
+    known = {name for name in known if name.startswith(("test_", "validation_"))}
+    if metric not in known:
+        raise InputError(
+            f"--metric: expected one of {', '.join(sorted(known)) or 'no metrics'}, got {metric}; "
+            f"{config.nearest(metric, sorted(known))}"
+        )
+    return {run.configuration: metric for run in counted}
+
+
 def _without_metric(run: Run, metric_names: Mapping[str, str]) -> Run:
     """Return the run, with a problem if the metric of its group is missing or not finite."""
     if run.problem or math.isfinite(run.value(metric_names[run.configuration])):
@@ -270,24 +293,8 @@ def _grouped(runs: Sequence[Run], metric_names: Mapping[str, str]) -> list[Group
     table: dict[str, list[Run]] = {}
     for run in runs:
         table.setdefault(run.configuration, []).append(run)
-    labels = _labels([members[0].settings for members in table.values()])
+    labels = name_all([members[0].settings for members in table.values()])
     return [
         Group(label, metric_names[configuration], members)
         for label, (configuration, members) in zip(labels, table.items(), strict=True)
     ]
-
-
-def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name each configuration by what differs; `model=cnn` stands for all that a model brings."""
-    keys = differing_keys(settings)
-    named = {
-        key.removesuffix(".name") for key in keys if key.count(".") == 1 and key.endswith(".name")
-    }
-    short = [key for key in keys if key.split(".")[0] not in named]
-    short += [f"{section}.name" for section in sorted(named)]
-    labels = [_label(each, short) for each in settings]
-    return labels if len(set(labels)) == len(labels) else [_label(each, keys) for each in settings]
-
-
-def _label(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{key.removesuffix('.name')}={settings.get(key, ABSENT)}" for key in keys)

@@ -1,13 +1,18 @@
 """One job of a sweep: started, or resumed where the sweep is resumed and the job has begun."""
 
+import multiprocessing
 import os
+import shlex
+import signal
+import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seedbed import launch, offline, record
+from seedbed import launch, offline, record, signals
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import terminal
@@ -22,9 +27,22 @@ def start(config: DictConfig, folder: Path) -> int:
         InputError: the run cannot be started, or not be resumed.
     """
     hydra = HydraConfig.get()
-    if not hydra.launcher._target_.endswith(".BasicLauncher"):
-        share_the_machine()
-        os.environ[terminal.PREFIX] = f"{hydra.job.num}: "
+    if hydra.launcher._target_.endswith(".BasicLauncher"):
+        return _start(config, folder)
+    share_the_machine()
+    os.environ[terminal.PREFIX] = f"{hydra.job.num}: "
+    sweep = os.getppid()
+    status = _start(config, folder)
+    if status in signals.INTERRUPTED:
+        time.sleep(1)  # who stopped this job may be the sweep, on its way out
+    if os.getppid() != sweep:
+        os._exit(status)  # nobody waits for the result, or has other jobs
+    return status
+
+
+def _start(config: DictConfig, folder: Path) -> int:
+    """Start or resume the training process of a job; return its exit status."""
+    hydra = HydraConfig.get()
     resuming = hydra.job.env_set.get(RESUME)
     (folder / REFUSED).unlink(missing_ok=True)
     if resuming is None or not (folder / "config.yaml").exists():
@@ -35,6 +53,27 @@ def start(config: DictConfig, folder: Path) -> int:
     trust = tuple(config.trusted_packages)
     online = not offline.is_asked_for()
     return resume.resume_run(folder, (), resuming == CHANGED, trust, online)
+
+
+def stop_with_the_sweep(folder: Path) -> None:
+    """Have jobs that run side by side stopped, each with a checkpoint, when this process is.
+
+    Not on Ctrl-C, which reaches all processes of a terminal.
+    """
+    for number in {signal.SIGTERM, signal.SIGHUP}.intersection(signals.heeded()):
+        signal.signal(number, partial(_stop_jobs, folder))
+
+
+def _stop_jobs(folder: Path, number: int, _frame: object) -> None:
+    """Pass a signal on to the processes of a launcher, and end by it."""
+    text = f"interrupted\nresume it: python scripts/resume.py {shlex.quote(str(folder))}\n"
+    with suppress(OSError):  # print could be interrupted in another print
+        os.write(1, text.encode())
+    for process in multiprocessing.active_children():
+        with suppress(ProcessLookupError):
+            os.kill(process.pid or 0, number)
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(signal.Signals(number))
 
 
 def note_refusal(folder: Path, error: InputError) -> None:

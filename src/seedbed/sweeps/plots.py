@@ -73,20 +73,26 @@ def curves(group: Group) -> tuple[Floats, Floats]:
         Steps (n,) that every run reached, and the metric, (runs, n).
     """
     runs = [runs[0] for runs in group.replicates.values()]
-    tables = [_validation_curve(run) for run in runs]
+    tables = [_validation_curve(run, column_of(group)) for run in runs]
     steps = sorted(set.intersection(*(set(table) for table in tables)))
     values = [[table[step] for step in steps] for table in tables]
     return np.array(steps), np.array(values).reshape(len(runs), len(steps))
 
 
-def _validation_curve(run: Run) -> dict[float, float]:
-    """Return the validation metric by step; empty where the table cannot be read."""
+def column_of(group: Group) -> str:
+    """Return the column of metrics.csv that has the metric of a group."""
+    name = group.metric.partition("_")[2]
+    return "metric" if name == group.runs[0].summary.get("metric_name") else name
+
+
+def _validation_curve(run: Run, column: str) -> dict[float, float]:
+    """Return a value of validations by step; empty where the table cannot be read."""
     try:
         rows = record.read_metrics(run.folder)
         return {
-            float(row["step"]): float(row["metric"])
+            float(row["step"]): float(row[column])
             for row in rows
-            if row["phase"] == "validation" and row["metric"]
+            if row["phase"] == "validation" and row.get(column)
         }
     except (InputError, ValueError):
         return {}
@@ -133,14 +139,14 @@ def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
     axes.set_title(f"during training: median, {spread}")
     axes.locator_params(axis="x", integer=True, nbins=6)
     if 0 < shown.min() < shown.max() / _LOG_FROM_RATIO:
-        _plain_log_axis(axes)
+        plots.plain_log_axis(axes)
 
 
 def _finish_values(axes: "Axes", metric: str, groups: Sequence[Group]) -> None:
     split = metric.partition("_")[0]
-    labels = [_text(group.label) or f"n = {len(group.values)}" for group in groups]
+    labels = [_text(group.label) or _count(group) for group in groups]
     axes.set(ylabel=f"{split} {_error_name(metric)}", xlim=(-0.6, len(labels) - 0.4))
-    axes.set_title("at the end: runs, mean, 95 % interval")
+    axes.set_title("at the end, mean with 95 % interval")
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(labels)), labels)
     if sum(map(len, labels)) > _MOST_LETTERS_IN_A_ROW:
@@ -164,19 +170,17 @@ def _error_name(metric: str) -> str:
     return _ERROR_NAMES.get(name, _text(name))
 
 
-def _plain_log_axis(axes: "Axes") -> None:
-    """Make the y axis logarithmic, with ticks at 1, 2 and 5 as plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
 def _name(group: Group) -> str:
-    count = f"n = {len(group.values)}"
-    return f"{_text(group.label)} ({count})" if group.label else count
+    return f"{_text(group.label)} ({_count(group)})" if group.label else _count(group)
+
+
+def _count(group: Group) -> str:
+    """Return what the points are: `3 seeds`, `5 folds`, or runs where these are combined."""
+    number, unit = len(group.values), group.unit
+    one_by_one = number > 1 and not all(map(group.in_step, group.values))
+    if unit == "seeds" and (group.folds or one_by_one):
+        unit = "runs"
+    return f"{number} {unit if number > 1 else unit.removesuffix('s')}"
 
 
 def _text(name: str) -> str:

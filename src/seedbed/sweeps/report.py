@@ -8,7 +8,8 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError, printable
-from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Run, Sweep, differing_keys
+from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Run, Sweep
+from seedbed.sweeps.labels import differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.summary import NONE, Scale, Summary, sources, streams_vary_alone, summarise
 
@@ -17,11 +18,11 @@ LEGEND = """\
 how far the accuracy would move with another test set of the same size. independent errors:
 sqrt(sum of p (1 - p)) / n with p per sample, how far it would move between runs if every sample
 fell on its own; a spread of the runs near it says that they differ in which samples they get right,
-hardly in how well they do on new ones. seeds for a difference: runs in each of two sweeps to detect
-it (two-sided at 5 %, power 80 %)."""
+hardly in how well they do on new ones."""
+_WIDTH = 100  # columns of a terminal
 TOGETHER_LEGEND = """\
-Streams vary one at a time: n, mean, sd, interval and seeds for a difference are of the runs in
-which all vary together."""
+Streams vary one at a time: n, mean, sd, interval and the number of seeds for a difference are of
+the runs in which all vary together."""
 SOURCES_LEGEND = """\
 Each row: runs in which that seed alone differs, all others held. Rows whose intervals overlap are
 in no order."""
@@ -59,7 +60,8 @@ def describe(sweep: Sweep, summaries: Sequence[Summary]) -> str:
     parts += lost_runs(sweep)
     parts += _mixture(sweep)
     if summaries:
-        parts += [groups_table(summaries), spread_table(summaries), LEGEND]
+        parts += [*summary_tables(summaries), LEGEND]
+        parts += _seeds_for_a_difference(summaries)
     parts += [text for group in sweep.groups for text in _folds(group)]
     parts += [_one_seed(each) for each in summaries if each.n == 1]
     parts += [text for group in sweep.groups for text in _without_effect(group)]
@@ -120,36 +122,57 @@ def _without_effect(group: Group) -> list[str]:
     return [f"All seeds{name} ended with the same weights: {streams} changed nothing."]
 
 
-def groups_table(summaries: Sequence[Summary]) -> str:
-    """Return the table of what the runs reached."""
-    header = ("metric", "group", "n", "mean", "sd", "95 % interval", "median",
-              "interquartile mean", "min (seed)", "max (seed)")  # fmt: skip
-    rows = []
-    for each in summaries:
+def summary_tables(summaries: Sequence[Summary]) -> list[str]:
+    """Return the tables of all groups; if their names make a table too wide, numbers stand for
+    them, and a list comes first."""
+    names = [each.group or "all" for each in summaries]
+    tables = [groups_table(names, summaries), spread_table(names, summaries)]
+    if len(names) == 1 or max(map(len, "\n".join(tables).splitlines())) <= _WIDTH:
+        return tables
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    listed = "\n".join(f"{n}. {name}" for n, name in zip(numbers, names, strict=True))
+    return [listed, groups_table(numbers, summaries), spread_table(numbers, summaries)]
+
+
+def groups_table(names: Sequence[str], summaries: Sequence[Summary]) -> str:
+    """Return the tables of what the runs reached, one for each metric; groups.csv has more."""
+    header = ("group", "n", "mean", "sd", "95 % interval", "min (seed)", "max (seed)")
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    for name, each in zip(names, summaries, strict=True):
         scale = Scale(each.metric)
-        rows.append((
-            scale.title, each.group or "all", show_count(each.n), scale.show(each.mean),
-            scale.show(each.sd), scale.show_interval(each.interval), scale.show(each.median),
-            scale.show(each.interquartile_mean),
+        tables.setdefault(scale.title, []).append((
+            name, show_count(each.n), scale.show(each.mean), scale.show(each.sd),
+            scale.show_interval(each.interval),
             f"{scale.show(each.minimum)} ({each.minimum_seed})",
             f"{scale.show(each.maximum)} ({each.maximum_seed})",
         ))  # fmt: skip
-    return markdown_table(header, rows)
+    return "\n\n".join(
+        f"{title}\n\n{markdown_table(header, rows)}" for title, rows in tables.items()
+    )
 
 
-def spread_table(summaries: Sequence[Summary]) -> str:
-    """Return the table of how far the runs lie apart, and of what that means for comparisons."""
-    header = ("group", "sd of the runs", "new test set", "independent errors",
-              "seeds for a difference")  # fmt: skip
-    rows = []
+def _seeds_for_a_difference(summaries: Sequence[Summary]) -> list[str]:
+    """Return how many seeds it takes to tell two sweeps of such spreads apart, group by group."""
+    lines = []
     for each in summaries:
+        small, large = each.seeds_for_small_difference, each.seeds_for_large_difference
+        if small is not None and large is not None:
+            names = Scale(each.metric).difference_names
+            place = f"{each.group}: " if each.group else ""
+            lines.append(f"- {place}{names[0]} with about {small}, {names[1]} with about {large}")
+    title = "Seeds per sweep that would show a difference of two (two-sided at 5 %, power 80 %):"
+    return ["\n".join([title, *lines])] if lines else []
+
+
+def spread_table(names: Sequence[str], summaries: Sequence[Summary]) -> str:
+    """Return the table of how far the runs lie apart, and of what that means for comparisons."""
+    header = ("group", "sd of the runs", "new test set", "independent errors")
+    rows = []
+    for name, each in zip(names, summaries, strict=True):
         scale = Scale(each.metric)
-        needed = (each.seeds_for_small_difference, each.seeds_for_large_difference)
-        pairs = zip(scale.difference_names, needed, strict=True)
         rows.append((
-            each.group or "all", scale.show(each.sd), scale.show(each.new_test_set_sd),
+            name, scale.show(each.sd), scale.show(each.new_test_set_sd),
             scale.show(each.independent_errors_sd),
-            NONE if None in needed else ", ".join(f"{name}: {n}" for name, n in pairs),
         ))  # fmt: skip
     return markdown_table(header, rows)
 

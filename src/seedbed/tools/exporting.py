@@ -42,10 +42,11 @@ def main() -> int:
     two = inputs_of(source, 2)
     with torch.no_grad():
         if asked["state_dict"]:
+            recipe = str(places.yaml_of(out))
             loaded = save_state_dict(model, settings["model"], out)
             lines = [
                 "import hydra, omegaconf, torch",
-                f"model = hydra.utils.instantiate(omegaconf.OmegaConf.load({str(yaml_of(out))!r}))",
+                f"model = hydra.utils.instantiate(omegaconf.OmegaConf.load({recipe!r}))",
                 f"model.load_state_dict(torch.load({str(out)!r}, weights_only=True)); model.eval()",
             ]
         else:
@@ -94,16 +95,11 @@ def save_state_dict(model: nn.Module, spec: Mapping[str, Any], out: Path) -> Mod
     recipe = OmegaConf.create({**kept, "_convert_": "all"})  # lists as lists, as in training
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
-    places.write("--to", yaml_of(out), OmegaConf.to_yaml(recipe))
+    places.write("--to", places.yaml_of(out), OmegaConf.to_yaml(recipe))
     places.write("--to", out, buffer.getvalue())
-    loaded: nn.Module = hydra.utils.instantiate(OmegaConf.load(yaml_of(out)))
+    loaded: nn.Module = hydra.utils.instantiate(OmegaConf.load(places.yaml_of(out)))
     loaded.load_state_dict(torch.load(out, weights_only=True))
     return loaded.eval()
-
-
-def yaml_of(out: Path) -> Path:
-    """Return the file beside saved weights that says how their model is built."""
-    return out.with_suffix(".yaml")
 
 
 def inputs_of(source: Source, samples: int) -> Any:

@@ -4,6 +4,8 @@ import errno
 import os
 import shlex
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from seedbed.worker.job import Job
 from seedbed.worker.summary import Summary
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_WIDTH = 100  # columns
+_BLANK = "\N{NO-BREAK SPACE}"
 _BROKEN = {errno.EROFS, errno.EIO}
 
 
@@ -79,7 +83,7 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
         found = [
             f"{status} after {steps} step{'' if steps == 1 else 's'} in "
             f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
-            ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
+            *_wrapped([f"{name} {value:.4f}" for name, value in summary["metrics"].items()]),
             f"fingerprints: weights {fingerprints['weights']}, "
             f"all steps {fingerprints['all_steps']}",
             str(folder),
@@ -89,6 +93,13 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
     elif status == "finished":
         found.append(f"loss curve: {folder / 'loss_curve.png'}")
     return [line for line in found if line]
+
+
+def _wrapped(cells: Sequence[str]) -> list[str]:
+    """Join names with their values into lines of a terminal's width, none of them parted."""
+    whole = ", ".join(cell.replace(" ", _BLANK) for cell in cells)
+    lines = textwrap.wrap(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_BLANK, " ") for line in lines]
 
 
 def how_to_resume(folder: Path) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from seedbed import determinism, fingerprint, record
 from seedbed.operations import refusals
-from seedbed.record import source
+from seedbed.record import code, source
 from seedbed.record.origin import Origin
 from seedbed.training import checkpoint, loop, unsaved
 from seedbed.training.evaluate import end_training, evaluate
@@ -56,7 +56,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
         run_logger.observers.append(Imports(job.folder, found))
     print_header(run_logger, parts, progress, summary.starts_over)
-    if lacking := source.warning(found["git"]):
+    if lacking := code.warning(found["git"]["lacks"]):
         run_logger.log(f"warning: {lacking}")
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):

@@ -117,12 +117,16 @@ def _real_folder(path: str) -> str:
 def _is_installed(module: ModuleType | None) -> bool:
     """Return whether a module is one of Python's, or of a distribution that was installed."""
     file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    if not isinstance(file, str) or not file.startswith("/"):
-        return True  # built in, or made by a library
+    return not isinstance(file, str) or is_installed_file(file)
+
+
+def is_installed_file(file: str) -> bool:
+    """Return whether a module's file is one of Python's, or of an installed distribution."""
     return (
-        "/site-packages/" in file
+        not file.startswith("/")  # built in, or made by a library
+        or "/site-packages/" in file
         or "/dist-packages/" in file
-        or (file.startswith(_standard_library()))
+        or file.startswith(_standard_library())
     )
 
 

@@ -8,13 +8,12 @@ shall change then. Signals are handled before anything slow is imported.
 
 import os
 import sys
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 from seedbed import config, record, signals
 from seedbed.errors import InputError, Interrupted
 from seedbed.record import source, terminal
-from seedbed.worker import ending
+from seedbed.worker import ending, failure
 from seedbed.worker.job import Alone, Job
 from seedbed.worker.summary import Summary
 
@@ -81,7 +80,8 @@ def fail(job: Job, summary: Summary, error: Exception) -> int:
     refused = str(error) if isinstance(error, InputError) else None
     if isinstance(error, OSError):
         refused = ending.explain(error, job.folder)
-    reason, is_ours = job.group.first_failure(refused or f"{type(error).__name__}: {error}")
+    found = failure.of(error)
+    reason, is_ours = job.group.first_failure(refused or found.reason)
     summary.end("failed", reason)
     if refused is not None:
         if is_ours:
@@ -89,5 +89,5 @@ def fail(job: Job, summary: Summary, error: Exception) -> int:
         return 2
     # A defect, here or in the user's code: it deserves its traceback.
     if is_ours and not isinstance(error, BrokenPipeError):  # whoever read our output went away
-        traceback.print_exception(error)
+        failure.show(found)
     return 1

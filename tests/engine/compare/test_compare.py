@@ -390,9 +390,38 @@ def test_an_argument_of_a_class_is_named_where_nothing_known_differs() -> None:
 
     assert causes.rank(difference, [own, known]) == [own]
     text = "\n".join(causes.explain(difference, [own, known]))
-    assert "Nothing that is known to act there differs; these arguments of classes do" in text
+    assert "Nothing that is known to act there differs; these settings do" in text
     assert "optimizer.fault" in text
     assert "Nothing recorded explains it" in "\n".join(causes.explain(difference, [known]))
+
+
+def test_every_setting_of_a_loop_of_ones_own_can_be_a_cause() -> None:
+    """Known ones first, whatever sections it has; control: a setting of the engine."""
+    difference = Difference(1, "train_learning_rate", "", "")
+    keys = ("clip", "schedule.name", "lr")
+    own = {key: Change(key, 1, 2, kind="configuration") for key in keys}
+    known = Change("trainer.log_every_steps", 1, 2, kind="configuration")
+    ranked = causes.rank(difference, [known, *own.values()])
+    assert [change.key for change in ranked] == ["lr", "schedule.name", "clip"]
+
+
+def test_code_that_no_record_holds_is_named_once_in_plain_words(tmp_path: Path) -> None:
+    """With what to do; control: records that lack different files have a note each."""
+    alone = {"git": {"commit": None, "lacks": {".": "no git repository", "loop.py": "9 bytes"}}}
+    other = {"git": {"commit": "0" * 40, "lacks": {"old.py": "9 bytes"}}}
+    runs = [write_run(tmp_path / name, environment=environment)
+            for name, environment in (("a", alone), ("b", alone), ("c", other))]  # fmt: skip
+    a, b, c = map(compare.read, runs)
+    assert compare.compare(a, b).notes == (
+        "A and B do not hold the code that ran (no git repository), only digests of loop.py; keep "
+        "the code under git, and later records hold it",
+    )
+    first, second = compare.compare(a, c).notes
+    assert first.startswith("A does not hold the code that ran")
+    assert second == (
+        "B does not hold all the code that ran: old.py (9 bytes); add it to git, and later records "
+        "hold it"
+    )
 
 
 def test_what_torchrun_says_to_its_processes_is_no_difference(tmp_path: Path) -> None:

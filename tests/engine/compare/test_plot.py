@@ -104,14 +104,37 @@ def test_the_picture_names_the_runs_and_every_line(tmp_path: Path) -> None:
     assert [text.get_text() for text in legend.get_texts()] == [
         "A: adamw, training",
         "B: sgd, training",
+        "first difference, step 1",
         "A: adamw, validation",
         "B: sgd, validation",
-        "first difference, step 1",
     ]
     assert above.get_ylabel() == "loss"
     assert below.get_ylabel().split() == ["difference", "of", "the", "training", "losses"]
     ticks = [text.get_text() for text in below.get_yticklabels()]
     assert "exactly 0" not in ticks, "no step is"
+
+
+def test_the_title_names_the_setting_that_differs(tmp_path: Path) -> None:
+    """That which explains the difference best; control: nothing differs but the losses."""
+    rows = [{**row, "loss": repr(2 * float(row["loss"]))} for row in metrics(40)]
+    a = write_run(tmp_path / "a", config={"seed": 0})
+    b = write_run(tmp_path / "b", config={"seed": 1}, rows=rows)
+    c = write_run(tmp_path / "c", config={"seed": 0}, rows=rows)
+    title = "the runs diverge at step 1: training loss"
+    assert comparison_figure(a, b).axes[0].get_title() == f"{title}\nseed: 0 in A, 1 in B"
+    assert comparison_figure(a, c).axes[0].get_title() == title
+
+
+def test_long_names_do_not_widen_the_legend_beyond_the_picture(tmp_path: Path) -> None:
+    """Both ends of a name are kept."""
+    a, b = write_run(tmp_path / ("a" * 80)), write_run(tmp_path / ("b" * 60 + "c"))
+    with plots.style():
+        figure = comparison_figure(a, b)
+        figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert figure.bbox.x0 <= legend.get_window_extent().x0
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    assert legend.get_texts()[1].get_text().endswith("c, training")
 
 
 def test_a_difference_of_nothing_but_zeros_is_called_exactly_0(tmp_path: Path) -> None:

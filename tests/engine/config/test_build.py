@@ -50,7 +50,8 @@ def test_a_typo_is_named_and_not_the_argument_that_it_should_be() -> None:
     ):
         build.build(spec, "data", TRUSTED)
     del spec["in_feature"]
-    with pytest.raises(InputError, match=r"^data: .*missing a required argument: 'in_features'"):
+    missing = r"^data: expected the arguments of Linear, got no in_features; .* \+data.in_features="
+    with pytest.raises(InputError, match=missing):
         build.build(spec, "data", TRUSTED)
 
 

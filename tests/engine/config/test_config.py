@@ -7,6 +7,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from seedbed import config
+from seedbed.config.check import nearest
 from seedbed.config.compose import compose, configuration
 from seedbed.config.rules import RULES
 from seedbed.errors import InputError
@@ -155,6 +156,8 @@ def test_a_key_that_is_like_no_other_is_not_guessed_at(name: str) -> None:
     assert refused(f"+{name}=[dev]").endswith("got a new one; see `python train.py --cfg job`")
     assert refused("+sed=1").endswith("did you mean seed")
     assert refused("+lr=1").endswith("did you mean optimizer.lr")
+    assert nearest("optimizer.ls", ["optimizer", "optimizer.lr"]) == "did you mean optimizer.lr"
+    assert "optimizer" not in nearest("optimizer.zz", ["optimizer", "optimizer.lr", "seed"])
 
 
 def test_a_package_that_is_trusted_may_be_used() -> None:

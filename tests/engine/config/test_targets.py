@@ -53,6 +53,20 @@ def test_what_cannot_be_told_is_left_to_the_import(package: Path, hides: str) ->
     require("math.Net")
 
 
+def test_a_package_that_is_nowhere_is_refused(package: Path, tmp_path: Path) -> None:
+    """Without importing any; control: what is installed, built in, or in the checkout."""
+    (tmp_path / "root" / "beside").mkdir(parents=True)
+
+    def require_installed(target: str) -> None:
+        config = OmegaConf.create({"metrics": {"f1": {"_target_": target}}})
+        targets.require_installed(config, tmp_path / "root")
+
+    for there in ("torch.nn.Linear", "math.Net", "not_imported.Net", "beside.Net"):
+        require_installed(there)
+    with pytest.raises(InputError, match=r"^metrics\.f1\._target_: .*; install no_such_package,"):
+        require_installed("no_such_package.F1")
+
+
 def test_no_class_of_a_library_is_refused() -> None:
     """Every optimizer, layer and model there is can be named where people name it."""
     names = [

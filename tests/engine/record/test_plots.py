@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from seedbed import record
 from seedbed.errors import InputError
@@ -113,6 +114,33 @@ def test_a_long_curve_is_drawn_with_its_running_mean() -> None:
     assert means == pytest.approx([np.mean(raw[i : i + 10]) for i in range(291)])
 
 
+def marks(axes: Any) -> dict[str, str]:
+    return {str(line.get_label()): line.get_marker() for line in axes.lines}
+
+
+def test_each_logged_step_of_a_short_run_has_a_mark() -> None:
+    """And the test's leaves the validation of the same step visible; control: a long run."""
+    rows = [*metrics(20), {**metrics(20)[-1], "phase": "test"}]
+    axes = plots.loss_figure(rows, "accuracy", "").axes[0]
+    assert curves(axes)["training"][0] == [*range(1, 21)]
+    assert marks(axes) == {"training": "o", "validation": "o", "test": "D"}
+    assert axes.lines[-1].get_markerfacecolor() == "none"
+    assert set(marks(plots.loss_figure(metrics(24), "accuracy", "").axes[0]).values()) == {
+        "None",
+        "",
+        "o",
+    }
+
+
+def test_a_run_of_one_step_is_named_by_its_folder_and_its_mark(tmp_path: Path) -> None:
+    """Settings of a loop of one's own name no model; a folder's name is no formula."""
+    title = plots._title(OmegaConf.create({"seed": 3, "lr": 0.1}), tmp_path / "my$run$")
+    assert title == r"my\$run\$, seed 3"
+    figure = plots.loss_figure(metrics(1)[:1], "loss", title)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["training"]
+    assert marks(figure.axes[0]) == {"training": "o"}
+
+
 def test_no_legend_lies_over_a_curve() -> None:
     """One legend names what all panels show, outside of them."""
     figure = plots.loss_figure(metrics(300), "accuracy", "")
@@ -166,7 +194,10 @@ def test_a_loss_that_falls_by_orders_of_magnitude_gets_a_logarithmic_axis() -> N
         for value in [10 ** (-3 * int(row["step"]) / 40)]
     ]
 
-    assert plots.loss_figure(falling, "mse", "").axes[0].get_yscale() == "log"
+    axes = plots.loss_figure(falling, "mse", "").axes[0]
+    axes.figure.draw_without_rendering()
+    assert axes.get_yscale() == "log"
+    assert "0.01" in [text.get_text() for text in axes.get_yticklabels()]
     assert plots.loss_figure(metrics(40), "accuracy", "").axes[0].get_yscale() == "linear"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seedbed.compare import checkout
-from seedbed.record import source
+from seedbed.record import code, source
 from seedbed.record.origin import Origin, changes
 
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
@@ -188,7 +188,7 @@ def test_a_file_that_git_refuses_is_named_and_the_rest_recorded(
     git(root, "checkout", "-q", ".")
     state, patch = source.snapshot(root)
     assert (state["dirty"], patch) == (True, b"")
-    assert "src/.GIT/hidden.py" in (source.warning(state) or "")
+    assert "src/.GIT/hidden.py" in (code.warning(state["lacks"]) or "")
 
 
 def test_a_required_filter_that_is_not_installed_hides_nothing(root: Path, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_without_git_the_record_says_what_it_lacks(
     monkeypatch.setenv("PATH", "/nonexistent")
     state, patch = source.snapshot(root)
     assert (state["commit"], state["dirty"], patch) == (None, None, b"")
-    assert "git is not installed" in (source.warning(state) or "")
+    assert "git is not installed" in (code.warning(state["lacks"]) or "")
 
 
 def linked_worktree(root: Path, tmp_path: Path) -> Path:

@@ -7,6 +7,21 @@ from seedbed.sweeps.groups import Group, Run
 from tests.running import ROOT
 
 
+def test_the_points_are_named_by_what_they_are() -> None:
+    """Seeds, folds, or runs where both are combined."""
+
+    def of(*seeds: tuple[int, ...]) -> str:
+        runs = [Run("r", ROOT, seeds=each, summary={"metrics": {"test_loss": 1.0}})
+                for each in seeds]  # fmt: skip
+        return plots._count(Group("", "test_loss", runs))
+
+    assert of((0,) * 6 + (-1,)) == "1 seed"
+    assert of((0,) * 6 + (-1,), (1,) * 6 + (-1,)) == "2 seeds"
+    assert of((0,) * 6 + (0,), (0,) * 6 + (1,)) == "2 folds"
+    assert of((0,) * 6 + (0,), (1,) * 6 + (1,)) == "2 runs"
+    assert of((0,) * 6 + (-1,), (0, 1, 0, 0, 0, 0, -1), (1, 0, 0, 0, 0, 0, -1)) == "3 runs"
+
+
 def group(settings: dict[str, Any]) -> Group:
     return Group("", "test_loss", [Run("0", ROOT, settings)])
 

@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from PIL import Image
 
 from seedbed.errors import InputError
-from seedbed.sweeps import comparison, report, statistics
+from seedbed.sweeps import comparison, plots, report, statistics
 from seedbed.sweeps import groups as sweep_groups
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.sweeps import summary as sweep_summary
@@ -73,8 +73,55 @@ def test_report_holds_the_statistics_of_the_runs(folder: Path) -> None:
     assert summary.interquartile_mean == pytest.approx(np.mean([0.981, 0.984, 0.986]))
     assert (summary.minimum_seed, summary.maximum_seed) == ("2", "3")
     text = described(folder)
-    for expected in ("98.400", "0.430", "97.900 (2)", "99.000 (3)", "0.1 points: 292"):
+    for expected in ("98.400", "0.430", "97.900 (2)", "99.000 (3)"):
         assert expected in text
+    assert "Seeds per sweep that would show a difference of two (" in text
+    assert "\n- 0.1 points with about 292, 0.5 points with about " in text
+    assert text.startswith("test accuracy (%)\n\n| group")
+
+
+def test_the_metric_of_a_report_can_be_chosen(folder: Path) -> None:
+    """Of the runs' own; which way is better is known of a loss, and of what the runs followed."""
+    [group] = sweep_groups.read(folder, "test_loss").groups
+    assert (set(group.values.values()), group.higher_is_better, plots.column_of(group)) == (
+        {0.1}, False, "loss",
+    )  # fmt: skip
+    [usual] = sweep_groups.read(folder).groups
+    assert (usual.metric, usual.higher_is_better, plots.column_of(usual)) == (
+        "test_accuracy",
+        True,
+        "metric",
+    )
+    done = command(folder, "--metric", "validation_loss")
+    assert done.returncode == 2
+    expected = "--metric: expected one of test_accuracy, test_loss, validation_accuracy, got valid"
+    assert expected in done.stderr
+    for run in folder.glob("*_seed=*"):
+        metrics = json.loads((run / "summary.json").read_text())["metrics"]
+        edit_summary(run, metrics=metrics | {"test_f1": 0.5})
+    assert command(folder, "--metric", "test_f1").stdout.startswith("test f1\n")
+    done = command(folder, folder, "--metric", "test_f1")
+    assert (done.returncode, "no record says whether more is better" in done.stderr) == (2, True)
+
+
+def widest(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def test_a_report_fits_a_terminal(folder: Path, tmp_path: Path) -> None:
+    """Long names of groups are listed above the tables; control: they would make them too wide."""
+    assert widest(described(folder)) <= 100
+    for value in ("first", "second"):
+        for seed in range(3):
+            name = f"{'long ' * 10}{value}"
+            write_run(tmp_path / "two" / f"{value}_{seed}", seed, model=name)
+    found = sweep_groups.read(tmp_path / "two")
+    summaries = [sweep_summary.summarise(group) for group in found.groups]
+    names = [summary.group for summary in summaries]
+    assert widest(report.groups_table(names, summaries)) > 100
+    listed, *tables = report.summary_tables(summaries)
+    assert listed == f"1. {names[0]}\n2. {names[1]}"
+    assert max(map(widest, tables)) <= 100
 
 
 def test_report_writes_its_four_files(folder: Path) -> None:
@@ -645,7 +692,7 @@ def test_runs_that_share_seeds_do_not_pass_for_independent_ones(tmp_path: Path) 
     summary = sweep_summary.summarise(sweep_groups.read(tmp_path).groups[0])
     assert (summary.n, summary.mean) == (3, pytest.approx(0.981))
     assert summary.sd == pytest.approx(0.001)
-    assert "are of the runs in\nwhich all vary together" in reported(tmp_path)
+    assert "are of\nthe runs in which all vary together" in reported(tmp_path)
 
 
 def test_the_seeds_that_the_documentation_names_are_those_of_the_formula() -> None:

@@ -92,7 +92,7 @@ def test_a_program_needs_nothing_of_this_project(
     code = FOREIGN.format(root=str(ROOT)) + LOADED.format(lines="\n".join(lines))
     assert torch.equal(outputs(code, expected[0], tmp_path), expected[1])
     assert contents(run) == before
-    exported(run, "--to", str(tmp_path / "model.pt2"), "--checkpoint", "last")
+    exported(run, "--to", str(tmp_path / "model.pt2"), "--checkpoint", "last", "--overwrite")
     assert not torch.equal(outputs(code, expected[0], tmp_path), expected[1])
 
 
@@ -182,3 +182,16 @@ def test_invalid_requests_are_one_line(run: Path, tmp_path: Path) -> None:
     assert ".pt2" in refusal(command(SCRIPT, str(run), "--to", str(tmp_path / "model.onnx")))
     assert "outside run folders" in refusal(command(SCRIPT, str(run), "--to", str(run / "m.pt2")))
     assert "expected a run folder" in refusal(command(SCRIPT, str(tmp_path)))
+
+
+def test_a_file_that_is_there_is_not_replaced_unasked(run: Path, tmp_path: Path) -> None:
+    """Nor is the YAML beside weights; with --overwrite both are."""
+    there = tmp_path / "m.yaml"
+    there.write_text("mine")
+    words = (SCRIPT, str(run), "--state-dict", "--to", str(tmp_path / "m.pt"))
+    message = refusal(command(*words))
+    assert f"expected a new file, got {there}" in message
+    assert (there.read_text(), list(tmp_path.iterdir())) == ("mine", [there])
+    done = command(*words, "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert "_target_" in there.read_text()

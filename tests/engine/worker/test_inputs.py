@@ -56,7 +56,7 @@ def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
     for folder, value in ((first, "null"), (second, str(weights))):
         done = ran("train.py", *WARM, f"+model.weights={value}", f"hydra.run.dir={folder}")
         assert done.returncode == 0, done.stderr
-        assert "lacks code or files of the checkout: warm_start.py" in done.stdout
+        assert "does not hold all the code that ran: warm_start.py" in done.stdout
     assert "warm_start.py" in record.read_json(second / "environment.json")["git"]["lacks"]
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert record.read_json(second / "environment.json")["files_sha256"] == {str(weights): digest}
@@ -67,7 +67,7 @@ def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
     done = verified("--keep", str(again))
     assert done.returncode == 1, done.stderr
     assert f"files_sha256.{weights}" in done.stdout
-    assert "A lacks code or files of its checkout: warm_start.py" in done.stdout
+    assert "A and B do not hold all the code that ran: warm_start.py" in done.stdout
     a, b = compare.read(second), compare.read(again)
     difference = compare.compare(a, b).difference
     assert difference is not None
