@@ -52,6 +52,7 @@ LEFT_OUT = {
     "src/seedbed/operations/refusals.py": "words which operation was refused, and where",
     "src/seedbed/operations/trace.py": "traces a step that is examined or explained",
     "src/seedbed/operations/substitutes.py": "words what to use instead of a refused operation",
+    "src/seedbed/record/blobs.py": "reads which code a record holds",
     "src/seedbed/record/change.py": "resumes",
     "src/seedbed/record/code.py": "says what code differs from that of another run",
     "src/seedbed/record/git.py": "asks git which commit ran, for the record",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Generator = np.random.Generator
+_Words = NDArray[np.unsignedinteger]
 
 _MT_WORDS = 624  # of the state of MT19937
 _AT_ONCE = 8  # samples whose seeds are made together: 40 KB stay in a processor's cache
@@ -134,18 +135,16 @@ def seed_globals(key: int, device_type: str = "cpu") -> None:
         InputError: NumPy was given another generator.
         RuntimeError: NumPy or PyTorch keeps its state in an order that is not known here.
     """
+    import torch
+
     # NumPy's and torch's CPU generators are both MT19937: equal seeds would give equal draws.
     material = hashlib.shake_128(key.to_bytes(8, "little")).digest(48 + 8 * _MT_WORDS)
     numbers = np.frombuffer(material, "<u8", 6)
     words = np.frombuffer(material, "<u4", offset=48).reshape(2, _MT_WORDS)
     _seed_cpu(int.from_bytes(material[:32], "little"), words[1], int(numbers[4]), words[0])
     if device_type == "cuda":
-        import torch
-
         torch.cuda.manual_seed_all(int(numbers[5]))
     elif device_type == "mps":
-        import torch
-
         torch.mps.manual_seed(int(numbers[5]))
 
 
@@ -172,19 +171,8 @@ def seed_globals_in_turn(key: int, rows: NDArray[np.int64]) -> Iterator[None]:
             yield
 
 
-def _seed_cpu(
-    seed: int,
-    for_numpy: NDArray[np.unsignedinteger],
-    torch_seed: int,
-    for_torch: NDArray[np.unsignedinteger],
-) -> None:
-    """Seed the generators of the CPU.
-
-    Args:
-        seed: of `random`.
-        for_numpy, for_torch: integers (624,) below 2**32, all of the state of each MT19937.
-        torch_seed: what `torch.initial_seed` shows.
-    """
+def _seed_cpu(seed: int, for_numpy: _Words, torch_seed: int, for_torch: _Words) -> None:
+    """Seed `random`, NumPy and torch; of the latter two, all words of the state are given."""
     import torch
 
     random.seed(seed)
@@ -201,17 +189,11 @@ def _seed_cpu(
 
 
 @lru_cache(maxsize=1)
-def _numpy_state(
-    generator: np.random.BitGenerator,
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Return views of the state of NumPy's generator: `seed` and `set_state` take 10 times as long.
+def _numpy_state(generator: np.random.BitGenerator) -> tuple[_Words, _Words]:
+    """Return views of the state of NumPy's generator; its `seed` takes ten times as long.
 
     Returns:
         MT19937's words, (624,), and how many of them are used up, (1,).
-
-    Raises:
-        InputError: it is another generator.
-        RuntimeError: NumPy keeps its state in an order that is not known here.
     """
     name = type(generator).__name__
     if name != "MT19937":
@@ -228,14 +210,11 @@ def _numpy_state(
 
 
 @lru_cache(maxsize=1)
-def _torch_state() -> tuple["Tensor", NDArray[np.uint64], NDArray[np.uint64]]:
+def _torch_state() -> tuple["Tensor", _Words, _Words]:
     """Return a state of torch's CPU generator that was just seeded, to be filled.
 
     Returns:
         uint8 (bytes,) for `set_state`; views of it: the seed, (1,), and MT19937's words, (624,).
-
-    Raises:
-        RuntimeError: PyTorch keeps its state in an order that is not known here.
     """
     import torch
 

@@ -15,7 +15,7 @@ from seedbed import record
 from seedbed.compare.stages import in_order
 from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
-from seedbed.record import Row, source, untrusted
+from seedbed.record import Row, blobs, untrusted
 from seedbed.record.code import Code, warning
 
 
@@ -187,7 +187,7 @@ def read(folder: Path) -> Record:
     environment = record.read_json(folder / "environment.json")
     path = folder / "source.patch"
     patch = untrusted.read_bytes(path, untrusted.MAX_PATCH_BYTES) if path.is_file() else b""
-    code = Code.of(environment, source.patched_files(patch))
+    code = Code.of(environment, blobs.patched_files(patch))
     apart = ("git", "imported_files")
     environment = flatten({key: environment[key] for key in environment if key not in apart})
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.

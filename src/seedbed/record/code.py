@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from seedbed.record import git, neutral, source
+from seedbed.record import blobs, git, neutral, source
 from seedbed.record.change import Change
 
 LACKS = "git.lacks."  # before the path of code that a record lacks
@@ -135,7 +135,7 @@ def texts(code: Code, patch: bytes, paths: Iterable[str]) -> dict[str, bytes] | 
         the patch does not fit it.
     """
     root = source.project_root()
-    if code.commit is not None and not source.is_commit(code.commit):
+    if code.commit is not None and not blobs.is_commit(code.commit):
         return None
     with tempfile.TemporaryDirectory(prefix="seedbed-git-") as folder:
         kind = ["--object-format=sha256"] if code.commit and len(code.commit) == 64 else []
@@ -168,7 +168,7 @@ def _files(before: Code, now: Code) -> tuple[list[dict[str, str]], bool]:
     """Return the blob ids of both, as far as they can be compared, and whether that is all code."""
     root = source.project_root()
     codes = (before, now)
-    trees = [source.recorded_files(root, each.commit, each.patched) for each in codes]
+    trees = [blobs.recorded_files(root, each.commit, each.patched) for each in codes]
     if None not in trees:
         pairs = zip(trees, codes, strict=True)
         return [_short({**(tree or {}), **(each.imported or {})}) for tree, each in pairs], True

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.loading import process_group
-from seedbed.record import git, origin, source, untrusted
+from seedbed.record import blobs, git, origin, source, untrusted
 from seedbed.record.origin import Origin
 from seedbed.worker import environment, loaded, restore
 
@@ -80,8 +80,8 @@ def code() -> Code:
 
 def describe(device: torch.device, found: Code) -> dict[str, Any]:
     """Return environment.json; to be called when the loop has imported what it uses."""
-    patched = source.patched_files(found.patch)
-    recorded = source.recorded_files(found.root, found.state["commit"], patched) or {}
+    patched = blobs.patched_files(found.patch)
+    recorded = blobs.recorded_files(found.root, found.state["commit"], patched) or {}
     lacks = found.state["lacks"] | loaded.unrecorded(recorded, (), found.root)
     dirty = None if found.state["dirty"] is None else bool(found.patch or lacks)
     what, (_, count) = environment.describe(device), process_group()
@@ -106,7 +106,7 @@ def write(
     if resumed_from is not None and (folder / "environment.json").exists():
         before, old = _read(folder)
         record.write_atomically(folder / "config.yaml", config)
-        now = Origin(_settings(folder), dict(found), source.patched_files(patch))
+        now = Origin(_settings(folder), dict(found), blobs.patched_files(patch))
         entry = restore.entry(resumed_from, origin.changes(before, now))
         kept = folder / f"source_until_step_{resumed_from}.patch"
         if old != patch and not kept.exists():
@@ -118,7 +118,7 @@ def write(
 def _read(folder: Path) -> tuple[Origin, bytes]:
     patch = untrusted.read_bytes(folder / "source.patch", untrusted.MAX_PATCH_BYTES)
     found = record.read_json(folder / "environment.json")
-    return Origin(_settings(folder), found, source.patched_files(patch)), patch
+    return Origin(_settings(folder), found, blobs.patched_files(patch)), patch
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import origin, source, untrusted
+from seedbed.record import blobs, origin, untrusted
 from seedbed.record.change import Change
 from seedbed.record.origin import Origin
 from seedbed.sweeps.groups import Run
@@ -22,7 +22,7 @@ def read(run: Run) -> str:
     altered = record.altered(run.summary)
     if altered:
         environment["resumed_with"] = repr(altered)
-    return json.dumps([environment, source.patched_files(patch)])
+    return json.dumps([environment, blobs.patched_files(patch)])
 
 
 def differences(first: Run, second: Run) -> Sequence[Change]:

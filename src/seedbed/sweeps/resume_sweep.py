@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import offline, record
 from seedbed.errors import InputError
-from seedbed.record import origin, source, untrusted
+from seedbed.record import blobs, origin, source, untrusted
 from seedbed.record.change import Change
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.worker import loaded
@@ -205,7 +205,7 @@ def _code() -> dict[str, Any]:
     git, patch = source.snapshot(source.project_root())
     return {
         "git": git,
-        "patched": source.patched_files(patch),
+        "patched": blobs.patched_files(patch),
         "versions": {"python": platform.python_version(), **loaded.versions()},
     }
 

@@ -20,7 +20,7 @@ from seedbed import config, record
 from seedbed.compare import Record
 from seedbed.compare.checkout import Tree
 from seedbed.errors import InputError
-from seedbed.record import git, source, untrusted
+from seedbed.record import blobs, git, source, untrusted
 from seedbed.tools import places
 
 MAX_BYTES = 1 << 30  # of a package, and of the code of a commit
@@ -172,7 +172,7 @@ def code_of(run: Path, of: Record) -> Iterator[Tree]:
     with TemporaryDirectory(prefix="code-", dir=folder) as place:
         tree = Path(place)
         try:
-            if not source.is_commit(str(of.code.commit)):
+            if not blobs.is_commit(str(of.code.commit)):
                 raise InputError(f"{run.name}: expected a record with a commit, got none")
             with tarfile.open(folder / name, "r:") as archive:
                 if sum(member.size for member in archive) > MAX_BYTES:

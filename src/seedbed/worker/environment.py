@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from seedbed import determinism
-from seedbed.record import source
+from seedbed.record import blobs, source
 from seedbed.training.shards import Shards
 from seedbed.worker import loaded
 
@@ -69,7 +69,7 @@ def complete(
     """
     root, git = source.project_root(), found["git"]
     versions = found["versions"] | loaded.more_versions(settings, root)
-    recorded = source.recorded_files(root, git["commit"], source.patched_files(patch))
+    recorded = blobs.recorded_files(root, git["commit"], blobs.patched_files(patch))
     if recorded is not None:  # otherwise no code is recorded, and the record says so
         lacks = git["lacks"] | loaded.unrecorded(recorded, settings["trusted_packages"], root)
         known = {Path(path).resolve() for path in found["files_sha256"]}

@@ -12,7 +12,7 @@ import torch
 
 from seedbed import determinism, fingerprint, record
 from seedbed.operations import refusals
-from seedbed.record import code, source
+from seedbed.record import blobs, code
 from seedbed.record.origin import Origin
 from seedbed.training import checkpoint, loop, unsaved
 from seedbed.training.evaluate import end_training, evaluate
@@ -47,7 +47,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         found["files_sha256"] = inputs.digests(settings)
     parts = build_parts(settings, device, shards)
     found = environment.complete(found, settings, parts.sources.train.dataset, patch)
-    origin = Origin(settings, found, source.patched_files(patch))
+    origin = Origin(settings, found, blobs.patched_files(patch))
     state = resume(job, parts, origin, patch, summary)
     progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.record import code, source
+from seedbed.record import blobs, code, source
 from seedbed.record.change import Change
 from seedbed.record.code import Code
 
@@ -36,7 +36,7 @@ def git(root: Path, *words: str) -> str:
 
 def recorded(root: Path) -> tuple[Code, bytes]:
     state, patch = source.snapshot(root)
-    return Code.of({"git": state}, source.patched_files(patch)), patch
+    return Code.of({"git": state}, blobs.patched_files(patch)), patch
 
 
 def altering(before: Code, now: Code) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seedbed.compare import checkout
-from seedbed.record import code, source
+from seedbed.record import blobs, code, source
 from seedbed.record.origin import Origin, changes
 
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
@@ -84,7 +84,7 @@ def restored(root: Path, run: Path) -> dict[bytes, bytes]:
 
 def origin(root: Path) -> Origin:
     state, patch = source.snapshot(root)
-    return Origin({}, {"git": state}, source.patched_files(patch))
+    return Origin({}, {"git": state}, blobs.patched_files(patch))
 
 
 def changed(before: Origin, now: Origin) -> dict[str, bool]:
@@ -166,7 +166,7 @@ def test_any_name_and_content_is_recorded(root: Path, tmp_path: Path) -> None:
     (root / "src" / "mine" / "old.py").chmod(0o755)
     expected = contents(root)
     assert restored(root, tmp_path / "run") == expected
-    found = source.patched_files(source.snapshot(root)[1])
+    found = blobs.patched_files(source.snapshot(root)[1])
     assert {"src/new\\nline", "src/naïve", "src/not\\udcffutf8", "src/a b/y", "link"} <= set(found)
     assert len(found) == len(NAMES) + 1
     before = origin(root)
@@ -184,7 +184,7 @@ def test_a_file_that_git_refuses_is_named_and_the_rest_recorded(
     monkeypatch.setattr(source._Copy, "untracked", lambda _: ["src/.GIT/hidden.py"])
     state, patch = source.snapshot(root)
     assert list(state["lacks"]) == ["src/.GIT/hidden.py"]
-    assert set(source.patched_files(patch)) == {"src/mine/model.py", "src/mine/old.py"}
+    assert set(blobs.patched_files(patch)) == {"src/mine/model.py", "src/mine/old.py"}
     git(root, "checkout", "-q", ".")
     state, patch = source.snapshot(root)
     assert (state["dirty"], patch) == (True, b"")
@@ -276,7 +276,7 @@ def test_run_folders_are_never_code(mark: str, place: str, root: Path) -> None:
         path.write_text(text)
     assert source.snapshot(root) == before
     (root / place / mark).unlink()
-    assert f"{place}/config.yaml" in source.patched_files(source.snapshot(root)[1])
+    assert f"{place}/config.yaml" in blobs.patched_files(source.snapshot(root)[1])
 
 
 def test_a_committed_run_folder_is_no_code_either(root: Path) -> None:
@@ -316,7 +316,7 @@ def test_large_files_are_named_not_copied(root: Path, monkeypatch: pytest.Monkey
         (root / f"image_{number}").write_bytes(b"." * 50)
     edit(root)
     state, patch = source.snapshot(root)
-    assert "src/mine/new.py" in source.patched_files(patch), "code comes before data"
+    assert "src/mine/new.py" in blobs.patched_files(patch), "code comes before data"
     assert len(state["lacks"]) < 10
 
 

@@ -21,7 +21,7 @@ from seedbed.config import build
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
-from seedbed.record import source, untrusted
+from seedbed.record import blobs, source, untrusted
 from seedbed.record.change import Change
 from tests.fake_runs import write_run
 from tests.running import ROOT
@@ -170,7 +170,7 @@ def test_what_never_ends_is_not_read(name: str, run: Path) -> None:
 def test_a_patch_of_headers_alone_is_read() -> None:
     """A hundred thousand of them, some without a name; control: a name is found."""
     patch = b"diff --git \n" * 100_000 + b"diff --git a/x b/x\nindex 00..12\n"
-    assert source.patched_files(patch) == {"x": "12"}
+    assert blobs.patched_files(patch) == {"x": "12"}
 
 
 # Printing: what a terminal would act on.

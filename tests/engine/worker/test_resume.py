@@ -19,8 +19,8 @@ from seedbed.config.compose import compose
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
+from seedbed.record import blobs, plots, source
 from seedbed.record import origin as origins
-from seedbed.record import plots, source
 from seedbed.record.change import Change
 from seedbed.record.origin import Origin
 from seedbed.training import capture, checkpoint
@@ -569,7 +569,7 @@ def commit(root: Path) -> None:
 
 def code(root: Path) -> Origin:
     state, patch = source.snapshot(root)
-    return replace(origin(git=state), patched=source.patched_files(patch))
+    return replace(origin(git=state), patched=blobs.patched_files(patch))
 
 
 def test_changes_of_the_code_are_found_file_by_file(checkout: Path) -> None:
