@@ -3,7 +3,12 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+
+from omegaconf import DictConfig
+
+from seedbed.config import compose
 
 ROOT = Path(__file__).resolve().parents[1]
 # One thread, because tests share the machine; few steps, because bits show at once.
@@ -15,6 +20,12 @@ INSTRUCTIONS = tuple(
     if name in os.environ
 )
 QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_steps=1")
+
+
+@cache
+def composed(*overrides: str) -> DictConfig:
+    """Return what train.py composes of overrides, once in this process: resolving it copies it."""
+    return compose.compose(*overrides)
 
 
 def command(
