@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from seedbed.signals import STOP_SIGNALS
+from tests.once import made_once
+from tests.running import trained
 
 # Tests run side by side. Before torch is imported; runs that tests start have their preset's own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,3 +32,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that is the same one for all processes of this test session (tests/once.py)."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def quick_run(shared: Path) -> Path:
+    """The finished run of tests.running.QUICK and nothing else; copy it to change it."""
+    return made_once(shared / "quick", lambda folder: trained(folder / "run")) / "run"

@@ -1,7 +1,5 @@
 """Every YAML file of the project as a run of a few steps, in each way that must change no bit."""
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,9 +8,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import Dataset, IterableDataset
 
-from seedbed import config, launch, offline, record
+from seedbed import config, launch, record
 from seedbed.errors import InputError
-from tests.running import ROOT, composed
+from tests.running import ROOT, composed, in_turn
 
 STEPS, STOPPED_AFTER, BATCH = 4, 3, 8  # two steps an epoch: a validation lies before the stop
 TABLES = ("fingerprints.csv", "metrics.csv", "test_predictions.csv")
@@ -157,23 +155,6 @@ def _again(again: Sequence[Path], resumed: Sequence[Path]) -> None:
     in_turn(resumed, "--stop-after", str(STOPPED_AFTER))
     stopped = [f for f in resumed if record.read_summary(f)["status"] == "interrupted"]
     in_turn([*again, *stopped])
-
-
-def in_turn(folders: Sequence[Path], *arguments: str) -> None:
-    """Train in folders, one after another, in a process that has the preset's environment."""
-    environment = launch.training_environment(record.read_config(folders[0]))
-    with open(folders[0].parent / "output.txt", "a") as output:
-        subprocess.run(
-            [sys.executable, "-m", "tests.train_in_turn", *arguments],
-            cwd=ROOT,
-            env=environment | {"OMP_WAIT_POLICY": "PASSIVE", offline.VARIABLE: "1"},
-            input="\n".join(map(str, folders)),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=True,
-            timeout=600,
-        )
 
 
 def differences(a: Path, b: Path) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
@@ -32,14 +33,15 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def applied(chosen: dict[str, Any], environment: dict[str, str]) -> list[Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", APPLY, json.dumps(chosen)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    """Apply a preset in a fresh process; return the flags before and after, and what differs."""
+    return json.loads(_applied(json.dumps(chosen), tuple(environment.items())))  # type: ignore[no-any-return]
+
+
+@cache
+def _applied(chosen: str, environment: tuple[tuple[str, str], ...]) -> str:
+    words = [sys.executable, "-c", APPLY, chosen]
+    how: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": 120}
+    return str(subprocess.run(words, env=dict(environment), **how).stdout)
 
 
 @pytest.mark.parametrize("name", PRESETS)
