@@ -9,7 +9,7 @@ import pytest
 
 from seedbed.signals import STOP_SIGNALS
 from tests.once import made_once
-from tests.running import trained
+from tests.running import command, trained
 
 # Tests run side by side. Before torch is imported; runs that tests start have their preset's own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,3 +38,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quick_run(shared: Path) -> Path:
     """The finished run of tests.running.QUICK and nothing else; copy it to change it."""
     return made_once(shared / "quick", lambda folder: trained(folder / "run")) / "run"
+
+
+@pytest.fixture(scope="session")
+def quick_sweep(shared: Path) -> Path:
+    """The finished sweep of two seeds; beside it is output.txt, what it printed."""
+
+    def train(folder: Path) -> None:
+        from tests.end_to_end import kill_sweep  # it imports torch
+
+        words = kill_sweep.command(folder / "sweep", 2, kill_sweep.BASIC)
+        done = command(*words[1:])
+        assert done.returncode == 0, done.stderr
+        (folder / "output.txt").write_text(done.stdout)
+
+    return made_once(shared / "sweep", train) / "sweep"
