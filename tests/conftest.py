@@ -28,10 +28,10 @@ def signals_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that is the same one for all processes of this test session (tests/once.py)."""
     own = tmp_path_factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    return own.parent if hasattr(pytestconfig, "workerinput") else own  # one of pytest-xdist's
 
 
 @pytest.fixture(scope="session")

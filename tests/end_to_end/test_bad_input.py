@@ -54,7 +54,7 @@ STREAMED = (
 
 
 def test_a_stream_that_ends_too_early_is_refused(tmp_path: Path) -> None:
-    """In a loader worker; tests/engine/worker/test_refusals.py has what is refused before."""
+    """In a loader worker; tests/engine/worker/test_refusals.py has more."""
     trusted = f"trusted_packages=[{','.join([*tiny.TRUSTED, STREAMS])}]"
     message = refusal(train(tmp_path / "run", *tiny.OVERRIDES, *QUICK, *STREAMED, trusted))
     assert message == (
@@ -181,14 +181,6 @@ def test_a_configuration_that_is_right_is_started(
     assert started == [tmp_path / "run"]
 
 
-def test_what_only_the_training_process_can_know_is_refused_too(tmp_path: Path) -> None:
-    """The record says that the run failed, and why; see tests/engine/worker/test_refusals.py."""
-    message = refusal(train(tmp_path / "run", *QUICK, "data.outputs=5"))
-    assert message.startswith("data.outputs: expected more than 5")
-    summary = record.read_summary(tmp_path / "run")
-    assert (summary["status"], summary["error"]) == ("failed", message)
-
-
 def test_a_yaml_file_that_is_not_yaml_is_named(tmp_path: Path) -> None:
     """The line names the file and the place."""
     (tmp_path / "experiment").mkdir()
@@ -241,7 +233,8 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     message = refusal(done)
     assert message.startswith("loss: expected a finite number, got nan in step ")
     assert "(epoch 1)" in message
-    assert record.read_summary(tmp_path / "run")["status"] == "failed"
+    summary = record.read_summary(tmp_path / "run")
+    assert (summary["status"], summary["error"]) == ("failed", message)
     assert (tmp_path / "run" / "loss_curve.png").stat().st_size > 0
     assert all(weight.isfinite().all() for weight in weights(tmp_path / "run"))
 

@@ -42,6 +42,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -
         ("model._target_=torch.nn.NoSuch", "model._target_: expected a class that can be imported"),
         ("+model.colour=red", "model.colour: expected an argument of CNN"),
         ("optimizer.weight_decay=-1", "optimizer: expected arguments that AdamW takes"),
+        ("data.outputs=5", "data.outputs: expected more than 5"),
         ("data.augment=5", "data.augment: expected"),
         ("objective=validation_los", "objective: expected one of"),
     ],

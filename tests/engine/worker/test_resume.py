@@ -125,7 +125,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         (3, EARLY_STOPPING),
         # No processor refuses an RNN in bfloat16.
         pytest.param(
-            *(5, ("trainer.precision=bfloat16", "model=rnn")), marks=pytest.mark.processor
+            *(5, ("trainer.precision=bfloat16", "model=rnn")),
+            marks=(pytest.mark.processor, pytest.mark.long),
         ),
     ],
 )
