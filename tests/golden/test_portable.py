@@ -36,8 +36,8 @@ def trained(shared: Path) -> Path:
 
     def train(place: Path) -> None:
         of_threads: dict[int, list[Path]] = {}  # those of one environment, one after another
-        others = {name: (name,) for name in runs.EXPERIMENTS}
-        for name, words in {**others, "other seed": ("rnn", "seed=1")}.items():
+        cases = {name: (name,) for name in runs.EXPERIMENTS} | {"other seed": ("rnn", "seed=1")}
+        for name, words in cases.items():
             config = runs.configuration(*words)
             launch.create_run_folder(place / name, config)
             of_threads.setdefault(config.determinism.threads, []).append(place / name)
