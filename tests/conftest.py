@@ -3,10 +3,13 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from seedbed.signals import STOP_SIGNALS
+from tests.once import made_once
+from tests.running import command, trained
 
 # Tests run side by side. Before torch is imported; runs that tests start have their preset's own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,3 +25,31 @@ def signals_as_before() -> Iterator[None]:
     for number, handler in before.items():
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+@pytest.fixture(scope="session")
+def shared(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that is the same one for all processes of this test session (tests/once.py)."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if hasattr(pytestconfig, "workerinput") else own  # one of pytest-xdist's
+
+
+@pytest.fixture(scope="session")
+def quick_run(shared: Path) -> Path:
+    """The finished run of tests.running.QUICK and nothing else; copy it to change it."""
+    return made_once(shared / "quick", lambda folder: trained(folder / "run")) / "run"
+
+
+@pytest.fixture(scope="session")
+def quick_sweep(shared: Path) -> Path:
+    """The finished sweep of two seeds; beside it is output.txt, what it printed."""
+
+    def train(folder: Path) -> None:
+        from tests.end_to_end import kill_sweep  # it imports torch
+
+        words = kill_sweep.command(folder / "sweep", 2, kill_sweep.BASIC)
+        done = command(*words[1:])
+        assert done.returncode == 0, done.stderr
+        (folder / "output.txt").write_text(done.stdout)
+
+    return made_once(shared / "sweep", train) / "sweep"

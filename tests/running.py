@@ -1,9 +1,20 @@
 """Running the real commands, as a person would, on a run that takes seconds."""
 
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
+from unittest.mock import patch
+
+from omegaconf import DictConfig
+
+from seedbed import launch, offline, record
+from seedbed.config import compose
+from seedbed.errors import exit_status
 
 ROOT = Path(__file__).resolve().parents[1]
 # One thread, because tests share the machine; few steps, because bits show at once.
@@ -15,6 +26,12 @@ INSTRUCTIONS = tuple(
     if name in os.environ
 )
 QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_steps=1")
+
+
+@cache
+def composed(*overrides: str) -> DictConfig:
+    """Return what train.py composes of overrides, once in this process: resolving it copies it."""
+    return compose.compose(*overrides)
 
 
 def command(
@@ -32,6 +49,15 @@ def command(
     )
 
 
+def called(main: Callable[[], int], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script's `main` with a command line in this process, and return what came of it."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = patch.object(sys, "argv", [main.__code__.co_filename, *words])
+    with argv, redirect_stdout(out), redirect_stderr(err):
+        status = exit_status(main)
+    return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
+
+
 def train(
     folder: Path, *overrides: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -45,6 +71,27 @@ def trained(folder: Path, *overrides: str, environment: dict[str, str] | None = 
     done = train(folder, *QUICK, *overrides, environment=environment)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+def in_turn(folders: Sequence[Path], *arguments: str) -> None:
+    """Train in run folders, one after another, in a process that has the preset's environment.
+
+    Args:
+        arguments: of tests/train_in_turn.py.
+    """
+    environment = launch.training_environment(record.read_config(folders[0]))
+    with open(folders[0].parent / "output.txt", "a") as output:
+        subprocess.run(
+            [sys.executable, "-m", "tests.train_in_turn", *arguments],
+            cwd=ROOT,
+            env=environment | {"OMP_WAIT_POLICY": "PASSIVE", offline.VARIABLE: "1"},
+            input="\n".join(map(str, folders)),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+            timeout=600,
+        )
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> str:

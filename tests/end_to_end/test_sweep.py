@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
+from tests.end_to_end import kill_sweep
+from tests.end_to_end.kill_sweep import BASIC, JOBLIB
 from tests.end_to_end.test_bad_input import wait_for_rows
 from tests.running import QUICK, ROOT, command
-
-BASIC: tuple[str, ...] = ()
-JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 
 def sweep(folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
@@ -32,33 +31,24 @@ def fingerprints(folder: Path) -> dict[str, object]:
     return {name: jobs[name]["fingerprints"] for name in sorted(finished)}
 
 
-@pytest.fixture(scope="module")
-def one_after_another(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("basic")
-    done = sweep(folder, "seed=0,1", *BASIC)
-    assert done.returncode == 0, done.stderr
-    assert "| mean" in done.stdout
-    return folder
-
-
-def test_a_sweep_ends_with_table_csv_and_picture(one_after_another: Path) -> None:
+def test_a_sweep_ends_with_table_csv_and_picture(quick_sweep: Path) -> None:
     """Folders are named by what varies, and the report lies beside them."""
-    assert {path.name for path in one_after_another.iterdir()} >= {
+    assert "| mean" in (quick_sweep.parent / "output.txt").read_text()
+    assert {path.name for path in quick_sweep.iterdir()} >= {
         "0_seed=0", "1_seed=1", "sweep.csv", "sweep.png", "report.md",
     }  # fmt: skip
-    text = (one_after_another / "report.md").read_text()
+    text = (quick_sweep / "report.md").read_text()
     assert all(word in text for word in ("mean", "sd", "min (seed)", "max (seed)"))
 
 
 @pytest.mark.long
 def test_jobs_side_by_side_have_the_bits_of_jobs_one_after_another(
-    one_after_another: Path, tmp_path: Path
+    quick_sweep: Path, tmp_path: Path
 ) -> None:
     """The launcher changes no bit; negative control: the two seeds differ."""
-    done = sweep(tmp_path, "seed=0,1", *JOBLIB)
-    assert done.returncode == 0, done.stderr
-    assert fingerprints(tmp_path) == fingerprints(one_after_another)
-    first, second = fingerprints(tmp_path).values()
+    kill_sweep.finish(tmp_path / "sweep", 2, kill_sweep.JOBLIB)
+    assert fingerprints(tmp_path / "sweep") == fingerprints(quick_sweep)
+    first, second = fingerprints(quick_sweep).values()
     assert first != second
 
 

@@ -28,9 +28,10 @@ def same_bits(a: Path, b: Path) -> bool:
     return tables
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("run") / "seed0", "seed=0")
+@pytest.fixture
+def run(quick_run: Path) -> Path:
+    """Return a run with the seed of the configuration, which is 0."""
+    return quick_run
 
 
 def test_seed_0_twice_gives_the_same_bits(run: Path, tmp_path: Path) -> None:

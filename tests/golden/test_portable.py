@@ -15,7 +15,8 @@ from seedbed import determinism, launch, record
 from seedbed.errors import InputError
 from tests.engine.determinism.test_determinism import preset
 from tests.golden import runs
-from tests.running import ROOT
+from tests.once import made_once
+from tests.running import ROOT, in_turn
 
 on_x86_64 = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"),
@@ -27,6 +28,23 @@ of_this_torch = pytest.mark.skipif(
 )
 # No bit depends on it: threads that wait sleep, because tests share the machine.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@pytest.fixture(scope="module")
+def trained(shared: Path) -> Path:
+    """Train every model, and one with another seed; return what holds the run of each."""
+
+    def train(place: Path) -> None:
+        of_threads: dict[int, list[Path]] = {}  # those of one environment, one after another
+        cases = {name: (name,) for name in runs.EXPERIMENTS} | {"other seed": ("rnn", "seed=1")}
+        for name, words in cases.items():
+            config = runs.configuration(*words)
+            launch.create_run_folder(place / name, config)
+            of_threads.setdefault(config.determinism.threads, []).append(place / name)
+        for folders in of_threads.values():
+            in_turn(folders)
+
+    return made_once(shared / "golden", train)
 
 
 def fingerprint_rows(
@@ -50,10 +68,10 @@ def fingerprint_rows(
 @on_x86_64
 @of_this_torch
 @pytest.mark.parametrize("model", runs.EXPERIMENTS)
-def test_this_cpu_has_the_golden_fingerprints(model: str, tmp_path: Path) -> None:
+def test_this_cpu_has_the_golden_fingerprints(model: str, trained: Path) -> None:
     """Every stage of every step is what it was on the CPU that the file was made on."""
     golden = runs.golden(metadata.version("torch"))[model]
-    difference = runs.first_difference(fingerprint_rows(model, tmp_path), golden)
+    difference = runs.first_difference(runs.fingerprint_rows(trained / model), golden)
     assert difference == "", (
         f"{model} differs at {difference} from tests/golden/portable.json; if the change was "
         f"meant to change results, run {runs.RENEW}"
@@ -62,10 +80,10 @@ def test_this_cpu_has_the_golden_fingerprints(model: str, tmp_path: Path) -> Non
 
 @on_x86_64
 @of_this_torch
-def test_another_seed_is_another_fingerprints(tmp_path: Path) -> None:
+def test_another_seed_is_another_fingerprints(trained: Path) -> None:
     """Twin: the golden fingerprints can be missed, from the first step on."""
     golden = runs.golden(metadata.version("torch"))["rnn"]
-    other = fingerprint_rows("rnn", tmp_path, "seed=1")
+    other = runs.fingerprint_rows(trained / "other seed")
     assert runs.first_difference(other, golden) == "step 1, sample_ids"
 
 

@@ -9,12 +9,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import benchmark
 import benchmark_programs
 import benchmark_sections
 import benchmark_targets
 import benchmark_turns
+import fingerprint_cost
+import portable_cost
 import pytest
 import timing
 import torch
@@ -27,7 +31,7 @@ from timing import Measured, Program, Round, Turns
 from seedbed import fingerprint
 from seedbed.errors import InputError
 from seedbed.worker import assemble
-from tests.running import command, refusal
+from tests.running import called, command, refusal
 
 TURNS = Turns(count=4, seconds=0.1, warm_up_steps=3)
 TICKS = "import time\nwhile True: time.sleep(0.001); print(time.monotonic(), file=steps)"
@@ -267,20 +271,20 @@ def test_a_quick_run_measures_every_row_of_its_table(tmp_path: Path) -> None:
 
 def test_no_round_is_refused() -> None:
     """A number of rounds below one is bad input."""
-    done = command("scripts/measure/benchmark.py", "--rounds", "0")
+    done = called(benchmark.main, "--rounds", "0")
     assert "--rounds: expected an integer >= 1, got 0" in refusal(done)
 
 
 @pytest.mark.long
 def test_a_workload_that_is_not_there_is_refused() -> None:
     """The line names those that are."""
-    done = command("scripts/measure/benchmark.py", "--only", "batch 65")
+    done = called(benchmark.main, "--only", "batch 65")
     assert "--only: expected a part of CNN, batch 64; CNN, batch 256; " in refusal(done)
 
 
 def test_a_folder_without_mnist_is_refused(tmp_path: Path) -> None:
     """What --mnist names is looked at before anything is measured."""
-    done = command("scripts/measure/benchmark.py", "--mnist", str(tmp_path))
+    done = called(benchmark.main, "--mnist", str(tmp_path))
     assert f"--mnist: expected a folder that holds MNIST/raw, got {tmp_path}" in refusal(done)
 
 
@@ -301,8 +305,8 @@ def test_steps_that_take_turns_train() -> None:
     assert weights([True, True]) != weights([True, True], "seed=1")
 
 
-@pytest.mark.parametrize("script", ["fingerprint_cost", "portable_cost"])
-def test_too_few_rounds_to_measure_are_refused(script: str) -> None:
+@pytest.mark.parametrize("script", [fingerprint_cost, portable_cost])
+def test_too_few_rounds_to_measure_are_refused(script: ModuleType) -> None:
     """Before anything is trained."""
-    done = command(f"scripts/measure/{script}.py", "--rounds", "0")
+    done = called(script.main, "--rounds", "0")
     assert refusal(done).startswith("--rounds, --steps:")

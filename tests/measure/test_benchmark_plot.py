@@ -5,7 +5,7 @@ from pathlib import Path
 
 import benchmark_plot
 
-from tests.running import ROOT, command, refusal
+from tests.running import ROOT, called, command, refusal
 
 MEASURED = ROOT / "docs" / "benchmarks.json"
 
@@ -25,7 +25,8 @@ def test_every_program_is_in_one_group_the_fastest_first() -> None:
 def test_the_command_draws_the_numbers_of_docs(tmp_path: Path) -> None:
     """Control: another file is refused in one line, and nothing is drawn."""
     script, out = "scripts/measure/benchmark_plot.py", tmp_path / "out.png"
-    assert "BENCHMARKS" not in refusal(command(script, str(ROOT / "README.md"), str(out)))
+    readme = str(ROOT / "README.md")
+    assert "BENCHMARKS" not in refusal(called(benchmark_plot.main, readme, str(out)))
     assert not out.exists()
     assert command(script, str(MEASURED), str(out)).returncode == 0
     assert out.read_bytes().startswith(b"\x89PNG")

@@ -1,19 +1,16 @@
 """Every YAML file of the project as a run of a few steps, in each way that must change no bit."""
 
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import Dataset, IterableDataset
 
-from seedbed import config, launch, offline, record
+from seedbed import config, launch, record
 from seedbed.errors import InputError
-from tests.running import ROOT
+from tests.running import ROOT, composed, in_turn
 
 STEPS, STOPPED_AFTER, BATCH = 4, 3, 8  # two steps an epoch: a validation lies before the stop
 TABLES = ("fingerprints.csv", "metrics.csv", "test_predictions.csv")
@@ -40,6 +37,9 @@ WAYS: dict[str, tuple[str, ...]] = {
     "resumed": (),
     "other_seed": ("seed=1",),
 }
+
+# What each group of YAML files is trained with one of.
+OTHER = {"data": "model", "model": "data", "method": "model"}
 
 
 class Few(Dataset[Any]):
@@ -78,8 +78,7 @@ def compose(*overrides: str) -> DictConfig:
     Raises:
         InputError: it is none that could be trained.
     """
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        resolved = config.resolve(hydra.compose("config", overrides=[*overrides, *SHORT]))
+    resolved = config.resolve(composed(*overrides, *SHORT))
     config.check(resolved)
     plain: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
     data = plain["data"]
@@ -93,20 +92,23 @@ def compose(*overrides: str) -> DictConfig:
     return OmegaConf.create(plain)
 
 
-def cases(partners: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return a command line for every file of configs/{data,model,method,experiment}.
+def cases() -> list[str]:
+    """Return a word of the command line for every file of the project's groups in configs/."""
+    return [f"{g}={name}" for g in ("experiment", *OTHER) for name in names(g)]
+
+
+def command_line(case: str, partners: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command line of a case.
 
     Args:
         partners: what a data set, a model or a method is trained with; of others the first that is
             accepted.
     """
-    found = {f"experiment={name}": (f"experiment={name}",) for name in names("experiment")}
-    for group, other in (("data", "model"), ("model", "data"), ("method", "model")):
-        for name in names(group):
-            word = f"{group}={name}"
-            pairs = [(word, *partner) for partner in _partners(other, partners.get(word))]
-            found[word] = next(filter(_is_accepted, pairs), pairs[0])
-    return found
+    group = case.partition("=")[0]
+    if group == "experiment":
+        return (case,)
+    pairs = [(case, *partner) for partner in _partners(OTHER[group], partners.get(case))]
+    return next(filter(_is_accepted, pairs), pairs[0])
 
 
 def _partners(group: str, chosen: str | None) -> Iterator[tuple[str, ...]]:
@@ -126,45 +128,33 @@ def _is_accepted(overrides: Sequence[str]) -> bool:
     return True
 
 
-def alike(runs: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def alike(runs: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return for each case the first that has the same configuration: it is trained for both."""
     texts = {case: OmegaConf.to_yaml(compose(*words)) for case, words in runs.items()}
     firsts = {text: case for case, text in reversed(texts.items())}
     return {case: firsts[text] for case, text in texts.items()}
 
 
-def train(runs: dict[str, tuple[str, ...]], place: Path) -> None:
-    """Train each case in each way, into PLACE/WAY/CASE; a process for each way, two at a time."""
+def train(runs: Mapping[str, tuple[str, ...]], place: Path) -> None:
+    """Train each case in each way, into PLACE/WAY/CASE; what must repeat, in another process."""
     for way, otherwise in WAYS.items():
         for case, words in runs.items():
             launch.create_run_folder(place / way / case, compose(*words, *otherwise))
+    folders = {way: [place / way / case for case in runs] for way in WAYS}
+    once = [*folders["first"], *folders["two_workers"], *folders["other_seed"]]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda way: _train_one_way(place / way, list(runs)), WAYS))
-
-
-def _train_one_way(place: Path, names: Sequence[str]) -> None:
-    folders = [place / name for name in names]
-    if place.name == "resumed":
-        in_turn(folders, "--stop-after", str(STOPPED_AFTER))
-        folders = [f for f in folders if record.read_summary(f)["status"] == "interrupted"]
-    if folders:
-        in_turn(folders)
-
-
-def in_turn(folders: Sequence[Path], *arguments: str) -> None:
-    """Train in folders, one after another, in a process that has the preset's environment."""
-    environment = launch.training_environment(record.read_config(folders[0]))
-    with open(folders[0].parent / "output.txt", "a") as output:
-        subprocess.run(
-            [sys.executable, "-m", "tests.train_in_turn", *arguments],
-            cwd=ROOT,
-            env=environment | {"OMP_WAIT_POLICY": "PASSIVE", offline.VARIABLE: "1"},
-            input="\n".join(map(str, folders)),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=True,
+        parts = (
+            pool.submit(in_turn, once),
+            pool.submit(_again, folders["again"], folders["resumed"]),
         )
+        for part in parts:
+            part.result()
+
+
+def _again(again: Sequence[Path], resumed: Sequence[Path]) -> None:
+    in_turn(resumed, "--stop-after", str(STOPPED_AFTER))
+    stopped = [f for f in resumed if record.read_summary(f)["status"] == "interrupted"]
+    in_turn([*again, *stopped])
 
 
 def differences(a: Path, b: Path) -> list[str]:

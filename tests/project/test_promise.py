@@ -6,20 +6,23 @@ from pathlib import Path
 import pytest
 
 from seedbed import offline, record
+from tests.once import made_once
 from tests.project import promise
 
 # What a data set, a model or a method is trained with, where the default and `accepts` do not tell:
 # {"model=mine": "data=data_of_mine"}.
 PARTNERS = dict.fromkeys(("data=sums", "model=gpt", "method=language_model"), "experiment=char_gpt")
-CASES = promise.cases(PARTNERS)
+CASES = promise.cases()
 Runs = Mapping[str, Mapping[str, Path]]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(shared: Path) -> Runs:
     """Train every case in every way; return the folder of each way and case."""
-    place, alike = tmp_path_factory.mktemp("runs"), promise.alike(CASES)
-    promise.train({case: CASES[case] for case in dict.fromkeys(alike.values())}, place)
+    lines = {case: promise.command_line(case, PARTNERS) for case in CASES}
+    alike = promise.alike(lines)
+    trained = {case: lines[case] for case in dict.fromkeys(alike.values())}
+    place = made_once(shared / "promise", lambda place: promise.train(trained, place))
     return {way: {case: place / way / alike[case] for case in CASES} for way in promise.WAYS}
 
 

@@ -21,9 +21,9 @@ from tests.running import ROOT, command, refusal, trained
 STEPS = 12  # of tests.running.QUICK
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("verify") / "run")
+@pytest.fixture
+def run(quick_run: Path) -> Path:
+    return quick_run
 
 
 @pytest.fixture

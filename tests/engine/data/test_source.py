@@ -237,7 +237,10 @@ def test_the_start_method_changes_no_bit(way: str) -> None:
     assert loaded(source, WAYS[way]) == loaded(source)
 
 
-@pytest.mark.parametrize("way", ["2 workers", "5 workers anew each epoch", "spawn"])
+@pytest.mark.parametrize(
+    "way",
+    ["2 workers", "5 workers anew each epoch", pytest.param("spawn", marks=pytest.mark.long)],
+)
 def test_torchvision_transforms_are_seeded(way: str) -> None:
     """torchvision's transforms, of versions 1 and 2, draw what belongs to the sample."""
     source = Source(Transformed(), "train", seed=0)
@@ -491,11 +494,13 @@ def test_a_program_could_wait_for_its_workers_for_ever(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()  # it is about to end
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(3)
+            process.wait(1)
         process.kill()
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+@pytest.mark.parametrize(
+    "start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.long)]
+)
 def test_no_worker_outlives_a_killed_training_process(start_method: str, tmp_path: Path) -> None:
     """Nobody reads what it wants to hand over, and nobody tells it; it notices all the same."""
     script = early_end(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", start_method)

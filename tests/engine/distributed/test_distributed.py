@@ -44,15 +44,17 @@ def in_processes(count: int, work: Work, missing: tuple[int, ...] = ()) -> Found
     """Do some work in so many real processes that have met; what each returned, or its error."""
     context = multiprocessing.get_context("fork")
     results: Any = context.SimpleQueue()
-    port = free_port()
+    port, others_ended = free_port(), context.Event()
     ranks = [
-        context.Process(target=be_rank, args=(rank, count, port, work, results))
-        for rank in range(count)
+        context.Process(target=be_rank, args=(rank, count, port, work, results, others_ended))
+        for rank in reversed(range(count))
         if rank not in missing
     ]
     for process in ranks:
         process.start()
     for process in ranks:
+        if process is ranks[-1]:
+            others_ended.set()
         process.join(120)
         process.kill()  # one that hangs is missing below
     found: Found = {}
@@ -62,7 +64,7 @@ def in_processes(count: int, work: Work, missing: tuple[int, ...] = ()) -> Found
     return found
 
 
-def be_rank(rank: int, count: int, port: int, work: Work, results: Any) -> None:
+def be_rank(rank: int, count: int, port: int, work: Work, results: Any, others_ended: Any) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
@@ -70,14 +72,12 @@ def be_rank(rank: int, count: int, port: int, work: Work, results: Any) -> None:
         processes = find(TIMEOUT_SECONDS)
         processes.meet(torch.device("cpu"), lambda: False)
         results.put((rank, work(processes)))
-        if rank == 0:
-            time.sleep(1)  # it serves the store
     except (InputError, Interrupted) as error:
         results.put((rank, error))
-        if rank == 0:
-            time.sleep(2)
     except BaseException:
         results.put((rank, traceback.format_exc()))
+    if rank == 0:
+        others_ended.wait(120)  # it serves the store
     os._exit(0)
 
 

@@ -1,7 +1,5 @@
 """The record of a loop of one's own is one like any other, and true however the loop ends."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
 from tests.engine.recorder.loops import STEPS, Loop, recorded
-from tests.running import ROOT, command, refusal, trained
+from tests.running import command, refusal, trained
 
 FAULT_AT = 5
 
@@ -218,6 +216,35 @@ class TestReaders:
         assert "seedbed.Recorder" in refusal(done)
 
 
+# How a process ends, and what the record says then.
+ENDS = {
+    "raise RuntimeError('no')": "failed",
+    "raise KeyboardInterrupt": "interrupted",
+    "pass": "interrupted",
+    "recorder.close()": "finished",
+    "import os; os._exit(1)": "running",
+    "import os\nif os.fork() == 0: sys.exit(0)\nos.wait(); recorder.close()": "finished",
+}
+EACH_IN_A_PROCESS = """
+import os, sys, seedbed
+seedbed.Recorder  # imports torch, once for all
+for number, end in enumerate(sys.argv[2:]):
+    if os.fork() == 0:
+        recorder = seedbed.Recorder(f"{sys.argv[1]}/{number}")
+        exec(end)
+        sys.exit()
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """End a process in each way; return the records."""
+    place = tmp_path_factory.mktemp("ended")
+    command("-c", EACH_IN_A_PROCESS, str(place), *ENDS, timeout_seconds=120)
+    return {end: place / str(number) for number, end in enumerate(ENDS)}
+
+
 class TestEnd:
     def test_an_exception_is_a_failure(self, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="luck"), Recorder(tmp_path / "a") as recorder:
@@ -231,23 +258,12 @@ class TestEnd:
             raise KeyboardInterrupt
         assert record.read_summary(tmp_path / "a")["status"] == "interrupted"
 
-    @pytest.mark.parametrize(
-        ("end", "status"),
-        [
-            ("raise RuntimeError('no')", "failed"),
-            ("raise KeyboardInterrupt", "interrupted"),
-            ("pass", "interrupted"),
-            ("recorder.close()", "finished"),
-            ("import os; os._exit(1)", "running"),
-            ("import os\nif os.fork() == 0: sys.exit(0)\nos.wait(); recorder.close()", "finished"),
-        ],
-    )
-    def test_a_process_that_does_not_close_it(self, tmp_path: Path, end: str, status: str) -> None:
+    @pytest.mark.parametrize(("end", "status"), ENDS.items())
+    def test_a_process_that_does_not_close_it(
+        self, ended: dict[str, Path], end: str, status: str
+    ) -> None:
         """Also where nobody used `with`; what was killed says that it runs, like any run."""
-        code = f"import sys, seedbed\nrecorder = seedbed.Recorder(sys.argv[1])\n{end}\n"
-        words = [sys.executable, "-c", code, str(tmp_path / "a")]
-        subprocess.run(words, cwd=ROOT, capture_output=True, timeout=120, check=False)
-        assert record.read_summary(tmp_path / "a")["status"] == status
+        assert record.read_summary(ended[end])["status"] == status
 
     def test_only_the_first_rank_writes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

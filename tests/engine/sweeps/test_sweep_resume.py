@@ -15,19 +15,17 @@ from seedbed.errors import InputError
 from seedbed.record import source
 from seedbed.sweeps import resume_sweep
 from seedbed.worker import loaded
-from tests.end_to_end.kill_sweep import BASIC, JOBLIB, different, finish, killed
+from tests.end_to_end.kill_sweep import BASIC, JOBLIB, different, killed
 from tests.running import QUICK, command, refusal
 
 SEEDS = 2
 SECONDS = 8.0  # that a sweep of so many takes at least
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def whole(quick_sweep: Path) -> Path:
     """Return the sweep that nobody killed."""
-    folder = tmp_path_factory.mktemp("whole") / "sweep"
-    finish(folder, SEEDS)
-    return folder
+    return quick_sweep
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import made_once
 from tests.running import trained
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tools") / "run"
-    return trained(folder, "data.batch_size=1000", "optimizer.lr=0.3")  # three epochs, unstable
+def run(shared: Path) -> Path:
+    words = ("data.batch_size=1000", "optimizer.lr=0.3")  # three epochs, unstable
+    return made_once(shared / "tools", lambda folder: trained(folder / "run", *words)) / "run"
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from seedbed import launch, record
 from seedbed.errors import InputError
-from seedbed.tools import places, request
+from seedbed.tools import places, request, weights
 from tests.engine.tools.conftest import contents
 from tests.running import command, refusal, trained
 
@@ -117,19 +118,33 @@ def test_invalid_overrides_are_named(run: Path, override: str, message: str) -> 
         request.settings_of(run, [override])
 
 
-def test_invalid_requests_are_one_line(run: Path, tmp_path: Path) -> None:
-    """Missing, foreign and other models' checkpoints, and places that cannot be written."""
-
-    def refused(*words: str) -> str:
-        return refusal(command(SCRIPT, *words))
-
+def test_a_checkpoint_that_is_not_there_is_one_line(run: Path, tmp_path: Path) -> None:
+    """Which names the other one."""
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "checkpoints" / "best.pt").unlink()
-    (copy / "checkpoints" / "last.pt").write_bytes(b"no checkpoint")
-    assert "--checkpoint last" in refused(str(copy))
-    assert "expected a checkpoint of Seedbed" in refused(str(copy), "--checkpoint", "last")
-    assert "expected a run folder" in refused(str(tmp_path))
-    assert "expected a checkpoint of this model" in refused(str(run), "model.channels=[8,8,8]")
+    assert "--checkpoint last" in refusal(command(SCRIPT, str(copy)))
+
+
+def test_what_is_no_checkpoint_of_the_model_is_named(run: Path, tmp_path: Path) -> None:
+    """Another file, another model's; control: the model's own."""
+
+    def load(path: Path, *overrides: str) -> int:
+        settings: Any = OmegaConf.to_container(request.settings_of(run, overrides))
+        return weights.load(settings, path, weights.source_of(settings, "test"))[1]
+
+    other = tmp_path / "last.pt"
+    other.write_bytes(b"no checkpoint")
+    with pytest.raises(InputError, match="expected a checkpoint of Seedbed"):
+        load(other)
+    with pytest.raises(InputError, match="expected a checkpoint of this model"):
+        load(run / "checkpoints/last.pt", "model.channels=[8,8,8]")
+    assert load(run / "checkpoints/last.pt") == 12
+
+
+def test_places_that_do_not_fit_are_named(run: Path, tmp_path: Path) -> None:
+    """Of what is read, and of what is written."""
+    with pytest.raises(InputError, match="expected a run folder"):
+        request.settings_of(tmp_path, [])
     with pytest.raises(InputError, match="outside run folders"):
         places.require_output("--predictions", run / "p.csv")
     with pytest.raises(InputError, match="--predictions"):

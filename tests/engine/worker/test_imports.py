@@ -13,7 +13,7 @@ import pytest
 from seedbed import record
 from seedbed.worker import imports
 from tests import pages
-from tests.running import ROOT, trained
+from tests.running import ROOT
 
 
 @pytest.fixture
@@ -56,10 +56,9 @@ def test_files_are_named_as_they_were_when_first_seen(checkout: Path, tmp_path: 
     assert files["src/seen_first.py"] == blob
 
 
-def test_a_run_names_what_it_uses_and_nothing_else(tmp_path: Path) -> None:
+def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
     """The model's file and the loop's; neither another model nor what starts or compares runs."""
-    run = trained(tmp_path / "run", "trainer.max_steps=1")
-    files = record.read_json(run / "environment.json")["imported_files"]
+    files = record.read_json(quick_run / "environment.json")["imported_files"]
 
     assert {"src/project/models/cnn.py", "src/seedbed/training/loop.py"} <= files.keys()
     assert "src/project/models/recurrent.py" not in files

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import config, launch, record
-from seedbed.config.compose import compose
 from seedbed.errors import InputError
 from seedbed.methods import Make, Supervised
 from seedbed.training import checkpoint
@@ -21,6 +20,7 @@ from tests.engine.worker.test_resume import StopAt, work
 from tests.engine.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,
 )
+from tests.running import composed
 from tests.tiny.methods import WassersteinGAN
 
 MODULES = "tests.tiny.methods"
@@ -48,9 +48,8 @@ def begun(
     model = model or ({"name": "own", "_target_": target} if target else tiny.DENSE)
     trusted = f"trusted_packages=[{','.join((*tiny.TRUSTED, 'tests'))}]"
     chosen = (trusted, "~method", f"+method={{name:{method},_target_:{module}.{method}}}")
-    settings = config.resolve(
-        compose("seed=0", *SHORT, *tiny.overrides(model), *chosen, *overrides)
-    )
+    words = ("seed=0", *SHORT, *tiny.overrides(model), *chosen, *overrides)
+    settings = config.resolve(composed(*words))
     config.check(settings)
     launch.create_run_folder(folder, settings)
     return folder

@@ -28,6 +28,7 @@ from seedbed.worker import assemble, restore, worker
 from seedbed.worker.job import Alone, Job
 from tests.end_to_end.kill_anywhere import differences
 from tests.odd_optimizers import Master
+from tests.running import composed
 
 # An LSTM that is done in tenths of a second: 4 steps an epoch, a validation after each.
 TINY = (
@@ -79,7 +80,7 @@ class StopAt(signals.Stop):
 
 def begun(folder: Path, *overrides: str) -> Path:
     """Make the run folder of a tiny run, as train.py does."""
-    settings = config.resolve(compose(*TINY, *overrides))
+    settings = config.resolve(composed(*TINY, *overrides))
     config.check(settings)
     launch.create_run_folder(folder, settings)
     return folder
@@ -124,7 +125,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         (3, EARLY_STOPPING),
         # No processor refuses an RNN in bfloat16.
         pytest.param(
-            *(5, ("trainer.precision=bfloat16", "model=rnn")), marks=pytest.mark.processor
+            *(5, ("trainer.precision=bfloat16", "model=rnn")),
+            marks=(pytest.mark.processor, pytest.mark.long),
         ),
     ],
 )

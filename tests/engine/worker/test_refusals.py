@@ -1,0 +1,83 @@
+"""What only the training process can know is refused in one line, which the record keeps."""
+
+from pathlib import Path
+
+import pytest
+
+from seedbed import config, launch, record
+from seedbed.training import checkpoint
+from tests import tiny
+from tests.engine.worker.test_resume import (
+    this_process_as_training_process as this_process_as_training_process,
+)
+from tests.engine.worker.test_resume import work
+from tests.running import QUICK, composed
+
+SAMPLERS = "tests.engine.data.test_samplers"
+# The last step's loss is finite; by the learning rate its update is not.
+ONE_STEP = ("trainer.max_steps=1", "optimizer=sgd", "trainer.gradient_clip_norm=null")
+
+
+def ended(folder: Path, *overrides: str) -> int:
+    """Train as train.py does, but in this process; return the exit status."""
+    settings = config.resolve(composed(*QUICK, *overrides))
+    config.check(settings)
+    launch.create_run_folder(folder, settings)
+    return work(folder)
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
+    """Return the one line with which the training process refused, as the record has it."""
+    assert ended(folder, *overrides) == 2
+    summary = record.read_summary(folder)
+    assert summary["status"] == "failed"
+    assert capsys.readouterr().err == f"error: {summary['error']}\n"
+    return str(summary["error"])
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("data.batch_size=4001", "data.batch_size: expected at most 4000"),
+        ("model._target_=torch.nn.NoSuch", "model._target_: expected a class that can be imported"),
+        ("+model.colour=red", "model.colour: expected an argument of CNN"),
+        ("optimizer.weight_decay=-1", "optimizer: expected arguments that AdamW takes"),
+        ("data.outputs=5", "data.outputs: expected more than 5"),
+        ("data.augment=5", "data.augment: expected"),
+        ("objective=validation_los", "objective: expected one of"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(
+    override: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the classes that the settings are for, or what they make."""
+    assert expected in refused(tmp_path / "run", capsys, override)
+
+
+def test_a_sampler_that_is_not_pure_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the first step."""
+    trusted = f"trusted_packages=[{','.join([*tiny.TRUSTED, SAMPLERS])}]"
+    sampler = f"+data.sampler={{_target_:{SAMPLERS}.OwnGenerator}}"
+    assert refused(tmp_path / "run", capsys, *tiny.OVERRIDES, trusted, sampler) == (
+        "data.sampler: expected batches that depend on epoch, n and rng alone, got others from "
+        "OwnGenerator when asked for epoch 0 again; keep nothing from call to call, and draw "
+        "from the generator that batches() gets"
+    )
+    assert "steps" not in record.read_summary(tmp_path / "run")
+
+
+def test_weights_that_are_not_finite_are_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last step's loss is finite and its update is not: the run has not finished."""
+    message = refused(tmp_path / "run", capsys, *ONE_STEP, "optimizer.lr=1e300")
+    assert message.startswith("validation loss: expected a finite number, got nan in step 1 (epoch")
+    assert list((tmp_path / "run" / "checkpoints").glob("*.pt")) == []
+
+
+def test_weights_that_are_finite_are_kept(tmp_path: Path) -> None:
+    """Twin: the same step with a smaller learning rate finishes."""
+    assert ended(tmp_path / "run", *ONE_STEP) == 0
+    assert checkpoint.load(tmp_path / "run" / "checkpoints" / "last.pt")["model"]
