@@ -20,6 +20,7 @@ import benchmark_turns
 import fingerprint_cost
 import portable_cost
 import pytest
+import shards_cost
 import timing
 import torch
 from baselines import plain
@@ -305,7 +306,7 @@ def test_steps_that_take_turns_train() -> None:
     assert weights([True, True]) != weights([True, True], "seed=1")
 
 
-@pytest.mark.parametrize("script", [fingerprint_cost, portable_cost])
+@pytest.mark.parametrize("script", [fingerprint_cost, portable_cost, shards_cost])
 def test_too_few_rounds_to_measure_are_refused(script: ModuleType) -> None:
     """Before anything is trained."""
     done = called(script.main, "--rounds", "0")
