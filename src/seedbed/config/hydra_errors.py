@@ -18,6 +18,7 @@ from seedbed.config import launchers, missing
 from seedbed.config.check import nearest
 from seedbed.config.rules import OPEN_SECTIONS, RULES
 from seedbed.errors import InputError
+from seedbed.names import flatten
 from seedbed.record import source
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
@@ -225,11 +226,23 @@ def known_keys() -> list[str]:
     keys = {*RULES, *groups}
     for path in source.configs().glob("*/*.yaml"):
         try:
-            names = list(OmegaConf.load(path)) if path.parent.name != "experiment" else []
+            names = _keys(path) if path.parent.name != "experiment" else ()
         except COMPOSITION_ERRORS:
             continue
         keys.update(f"{path.parent.name}.{name}" for name in names)
     return sorted(keys)
+
+
+def _keys(path: Path) -> set[str]:
+    """Return the keys of a file and of the sections in it, but for `_target_`."""
+    tree = OmegaConf.to_container(OmegaConf.load(path))
+    leaves = (leaf.split(".") for leaf in flatten(tree if isinstance(tree, dict) else {}))
+    return {
+        ".".join(leaf[:count])
+        for leaf in leaves
+        for count in range(1, len(leaf) + 1)
+        if leaf[count - 1] != "_target_"
+    }
 
 
 def _yaml_place(error: YAMLError) -> str:

@@ -28,7 +28,7 @@ _HIDES = re.compile(r"import \*|\b(__getattr__|__path__|globals|setattr|exec|sys
 def require_defined(config: DictConfig) -> None:
     """Raise InputError for a `_target_` whose module can be read, and does not define it."""
     for key, target in flatten(OmegaConf.to_container(config)).items():
-        if not key.endswith("_target_"):
+        if key.rpartition(".")[2] != "_target_":
             continue
         module, _, name = str(target).rpartition(".")
         file = source_of(module)
@@ -45,7 +45,7 @@ def require_installed(config: DictConfig, root: Path) -> None:
     """Raise InputError for a `_target_` of a package that is neither installed nor below `root`."""
     for key, target in flatten(OmegaConf.to_container(config)).items():
         package = str(target).partition(".")[0]
-        if key.endswith("_target_") and not _is_there(package, root):
+        if key.rpartition(".")[2] == "_target_" and not _is_there(package, root):
             raise InputError(
                 f"{key}: expected a class of an installed package, got {target}; install "
                 f"{package}, or correct the name"

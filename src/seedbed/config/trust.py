@@ -62,7 +62,7 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
     ours = untrusted.read_config(configs / "config.yaml", resolved=False).trusted_packages
     local = [*ours, *trust]
     for key, target in flatten(OmegaConf.to_container(settings)).items():
-        if key.endswith("_target_") and not is_trusted(str(target), local):
+        if key.rpartition(".")[2] == "_target_" and not is_trusted(str(target), local):
             raise InputError(
                 f"{run}: expected classes from trusted_packages of this checkout "
                 f"({', '.join(local)}), got {target} ({key}) in the record; if you trust its code: "

@@ -1,33 +1,21 @@
 """Two sweeps against each other: is one better, and by how much?"""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from seedbed.errors import InputError
 from seedbed.sweeps import origin, statistics
+from seedbed.sweeps.differences import Difference, differences
 from seedbed.sweeps.groups import Group, Seeds, Sweep
 from seedbed.sweeps.labels import ABSENT, differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.report import lost_runs, markdown_table, show_count
-from seedbed.sweeps.statistics import Floats, Interval
-from seedbed.sweeps.summary import Scale, independent_values, summarise
+from seedbed.sweeps.statistics import Floats
+from seedbed.sweeps.summary import Scale, summarise
 
 _MOST_KEYS_SHOWN = 12
 _ROUNDING = 1e-9  # what the same difference of other floats may differ by
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The mean of B minus the mean of A, over pairs with the same seeds or over all runs."""
-
-    paired: bool
-    n_a: int
-    n_b: int
-    mean: float
-    sd: float  # of the differences if paired, else pooled over both sweeps
-    interval: Interval
 
 
 def compare(a: Sweep, b: Sweep) -> str:
@@ -67,36 +55,6 @@ def compare_groups(a: Group, b: Group) -> list[str]:
     parts.append(f"Probability that a run of B is better than a run of A: {share:.2f}.")
     parts.append(verdict(a, b, found))
     return parts
-
-
-def differences(a: Group, b: Group) -> list[Difference]:
-    """Return the difference of two groups, paired and over all runs; the one that decides first.
-
-    Paired decides if all seeds of the smaller group are in the other, too. Each needs two values,
-    of runs that share no seeds with others of their group.
-    """
-    drawn_a, drawn_b = independent_values(a), independent_values(b)
-    matching = [seeds for seeds in drawn_a if seeds in drawn_b]
-    all_matched = len(matching) == min(len(drawn_a), len(drawn_b))
-    found = []
-    if min(len(drawn_a), len(drawn_b)) > 1:
-        found.append(_unpaired(*(np.array(list(each.values())) for each in (drawn_a, drawn_b))))
-    if len(matching) > 1:
-        paired = _paired(np.array([drawn_b[seeds] - drawn_a[seeds] for seeds in matching]))
-        found.insert(0 if all_matched else len(found), paired)
-    return found
-
-
-def _paired(values: Floats) -> Difference:
-    sd = statistics.standard_deviation(values)
-    interval = statistics.mean_interval(values)
-    return Difference(True, len(values), len(values), float(np.mean(values)), sd, interval)
-
-
-def _unpaired(a: Floats, b: Floats) -> Difference:
-    sd, _ = statistics.pooled_deviation([a, b])
-    interval = statistics.difference_interval(a, b)
-    return Difference(False, len(a), len(b), float(np.mean(b) - np.mean(a)), sd, interval)
 
 
 def verdict(a: Group, b: Group, found: Sequence[Difference]) -> str:
@@ -191,11 +149,7 @@ def _means_table(a: Group, b: Group) -> str:
 
 
 def _differences_table(found: Sequence[Difference], scale: Scale) -> str:
-    rows = []
-    for each in found:
-        name = f"{each.n_a} pairs with the same seeds" if each.paired else "all runs"
-        rows.append((name, scale.show(each.mean, "+"), scale.show(each.sd),
-                     scale.show_interval(each.interval, "+")))  # fmt: skip
+    rows = [each.cells(scale) for each in found]
     return markdown_table(("B - A over", "difference", "sd", "95 % interval"), rows)
 
 

@@ -19,6 +19,8 @@ from seedbed.record import terminal
 from seedbed.sweeps.plan import REFUSED
 from seedbed.sweeps.resume_sweep import CHANGED, RESUME
 
+_SWEEP = "SEEDBED_SWEEP"  # id of the sweep's process; joblib runs one job at a time in it
+
 
 def start(config: DictConfig, folder: Path) -> int:
     """Train in the folder of a job, in a process of its own; return the exit status.
@@ -32,10 +34,11 @@ def start(config: DictConfig, folder: Path) -> int:
     share_the_machine()
     os.environ[terminal.PREFIX] = f"{hydra.job.num}: "
     sweep = os.getppid()
+    in_the_sweep = os.environ.get(_SWEEP) == str(os.getpid())
     status = _start(config, folder)
     if status in signals.INTERRUPTED:
         time.sleep(1)  # who stopped this job may be the sweep, on its way out
-    if os.getppid() != sweep:
+    if not in_the_sweep and os.getppid() != sweep:
         os._exit(status)  # nobody waits for the result, or has other jobs
     return status
 
@@ -60,6 +63,7 @@ def stop_with_the_sweep(folder: Path) -> None:
 
     Not on Ctrl-C, which reaches all processes of a terminal.
     """
+    os.environ[_SWEEP] = str(os.getpid())
     for number in {signal.SIGTERM, signal.SIGHUP}.intersection(signals.heeded()):
         signal.signal(number, partial(_stop_jobs, folder))
 

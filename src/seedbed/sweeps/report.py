@@ -8,17 +8,18 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError, printable
+from seedbed.sweeps.differences import differences
 from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Run, Sweep
 from seedbed.sweeps.labels import differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.summary import NONE, Scale, Summary, sources, streams_vary_alone, summarise
 
-LEGEND = """\
-95 % interval: of the mean, by bootstrap, widened for few seeds. new test set: sqrt(p (1 - p) / n),
-how far the accuracy would move with another test set of the same size. independent errors:
-sqrt(sum of p (1 - p)) / n with p per sample, how far it would move between runs if every sample
-fell on its own; a spread of the runs near it says that they differ in which samples they get right,
-hardly in how well they do on new ones."""
+INTERVAL_LEGEND = "95 % interval: of the mean, by bootstrap, widened for few seeds."
+SPREAD_LEGEND = """\
+new test set: sqrt(p (1 - p) / n), how far the accuracy would move with another test set of the same
+size. independent errors: sqrt(sum of p (1 - p)) / n with p per sample, how far it would move
+between runs if every sample fell on its own; a spread of the runs near it says that they differ in
+which samples they get right, hardly in how well they do on new ones."""
 _WIDTH = 100  # columns of a terminal
 TOGETHER_LEGEND = """\
 Streams vary one at a time: n, mean, sd, interval and the number of seeds for a difference are of
@@ -60,7 +61,8 @@ def describe(sweep: Sweep, summaries: Sequence[Summary]) -> str:
     parts += lost_runs(sweep)
     parts += _mixture(sweep)
     if summaries:
-        parts += [*summary_tables(summaries), LEGEND]
+        parts += summary_tables(summaries)
+        parts += beside_the_first(sweep.groups, summaries)
         parts += _seeds_for_a_difference(summaries)
     parts += [text for group in sweep.groups for text in _folds(group)]
     parts += [_one_seed(each) for each in summaries if each.n == 1]
@@ -123,15 +125,42 @@ def _without_effect(group: Group) -> list[str]:
 
 
 def summary_tables(summaries: Sequence[Summary]) -> list[str]:
-    """Return the tables of all groups; if their names make a table too wide, numbers stand for
-    them, and a list comes first."""
+    """Return the tables of all groups, with their legends; before them what numbers stand for."""
+    names, listed = table_names(summaries)
+    parts = [*listed, groups_table(names, summaries), INTERVAL_LEGEND]
+    if any(each.new_test_set_sd is not None for each in summaries):
+        parts += [spread_table(names, summaries), SPREAD_LEGEND]
+    return parts
+
+
+def table_names(summaries: Sequence[Summary]) -> tuple[list[str], list[str]]:
+    """Return what the groups are called in tables: if their names make one too wide, numbers.
+
+    Returns:
+        The names, and a list of what the numbers stand for, if there are any.
+    """
     names = [each.group or "all" for each in summaries]
-    tables = [groups_table(names, summaries), spread_table(names, summaries)]
-    if len(names) == 1 or max(map(len, "\n".join(tables).splitlines())) <= _WIDTH:
-        return tables
+    widest = max(map(len, groups_table(names, summaries).splitlines()))
+    if len(names) == 1 or widest <= _WIDTH:
+        return names, []
     numbers = [str(number) for number in range(1, len(names) + 1)]
-    listed = "\n".join(f"{n}. {name}" for n, name in zip(numbers, names, strict=True))
-    return [listed, groups_table(numbers, summaries), spread_table(numbers, summaries)]
+    return numbers, ["\n".join(f"{n}. {name}" for n, name in zip(numbers, names, strict=True))]
+
+
+def beside_the_first(groups: Sequence[Group], summaries: Sequence[Summary]) -> list[str]:
+    """Return the table of how the other groups differ from the first, seed by seed if they can."""
+    names, _ = table_names(summaries)
+    scale = Scale(groups[0].metric)
+    others = [
+        (name, differences(groups[0], group))
+        for name, group in zip(names[1:], groups[1:], strict=True)
+        if group.metric == groups[0].metric
+    ]
+    rows = [(name, *found[0].cells(scale)) for name, found in others if found]
+    if not rows:
+        return []
+    title = f"Difference from {names[0]} (each interval is of one comparison alone):"
+    return [title, markdown_table(("group", "over", "difference", "sd", "95 % interval"), rows)]
 
 
 def groups_table(names: Sequence[str], summaries: Sequence[Summary]) -> str:
@@ -160,7 +189,10 @@ def _seeds_for_a_difference(summaries: Sequence[Summary]) -> list[str]:
             names = Scale(each.metric).difference_names
             place = f"{each.group}: " if each.group else ""
             lines.append(f"- {place}{names[0]} with about {small}, {names[1]} with about {large}")
-    title = "Seeds per sweep that would show a difference of two (two-sided at 5 %, power 80 %):"
+    title = (
+        "Seeds per sweep that would show a difference of two without common seeds (two-sided at "
+        "5 %, power 80 %):"
+    )
     return ["\n".join([title, *lines])] if lines else []
 
 

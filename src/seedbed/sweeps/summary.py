@@ -53,7 +53,7 @@ class Scale:
     @property
     def difference_names(self) -> tuple[str, str]:
         """Name the differences to ask about."""
-        return ("0.1 points", "0.5 points") if self.percent else ("1 %", "5 %")
+        return ("0.1 points", "0.5 points") if self.percent else ("1 % of the mean", "5 % of it")
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,36 @@
 """Why a run failed: where in the user's own code, told apart from what the engine did before it."""
 
-import itertools
 import re
 import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
 
 from seedbed.record.terminal import Tee
 from seedbed.worker.loaded import is_installed_file
 
 _ENGINE = str(Path(__file__).parents[1])
+_FROM_HERE = "From your code on; train.log has the whole traceback:\n"
 # What a DataLoader raises instead of the error of a loader worker, whose traceback is a text.
 _IN_LOADER_WORKER = re.compile(
     r"Caught \w+ in DataLoader worker process \d+\.\nOriginal (Traceback .+)", re.DOTALL
 )
-_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in (.+))?')
+# Before the traceback of an error that another one led to.
+_LED_TO = re.compile(r"\n\n(?:The above exception was|During handling of the above) .+:\n\n")
+
+
+class _Place(NamedTuple):
+    file: str
+    line: int | str | None
+    function: str | None  # None: the file cannot be compiled
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}{f', in {self.function}' * (self.function is not None)}"
 
 
 @dataclass(frozen=True)
@@ -39,28 +54,36 @@ class Failure:
 def of(error: BaseException) -> Failure:
     """Return why a run failed, also where a loader worker did."""
     whole = "".join(traceback.format_exception(error))
-    in_worker = _IN_LOADER_WORKER.fullmatch(str(error))
-    if in_worker is None:
-        frames = list(traceback.extract_tb(error.__traceback__))
-        reason = f"{type(error).__name__}: {error}"
-    else:
-        text = in_worker[1].rstrip("\n")
-        frames = [
-            traceback.FrameSummary(file, int(line), name)
-            for file, line, name in _FRAME.findall(text)
-        ]
-        reason = _message(text)
-    own = [number for number, frame in enumerate(frames) if _is_users(frame.filename)]
+    message = _message(error)
+    in_worker = _IN_LOADER_WORKER.fullmatch(message)
+    if in_worker is not None:
+        return _of_text(in_worker[1].rstrip("\n"), whole)
+    reason = f"{type(error).__name__}: {message}"
+    steps = list(_steps(error.__traceback__))
+    places = [_Place(_file(one), one.tb_lineno, one.tb_frame.f_code.co_name) for one in steps]
+    own = [number for number, place in enumerate(places) if _is_users(place.file)]
+    # A worker that was killed is noticed by a signal, wherever the training process is then.
+    if not own or any(place.file.endswith("/_utils/signal_handling.py") for place in places):
+        return Failure(reason, "", whole, whole)
+    place = places[own[-1]]
+    if isinstance(error, SyntaxError) and _is_users(error.filename or "<"):
+        place = _Place(str(error.filename), error.lineno, None)
+    shown = "".join(traceback.format_exception(type(error), error, steps[own[0]]))
+    return Failure(reason, str(place), whole, f"{_FROM_HERE}{shown}")
+
+
+def _of_text(text: str, whole: str) -> Failure:
+    """Return the failure of a loader worker, from its traceback."""
+    start = max((found.end() for found in _LED_TO.finditer(text)), default=0)
+    title, *lines = text[start:].splitlines()
+    frames = list(takewhile(lambda line: line.startswith(" "), lines))
+    reason = "\n".join(lines[len(frames) :])
+    found = [(n, _FRAME.fullmatch(line)) for n, line in enumerate(frames)]
+    own = [(n, _Place(*match.groups())) for n, match in found if match and _is_users(match[1])]
     if not own:
         return Failure(reason, "", whole, whole)
-    last = frames[own[-1]]
-    shown = [
-        "Traceback (most recent call last), from your code on; train.log has all of it:\n",
-        *traceback.format_list(frames[own[0] :]),
-        f"{reason}\n",
-    ]
-    place = f"{last.filename}:{last.lineno}, in {last.name}"
-    return Failure(reason, place, whole, "".join(shown))
+    shown = "\n".join([f"{text[:start]}{title}", *frames[own[0][0] :], reason])
+    return Failure(reason, str(own[-1][1]), whole, f"{_FROM_HERE}{shown}\n")
 
 
 def show(failure: Failure) -> None:
@@ -75,13 +98,23 @@ def show(failure: Failure) -> None:
     sys.stderr.flush()
 
 
+def _steps(step: TracebackType | None) -> Iterator[TracebackType]:
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _file(step: TracebackType) -> str:
+    return step.tb_frame.f_code.co_filename
+
+
 def _is_users(file: str) -> bool:
     """Return whether a file is of neither the engine nor Python nor anything installed."""
     return not file.startswith(("<", _ENGINE)) and not is_installed_file(file)
 
 
-def _message(text: str) -> str:
-    """Return type and message at the end of a traceback: what follows its last frame."""
-    after = [found.end() for found in _FRAME.finditer(text)][-1:]
-    lines = text[after[0] + 1 if after else 0 :].splitlines()
-    return "\n".join(itertools.dropwhile(lambda line: line.startswith("    "), lines))
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its message cannot be shown: {type(another).__name__})"

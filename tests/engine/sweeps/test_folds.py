@@ -8,6 +8,7 @@ import pytest
 
 from seedbed.sweeps import comparison, groups, report
 from seedbed.sweeps import summary as sweep_summary
+from seedbed.sweeps.differences import differences
 from tests.fake_runs import write_run
 
 VALUES = np.random.default_rng(0).uniform(0.9, 0.99, (3, 5))  # by seed and fold
@@ -114,7 +115,7 @@ def test_two_sweeps_are_paired_by_fold(tmp_path: Path, seeds: int, counted: str)
     b = groups.read(write_sweep(tmp_path / "b", seeds, gain=0.005))
     for each in b.groups[0].runs:
         assert each.seeds in a.groups[0].values
-    [paired, _] = comparison.differences(a.groups[0], b.groups[0])
+    [paired, _] = differences(a.groups[0], b.groups[0])
     assert paired.paired
     assert paired.mean == pytest.approx(0.005)
     assert counted in comparison.compare(a, b)

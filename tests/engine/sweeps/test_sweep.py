@@ -19,6 +19,7 @@ from seedbed.sweeps import comparison, plots, report, statistics
 from seedbed.sweeps import groups as sweep_groups
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.sweeps import summary as sweep_summary
+from seedbed.sweeps.differences import differences
 from tests.fake_runs import write_run, write_sweep
 from tests.made_up_runs import ENVIRONMENT
 
@@ -75,7 +76,7 @@ def test_report_holds_the_statistics_of_the_runs(folder: Path) -> None:
     text = described(folder)
     for expected in ("98.400", "0.430", "97.900 (2)", "99.000 (3)"):
         assert expected in text
-    assert "Seeds per sweep that would show a difference of two (" in text
+    assert "Seeds per sweep that would show a difference of two without common seeds (" in text
     assert "\n- 0.1 points with about 292, 0.5 points with about " in text
     assert text.startswith("test accuracy (%)\n\n| group")
 
@@ -122,6 +123,32 @@ def test_a_report_fits_a_terminal(folder: Path, tmp_path: Path) -> None:
     listed, *tables = report.summary_tables(summaries)
     assert listed == f"1. {names[0]}\n2. {names[1]}"
     assert max(map(widest, tables)) <= 100
+
+
+def test_configurations_of_a_grid_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    """As two sweeps are: the spread over the seeds that they share is not in the difference."""
+    for model, gain in (("lstm", 0.0), ("rnn", 0.01)):
+        for seed, accuracy in enumerate((0.90, 0.95, 0.80)):
+            place = tmp_path / "grid" / f"{model}_{seed}"
+            write_run(
+                place, seed, model=model, accuracy=accuracy + gain + 0.0001 * seed * (gain > 0)
+            )
+    text = described(tmp_path / "grid")
+    row = next(line for line in text.splitlines() if "3 pairs with the same seeds" in line)
+    assert row.startswith("| model=rnn | 3 pairs with the same seeds | +1.01 | 0.01 |")
+    write_run(tmp_path / "grid" / "lone", 7, model="gru", accuracy=0.9)
+    assert "model=gru | 3 pairs" not in described(tmp_path / "grid"), "one run is no comparison"
+
+
+def test_a_loss_has_no_columns_of_accuracies(tmp_path: Path) -> None:
+    """They would be empty, and explained at length; negative control: an accuracy has them."""
+    for seed in range(3):
+        write_run(tmp_path / "sweep" / str(seed), seed, accuracy=0.9)
+    found = sweep_groups.read(tmp_path / "sweep", "validation_loss")
+    text = report.describe(found, [sweep_summary.summarise(group) for group in found.groups])
+    assert "new test set" not in text
+    assert "% of the mean with about" in text
+    assert "new test set" in described(tmp_path / "sweep")
 
 
 def test_report_writes_its_four_files(folder: Path) -> None:
@@ -452,7 +479,7 @@ def test_matching_seeds_are_compared_in_pairs(tmp_path: Path) -> None:
         write_run(tmp_path / "a" / str(seed), seed, accuracy=accuracy)
         write_run(tmp_path / "b" / str(seed), seed, accuracy=accuracy + gain, model="lstm")
     a, b = (sweep_groups.read(tmp_path / name).groups[0] for name in "ab")
-    paired, unpaired = comparison.differences(a, b)
+    paired, unpaired = differences(a, b)
     assert (paired.paired, unpaired.paired) == (True, False)
     assert paired.mean == pytest.approx(unpaired.mean) == pytest.approx(np.mean(gains))
     assert unpaired.interval[0] < 0 < paired.interval[0]
@@ -711,11 +738,11 @@ def test_runs_that_share_seeds_claim_no_difference(tmp_path: Path) -> None:
                 write_run(tmp_path / name / f"{stream}{job}", 0, seeds={stream: job}, model=name,
                           accuracy=mean + 0.0001 * job)  # fmt: skip
     a, b = (sweep_groups.read(tmp_path / name).groups[0] for name in "ab")
-    assert comparison.differences(a, b) == []
+    assert differences(a, b) == []
     assert "claimed: streams vary one at a time" in comparison.verdict(a, b, [])
     for name, mean in (("a", 0.97), ("b", 0.98)):
         for job in range(1, 4):
             write_run(tmp_path / name / f"all{job}", 0, seeds={"init": job, "order": job},
                       model=name, accuracy=mean + 0.0001 * job**2)  # fmt: skip
     a, b = (sweep_groups.read(tmp_path / name).groups[0] for name in "ab")
-    assert [(each.n_a, each.n_b) for each in comparison.differences(a, b)] == [(3, 3), (3, 3)]
+    assert [(each.n_a, each.n_b) for each in differences(a, b)] == [(3, 3), (3, 3)]

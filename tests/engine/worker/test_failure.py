@@ -1,5 +1,11 @@
 """A failure in a user's code is shown by its file and line, without what the engine did before."""
 
+import os
+import runpy
+import signal
+import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +71,120 @@ def test_a_models_error_is_named_by_its_line_and_not_by_torchs() -> None:
     assert found.place == f"{__file__}:{line_of('model')}, in forward"
     assert "_call_impl" in found.traceback
     assert "_call_impl" not in found.own
+
+
+def by_a_line_in_a_message() -> None:
+    raise RuntimeError('outer\n  File "/etc/x.py", line 3, in nothing\nend')  # by a line
+
+
+def by_a_traceback_in_a_message() -> None:
+    try:
+        raise ValueError("inner")
+    except ValueError:
+        text = traceback.format_exc()
+    raise RuntimeError(f"sample 3 is broken:\n{text}")  # by a traceback
+
+
+def by_another_error() -> None:
+    try:
+        raise ValueError("inner")
+    except ValueError as error:
+        raise RuntimeError("outer") from error  # by another error
+
+
+def without_end() -> None:
+    without_end()  # without end
+
+
+class Raising(Dataset[int]):
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        self.call()
+        return 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (
+            by_a_line_in_a_message,
+            'RuntimeError: outer\n  File "/etc/x.py", line 3, in nothing\nend',
+        ),
+        (by_a_traceback_in_a_message, "RuntimeError: sample 3 is broken:\nTraceback (most"),
+        (by_another_error, "RuntimeError: outer"),
+        (without_end, "RecursionError: maximum recursion depth exceeded"),
+    ],
+)
+def test_whatever_a_message_holds_the_error_is_that_which_was_raised(
+    call: Callable[[], None], reason: str, workers: int
+) -> None:
+    """Its message may have lines of tracebacks, and another error may have led to it."""
+    loader = DataLoader(
+        Raising(call), num_workers=workers, multiprocessing_context="fork" if workers else None
+    )
+    found = failure.of(raised(lambda: next(iter(loader))))
+    name = call.__name__
+    assert (
+        found.place
+        == f"{__file__}:{line_of(name.replace('_in_a_message', '').replace('_', ' '))}, in {name}"
+    )
+    assert found.reason.startswith(reason)
+    assert ("ValueError: inner" in found.own) == (call not in (by_a_line_in_a_message, without_end))
+    assert (
+        "_worker_loop" not in found.own.partition("RuntimeError: outer")[0].rpartition("cause")[2]
+    )
+
+
+def test_a_loader_worker_that_was_killed_is_no_failure_of_the_line_that_ran_then() -> None:
+    """PyTorch raises it from a signal handler, wherever the training process is."""
+    loader = DataLoader(
+        Raising(lambda: os.kill(os.getpid(), signal.SIGKILL)),
+        num_workers=1,
+        multiprocessing_context="fork",
+    )
+
+    def wait_in_own_code() -> None:
+        iterator = iter(loader)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+        next(iterator)
+
+    with pytest.raises(RuntimeError) as caught:
+        wait_in_own_code()
+    found = failure.of(caught.value)
+    assert "is killed by signal" in found.reason
+    assert (found.place, found.own) == ("", found.traceback)
+
+
+def test_a_file_that_cannot_be_compiled_is_named(tmp_path: Path) -> None:
+    """And not the line that imports it."""
+    (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
+    with pytest.raises(SyntaxError) as caught:
+        runpy.run_path(str(tmp_path / "broken.py"))
+    found = failure.of(caught.value)
+    assert found.place == f"{tmp_path / 'broken.py'}:2"
+
+
+def test_a_message_that_cannot_be_made_hides_nothing_else() -> None:
+    """An exception of the user's own may fail when it is printed."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no text")
+
+    def fail() -> None:
+        raise Mute  # mute
+
+    found = failure.of(raised(lambda: Raising(fail)[0]))
+    assert found.place == f"{__file__}:{line_of('mute')}, in fail"
+    assert found.reason == "Mute: (its message cannot be shown: KeyError)"
 
 
 def test_an_error_of_the_engine_keeps_its_whole_traceback() -> None:
