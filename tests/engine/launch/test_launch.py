@@ -180,8 +180,12 @@ class TestRunPassingSignals:
                 time.sleep(0.01)
             os.kill(os.getpid(), number)
 
-        threading.Thread(target=send).start()
-        assert run(program) == 7
+        before = signal.signal(number, signal.SIG_DFL)  # nohup has tests ignore SIGHUP
+        try:
+            threading.Thread(target=send).start()
+            assert run(program) == 7
+        finally:
+            signal.signal(number, before)
 
     def test_a_signal_in_the_first_moments_waits_until_it_is_let_through(
         self, tmp_path: Path
