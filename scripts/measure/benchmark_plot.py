@@ -40,7 +40,6 @@ _GROUPS = (
     ("", "data in memory"),
 )
 _SHORTENED = ("bfloat16", "no augmentation")  # said by the title of the group
-_COLUMNS = 2
 
 
 def main() -> int:
@@ -62,37 +61,32 @@ def main() -> int:
 def draw(workloads: Sequence[Workload], path: Path) -> None:
     """Draw each program's speed beside the bare loop, medians with their ranges.
 
-    Workloads that are compared with something else are left out. Programs that do the same work
-    share a panel, the fastest first.
+    Workloads that are compared with something else are left out. Each has a panel, the first one
+    the left side; in it programs that do the same work stand together, the fastest first.
     """
     from matplotlib.figure import Figure
 
-    groups = [
-        (f"{workload['workload']}: {title}", rows)
-        for workload in workloads
-        if workload["base"] == BARE
-        for title, rows in grouped(workload).items()
-    ]
-    lines = [groups[start : start + _COLUMNS] for start in range(0, len(groups), _COLUMNS)]
-    heights = [max(len(rows) for _, rows in line) + 1.5 for line in lines]
-    most = max(speed.high for _, rows in groups for _, speed in rows)
+    shown = [(each["workload"], grouped(each)) for each in workloads if each["base"] == BARE]
+    heights = [sum(len(rows) + 1 for rows in groups.values()) + 2 for _, groups in shown]
+    most = max(found.high for _, groups in shown for rows in groups.values() for _, found in rows)
+    right = range(1, len(shown)) or range(1)
     with plots.style():
-        figure = Figure(figsize=(9.6, 0.8 + 0.22 * sum(heights)), layout="constrained")
-        panels = figure.subplots(
-            len(lines), _COLUMNS, squeeze=False, height_ratios=heights, sharex=True
+        height = 0.8 + 0.2 * max(heights[0], sum(heights[1:]))
+        figure = Figure(figsize=(9.6, height), layout="constrained")
+        panels = figure.subplot_mosaic(
+            [[0, number] for number in right],
+            height_ratios=[heights[number] for number in right],
+            sharex=True,
         )
-        for axes in panels.ravel()[len(groups) :]:
-            axes.set_axis_off()
-        for line, row in zip(lines, panels, strict=True):
-            for axes, (title, rows) in zip(row, line, strict=False):
-                axes.set_title(title, fontweight="bold")
-                _draw_group(axes, rows, max(len(rows) for _, rows in line))
-        panels[0, 0].set_xlim(0, 1.15 * most)
+        for number, (title, groups) in enumerate(shown):
+            panels[number].set_title(title, fontweight="bold")
+            _draw_workload(panels[number], groups)
+        panels[0].set_xlim(0, 1.15 * most)
         for color, label in ((plots.ORANGE, "Seedbed, by preset"), (plots.BLUE, "others")):
-            panels[0, 0].barh(0, 0, color=color, label=label)
+            panels[0].barh(0, 0, color=color, label=label)
         plots.legend(figure)
-        for axes in panels[-1]:
-            axes.set_xlabel("times as fast as the bare loop (more is better)")
+        for number in {0, right[-1]}:
+            panels[number].set_xlabel("times as fast as the bare loop, which augments nothing")
         plots.save(figure, path)
 
 
@@ -115,25 +109,36 @@ def speed(workload: Workload, name: str) -> Spread:
     return timing.spread([base["step_seconds"] / own["step_seconds"] for base, own in seconds])
 
 
-def _draw_group(axes: "Axes", rows: Rows, places: int) -> None:
-    """Draw bars as thick as in the panel beside it, which may have more of them."""
-    for y, (name, found) in enumerate(rows):
-        color = plots.ORANGE if name.startswith(_PRESETS) else plots.BLUE
-        ranges = [[found.median - found.low], [found.high - found.median]]
-        axes.barh(y, found.median, xerr=ranges, color=color, height=0.7)
-        axes.text(
-            found.high + 0.04,
-            y,
-            f"{found.median:.2f}",
-            va="center",
-            fontsize=7,
-            color=plots.GREY,
-            bbox={"color": "white", "pad": 0.5},
-        )
-    axes.set_yticks(range(len(rows)), [_short(name) for name, _ in rows])
-    axes.set_ylim(places - 0.4, -0.6)
+def _draw_workload(axes: "Axes", groups: Mapping[str, Rows]) -> None:
+    """Draw a bar for each program, below a heading that says what its group does."""
+    labels: list[str] = []
+    for heading, rows in groups.items():
+        labels.append(f"{heading}:")
+        for name, found in rows:
+            _draw_bar(axes, len(labels), name, found)
+            labels.append(_short(name))
+    axes.set_yticks(range(len(labels)), labels)
+    for label in axes.get_yticklabels():
+        label.set_fontstyle("italic" if label.get_text().endswith(":") else "normal")
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.axvline(1.0, color=plots.GREY, linewidth=0.8, linestyle=":")
+
+
+def _draw_bar(axes: "Axes", y: int, name: str, found: Spread) -> None:
+    color = plots.ORANGE if name.startswith(_PRESETS) else plots.BLUE
+    ranges = [[found.median - found.low], [found.high - found.median]]
+    axes.barh(y, found.median, xerr=ranges, color=color, height=0.7)
+    axes.text(
+        found.high + 0.04,
+        y,
+        f"{found.median:.2f}",
+        va="center",
+        fontsize=7,
+        color=plots.GREY,
+        bbox={"color": "white", "pad": 0.5},
+    )
 
 
 def _short(name: str) -> str:

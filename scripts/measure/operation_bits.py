@@ -1,14 +1,15 @@
-"""Compare the bits of the probe's operations between two environments or machines.
+"""Compare the bits of the probe's operations between two environments, machines, or threads.
 
-usage: python scripts/measure/operation_bits.py FILE [--against FILE]
+usage: python scripts/measure/operation_bits.py FILE [--against FILE] [--threads N]
 
 example:
     python3.12 scripts/measure/operation_bits.py build/2.11.json
     python3.11 scripts/measure/operation_bits.py build/2.15.json --against build/2.11.json
 
 Each operation of `probe_ops.py` runs forward and backward under determinism=strict on the CPU, on
-the same drawn inputs. FILE gets the fingerprints of its results. With `--against`, the operations
-whose bits are other ones there are printed, and those that raise an error in one of the two alone.
+the same drawn inputs, with N threads (as many as the preset has). FILE gets the fingerprints of its
+results. With `--against`, the operations whose bits are other ones there are printed, and those
+that raise an error in one of the two alone.
 
 exit status: 0 written, 2 invalid request
 """
@@ -37,11 +38,14 @@ def main() -> int:
     parser = options.parser(__doc__)
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument("--against", metavar="FILE", type=Path)
+    parser.add_argument("--threads", metavar="N", type=int)
     arguments = parser.parse_args()
+    if arguments.threads is not None and arguments.threads < 1:
+        raise InputError(f"--threads: expected 1 or more, got {arguments.threads}; give a number")
     if arguments.against and not arguments.against.is_file():
         raise InputError(f"--against: expected a file, got {arguments.against}; measure it first")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    found = measure()
+    found = measure(arguments.threads)
     written = json.dumps({"torch": metadata.version("torch"), "bits": found}, indent=1)
     record.write_atomically(arguments.file, written + "\n")
     if arguments.against:
@@ -51,13 +55,14 @@ def main() -> int:
     return 0
 
 
-def measure() -> dict[str, Bits]:
+def measure(threads: int | None) -> dict[str, Bits]:
     """Return, for each operation, the fingerprints of its results and of its gradients."""
     from seedbed import fingerprint
     from seedbed.probe.catalog import catalogue
     from seedbed.probe.probe import probe
 
     strict: Any = OmegaConf.load(STRICT)
+    strict.threads = threads or strict.threads
     found = {}
     for operation in catalogue():
         finding = probe(operation, "cpu", strict, strict, REPEATED)

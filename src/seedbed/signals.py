@@ -1,5 +1,6 @@
 """The signals that ask a run to stop, and how processes hand them to each other."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -25,6 +26,12 @@ def held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def name(number: int) -> str:
+    """Return the name of a signal that killed a process, and what it may mean."""
+    why = ", as when memory runs out" if number == signal.SIGKILL else ""
+    return f"{signal.Signals(number).name}{why}"
+
+
 def release() -> None:
     """Let the signals through that the process which started this one held back."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -44,13 +51,14 @@ class Stop:
         """Handle stop signals from now on, also those that were held back."""
         self.signal: int | None = None
         self._since = 0.0
+        self._parent = os.getppid()
         for number in heeded():
             signal.signal(number, self._ask)
         release()
 
     def requested(self) -> bool:
-        """Return whether a stop signal came."""
-        return self.signal is not None
+        """Return whether a stop signal came, or who started this process was killed."""
+        return self.signal is not None or os.getppid() != self._parent
 
     def status(self) -> int:
         """Return the exit status of an interrupted run."""

@@ -14,7 +14,7 @@ from seedbed import determinism, record, signals
 from seedbed.config import targets
 from seedbed.errors import InputError
 from seedbed.launch import devices, process
-from seedbed.record import source
+from seedbed.record import source, terminal
 
 
 def start(config: DictConfig, folder: Path) -> int:
@@ -112,7 +112,11 @@ def run_worker(
 ) -> int:
     """Run the training process to its end, passing signals on; return its exit status."""
     command = worker_command(config, folder, request)
-    return process.run_passing_signals(command, process.alone(environment), signals.held())
+    status = process.run_passing_signals(command, process.alone(environment), signals.held())
+    if status > 128 and status not in signals.INTERRUPTED:
+        advice = f"resume it: {terminal.resume_command(folder)}"
+        print(f"killed by {signals.name(status - 128)}\n{advice}", file=sys.stderr)
+    return status
 
 
 def discard_if_empty(folder: Path) -> None:

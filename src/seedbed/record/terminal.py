@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -116,3 +117,8 @@ def tee_output(path: Path) -> Iterator[IO[str]]:
             terminal.end_line()
         with suppress(OSError):
             log.close()
+
+
+def resume_command(folder: Path) -> str:
+    """Return the command that resumes a run or a sweep, for a shell in the project's root."""
+    return f"python scripts/resume.py {shlex.quote(str(folder))}"

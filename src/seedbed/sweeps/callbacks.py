@@ -1,6 +1,5 @@
 """Hydra's callback at the start of a sweep."""
 
-import shlex
 import traceback
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import launch
 from seedbed.config import command, launchers
 from seedbed.errors import InputError, print_error
+from seedbed.record import terminal
 
 
 class SweepFolder(Callback):
@@ -58,7 +58,7 @@ def report_sweep(folder: Path, ended_early: bool) -> bool:
     if found.groups:
         print(f"picture: {folder / 'sweep.png'}", flush=True)
     if ended_early or not all(run.refused for run in found.lost):
-        print(f"resume it: python scripts/resume.py {shlex.quote(str(folder))}", flush=True)
+        print(f"resume it: {terminal.resume_command(folder)}", flush=True)
     return bool(found.lost)
 
 

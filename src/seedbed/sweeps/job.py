@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import shlex
 import signal
 import time
 from contextlib import suppress
@@ -70,7 +69,7 @@ def stop_with_the_sweep(folder: Path) -> None:
 
 def _stop_jobs(folder: Path, number: int, _frame: object) -> None:
     """Pass a signal on to the processes of a launcher, and end by it."""
-    text = f"interrupted\nresume it: python scripts/resume.py {shlex.quote(str(folder))}\n"
+    text = f"interrupted\nresume it: {terminal.resume_command(folder)}\n"
     with suppress(OSError):  # print could be interrupted in another print
         os.write(1, text.encode())
     for process in multiprocessing.active_children():

@@ -190,8 +190,8 @@ def _seeds_for_a_difference(summaries: Sequence[Summary]) -> list[str]:
             place = f"{each.group}: " if each.group else ""
             lines.append(f"- {place}{names[0]} with about {small}, {names[1]} with about {large}")
     title = (
-        "Seeds per sweep that would show a difference of two without common seeds (two-sided at "
-        "5 %, power 80 %):"
+        "Seeds per sweep that show a difference of two without common seeds "
+        "(two-sided 5 %, power 80 %):"
     )
     return ["\n".join([title, *lines])] if lines else []
 

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import offline, record
 from seedbed.errors import InputError
-from seedbed.record import blobs, origin, source, untrusted
+from seedbed.record import blobs, origin, source, terminal, untrusted
 from seedbed.record.change import Change
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.worker import loaded
@@ -253,7 +253,7 @@ def _require_new(folder: Path, sweeper: DictConfig) -> None:
     if any(True for _ in folder.rglob("config.yaml")):
         raise InputError(
             f"hydra.sweep.dir: expected a folder without a sweep, got {folder}, which holds one; "
-            f"choose another, or resume it with scripts/resume.py {shlex.quote(str(folder))}"
+            f"choose another, or resume it with {terminal.resume_command(folder)}"
         )
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
+from seedbed.record import terminal
 from seedbed.worker.job import Job
 from seedbed.worker.summary import Summary
 
@@ -31,7 +31,7 @@ def explain(error: OSError, folder: Path) -> str | None:
     if error.errno in _FULL:
         return (
             f"{place}: expected room on the disk, got {error.strerror}; free some, then "
-            f"`{resume_command(folder)}`"
+            f"`{terminal.resume_command(folder)}`"
         )
     if error.errno in _BROKEN or (named and place.is_relative_to(folder)):
         return (
@@ -104,9 +104,4 @@ def _wrapped(cells: Sequence[str]) -> list[str]:
 
 def how_to_resume(folder: Path) -> str:
     """Return the line that names the command to resume an interrupted run."""
-    return f"resume it: {resume_command(folder)}"
-
-
-def resume_command(folder: Path) -> str:
-    """Return the command that resumes a run, for a shell in the project's root."""
-    return f"python scripts/resume.py {shlex.quote(str(folder))}"
+    return f"resume it: {terminal.resume_command(folder)}"

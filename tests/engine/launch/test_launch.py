@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -450,3 +451,48 @@ def test_a_script_does_not_run_with_the_engine_of_another_checkout(tmp_path: Pat
         assert done.stderr.count("\n") == 1
         # Negative control: with its own.
         assert run(env={**os.environ, "PYTHONPATH": str(other / "src")}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "printed"),
+    [
+        (signal.SIGKILL, "killed by SIGKILL, as when memory runs out\n"),
+        (signal.SIGSEGV, "killed by SIGSEGV\n"),
+        (signal.SIGTERM, ""),  # a training process that was stopped says so itself
+    ],
+)
+def test_a_training_process_that_was_killed_is_told_of(
+    number: signal.Signals,
+    printed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It could not say so, nor how the run is resumed."""
+    program = (
+        "import os, resource, signal\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        f"signal.pthread_sigmask(signal.SIG_UNBLOCK, [{int(number)}])\n"
+        f"os.kill(os.getpid(), {int(number)})"
+    )
+    words = [sys.executable, "-c", program]
+    monkeypatch.setattr(sys.modules["seedbed.launch.start"], "worker_command", lambda *_: words)
+    assert launch.run_worker(settings(), tmp_path, os.environ) == 128 + number
+    advice = f"resume it: python scripts/resume.py {tmp_path}\n" if printed else ""
+    assert capfd.readouterr().err == printed + advice
+
+
+def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
+    """A killed `train.py` leaves no training process behind; as long as it lives, none stops."""
+    training = (
+        "import time\nfrom seedbed import signals\nstop = signals.Stop()\n"
+        "print('begun', flush=True)\nwhile not stop.requested():\n    time.sleep(0.01)\n"
+        "print(stop.status(), flush=True)"
+    )
+    starting = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {training!r}])"
+    started = subprocess.Popen([sys.executable, "-c", starting], stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    assert started.stdout.readline() == "begun\n"
+    assert select.select([started.stdout], [], [], 0.3)[0] == [], "control: it does not stop"
+    started.kill()
+    assert started.stdout.read() == f"{128 + signal.SIGTERM}\n"
+    started.wait(timeout=60)

@@ -76,7 +76,7 @@ def test_report_holds_the_statistics_of_the_runs(folder: Path) -> None:
     text = described(folder)
     for expected in ("98.400", "0.430", "97.900 (2)", "99.000 (3)"):
         assert expected in text
-    assert "Seeds per sweep that would show a difference of two without common seeds (" in text
+    assert "Seeds per sweep that show a difference of two without common seeds (" in text
     assert "\n- 0.1 points with about 292, 0.5 points with about " in text
     assert text.startswith("test accuracy (%)\n\n| group")
 
@@ -135,7 +135,8 @@ def test_configurations_of_a_grid_are_compared_seed_by_seed(tmp_path: Path) -> N
             )
     text = described(tmp_path / "grid")
     row = next(line for line in text.splitlines() if "3 pairs with the same seeds" in line)
-    assert row.startswith("| model=rnn | 3 pairs with the same seeds | +1.01 | 0.01 |")
+    cells = [cell.strip() for cell in row.split("|")][1:5]
+    assert cells == ["model=rnn", "3 pairs with the same seeds", "+1.010", "0.010"]
     write_run(tmp_path / "grid" / "lone", 7, model="gru", accuracy=0.9)
     assert "model=gru | 3 pairs" not in described(tmp_path / "grid"), "one run is no comparison"
 
@@ -143,8 +144,9 @@ def test_configurations_of_a_grid_are_compared_seed_by_seed(tmp_path: Path) -> N
 def test_a_loss_has_no_columns_of_accuracies(tmp_path: Path) -> None:
     """They would be empty, and explained at length; negative control: an accuracy has them."""
     for seed in range(3):
-        write_run(tmp_path / "sweep" / str(seed), seed, accuracy=0.9)
-    found = sweep_groups.read(tmp_path / "sweep", "validation_loss")
+        right = [True] * 9 + [False]
+        write_run(tmp_path / "sweep" / str(seed), seed, accuracy=0.9, right=right)
+    found = sweep_groups.read(tmp_path / "sweep", "test_loss")
     text = report.describe(found, [sweep_summary.summarise(group) for group in found.groups])
     assert "new test set" not in text
     assert "% of the mean with about" in text
