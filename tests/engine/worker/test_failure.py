@@ -182,7 +182,9 @@ def test_a_message_that_cannot_be_made_hides_nothing_else() -> None:
     def fail() -> None:
         raise Mute  # mute
 
-    found = failure.of(raised(lambda: Raising(fail)[0]))
+    with pytest.raises(Mute) as caught:
+        fail()
+    found = failure.of(caught.value)
     assert found.place == f"{__file__}:{line_of('mute')}, in fail"
     assert found.reason == "Mute: (its message cannot be shown: KeyError)"
 
