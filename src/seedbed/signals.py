@@ -26,8 +26,11 @@ def held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def name(number: int) -> str:
-    """Return the name of a signal that killed a process, and what it may mean."""
+def killed_by(status: int) -> str | None:
+    """Return which signal killed a process of this exit status, and why; None: none, or a stop."""
+    number = status - 128
+    if number not in set(signal.Signals) - set(STOP_SIGNALS):
+        return None
     why = ", as when memory runs out" if number == signal.SIGKILL else ""
     return f"{signal.Signals(number).name}{why}"
 

@@ -113,9 +113,9 @@ def run_worker(
     """Run the training process to its end, passing signals on; return its exit status."""
     command = worker_command(config, folder, request)
     status = process.run_passing_signals(command, process.alone(environment), signals.held())
-    if status > 128 and status not in signals.INTERRUPTED:
-        advice = f"resume it: {terminal.resume_command(folder)}"
-        print(f"killed by {signals.name(status - 128)}\n{advice}", file=sys.stderr)
+    killer = signals.killed_by(status)
+    if killer and config.trainer.processes == 1:  # of several, the others tell
+        print(f"killed by {killer}\nresume it: {terminal.resume_command(folder)}", file=sys.stderr)
     return status
 
 

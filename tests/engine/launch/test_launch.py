@@ -481,6 +481,12 @@ def test_a_training_process_that_was_killed_is_told_of(
     assert capfd.readouterr().err == printed + advice
 
 
+@pytest.mark.parametrize("status", [0, 1, 2, *signals.INTERRUPTED, 168, 200, 255])
+def test_other_exit_statuses_are_of_no_signal(status: int) -> None:
+    """Neither those of runs that ended or were stopped, nor what a user's code exits with."""
+    assert signals.killed_by(status) is None
+
+
 def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
     """A killed `train.py` leaves no training process behind; as long as it lives, none stops."""
     training = (
