@@ -63,7 +63,7 @@ ROOMS = {
         ),
     ),
     "loggers": Room(
-        "TensorBoard, MLflow and Weights & Biases; any one of them as well",
+        "TensorBoard, MLflow, Weights & Biases (all, or some of them)",
         (
             "src/seedbed/loggers/tensorboard.py",
             "src/seedbed/loggers/mlflow.py",
@@ -86,7 +86,7 @@ ROOMS = {
         ),
     ),
     "integrations": Room(
-        "callbacks for Lightning, transformers and accelerate; any one of them as well",
+        "callbacks for Lightning, transformers, accelerate (all, or some of them)",
         (
             *("src/seedbed/integrations", "tests/integrations"),
             *("requirements-integrations.in", "requirements-integrations.txt"),

@@ -56,7 +56,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
         run_logger.observers.append(Imports(job.folder, found))
     print_header(run_logger, parts, progress, summary.starts_over)
-    if lacking := code.warning(found["git"]["lacks"]):
+    if lacking := code.warning(found["git"].get("lacks") or {}):
         run_logger.log(f"warning: {lacking}")
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):
