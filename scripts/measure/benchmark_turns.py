@@ -33,6 +33,7 @@ def in_a_process(script: str, name: str, config: DictConfig, steps: int, **varia
         InputError: it failed.
     """
     words = ("--steps", str(steps), "--here", json.dumps(OmegaConf.to_container(config)))
+    variables["PYTHONSAFEPATH"] = ""  # a script imports what lies beside it
     done = subprocess.run(
         [sys.executable, script, *words],
         env=launch.training_environment(config) | variables,

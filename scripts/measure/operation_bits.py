@@ -5,6 +5,7 @@ usage: python scripts/measure/operation_bits.py FILE [--against FILE] [--threads
 example:
     python3.12 scripts/measure/operation_bits.py build/2.11.json
     python3.11 scripts/measure/operation_bits.py build/2.15.json --against build/2.11.json
+    python scripts/measure/operation_bits.py build/1.json --threads 1 --against build/2.15.json
 
 Each operation of `probe_ops.py` runs forward and backward under determinism=strict on the CPU, on
 the same drawn inputs, with N threads (as many as the preset has). FILE gets the fingerprints of its

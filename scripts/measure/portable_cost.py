@@ -16,12 +16,12 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import benchmark_turns
+import timing
 from benchmark_programs import configuration
 
 from seedbed.config import options
@@ -61,7 +61,7 @@ def main() -> int:
     if min(arguments.rounds, arguments.steps) < 1:
         raise InputError("--rounds, --steps: expected an integer >= 1, got less; try --rounds 3")
     rounds = [measure(arguments.steps) for _ in range(arguments.rounds)]
-    print("\n".join(table(rounds)))
+    print("\n".join(timing.ratio_table(rounds, "strict", SETTINGS, MODELS)))
     return 0
 
 
@@ -93,22 +93,6 @@ def step_milliseconds(settings: dict[str, Any], steps: int) -> list[float]:
         take(True)
         times.append(time.process_time())
     return [1000 * (after - before) for before, after in pairwise(times)][WARM_UP_STEPS:]
-
-
-def table(rounds: Sequence[dict[tuple[str, str], float]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    lines = [
-        f"| | {' | '.join(MODELS)} |",
-        "|---" * (len(MODELS) + 1) + "|",
-    ]
-    for setting in SETTINGS:
-        cells = [
-            f"{median(r[setting, m] for r in rounds):.1f} ms "
-            f"({median(r[setting, m] / r['strict', m] for r in rounds):.2f})"
-            for m in MODELS
-        ]
-        lines.append(f"| {setting} | {' | '.join(cells)} |")
-    return lines
 
 
 if __name__ == "__main__":

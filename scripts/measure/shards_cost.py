@@ -18,7 +18,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+
+import timing
 
 from seedbed import record
 from seedbed.config import options
@@ -56,7 +57,8 @@ def main() -> int:
     if min(arguments.rounds, arguments.steps) < 1:
         raise InputError("--rounds, --steps: expected an integer >= 1, got less; try --rounds 3")
     rounds = [measure(arguments.steps) for _ in range(arguments.rounds)]
-    print("\n".join(table(rounds)))
+    times = [{place: found[0] for place, found in each.items()} for each in rounds]
+    print("\n".join(timing.ratio_table(times, BASELINE, WAYS, MODELS)))
     shards = [way for way in WAYS if "shards" in way]
     same = all(
         len({each[way, model][1] for each in rounds for way in shards}) == 1 for model in MODELS
@@ -97,19 +99,6 @@ def train(folder: Path, overrides: Sequence[str], steps: int) -> tuple[float, st
     config, summary = record.read_config(folder), record.read_summary(folder)
     milliseconds = 1000 * config.data.batch_size / summary["samples_per_second"]
     return milliseconds, str(summary["fingerprints"])
-
-
-def table(rounds: Sequence[Round]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    lines = [f"| | {' | '.join(MODELS)} |", "|---" * (len(MODELS) + 1) + "|"]
-    for way in WAYS:
-        cells = [
-            f"{median(r[way, m][0] for r in rounds):.1f} ms "
-            f"({median(r[way, m][0] / r[BASELINE, m][0] for r in rounds):.2f})"
-            for m in MODELS
-        ]
-        lines.append(f"| {way} | {' | '.join(cells)} |")
-    return lines
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -243,3 +243,27 @@ def speed(measured: Sequence[Round], name: str, base: str) -> Spread:
 def relative_memory(measured: Sequence[Round], name: str, base: str) -> Spread:
     """Return how many times as much memory as `base` a program needs."""
     return spread([r[name].peak_bytes / r[base].peak_bytes for r in measured])
+
+
+def ratio_table(
+    rounds: Sequence[Mapping[tuple[str, str], float]],
+    baseline: str,
+    rows: Iterable[str],
+    columns: Iterable[str],
+) -> list[str]:
+    """Return a Markdown table of medians over rounds, and of ratios to a row in the same round.
+
+    Args:
+        rounds: milliseconds by (row, column).
+        baseline: the row that the others are compared with.
+    """
+    columns = list(columns)
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for row in rows:
+        cells = [
+            f"{median(r[row, column] for r in rounds):.1f} ms "
+            f"({median(r[row, column] / r[baseline, column] for r in rounds):.2f})"
+            for column in columns
+        ]
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return lines

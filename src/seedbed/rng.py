@@ -151,8 +151,8 @@ def seed_globals(key: int, device_type: str = "cpu") -> None:
 def seed_globals_in_turn(key: int, rows: NDArray[np.int64]) -> Iterator[None]:
     """Seed the CPU's global generators once for each row, when the next turn is asked for.
 
-    Called with the samples of a batch, in the process that loads them. The seeds are made for many
-    rows at once, which takes a third of the time of `seed_globals` for each.
+    Called with the samples of a batch, in the process that loads them. The seeds of several rows
+    are made together, which takes less time than `seed_globals` for each.
 
     Args:
         rows: int64 (B,); what is drawn in a turn is a function of (key, row), whatever was drawn
@@ -187,7 +187,7 @@ def _seed_cpu(seed: int, for_numpy: _Words, torch_seed: int, for_torch: _Words) 
 
 @lru_cache(maxsize=1)
 def _numpy_state(generator: np.random.BitGenerator) -> tuple[_Words, _Words]:
-    """Return views of the state of NumPy's generator; its `seed` takes ten times as long.
+    """Return views of the state of NumPy's generator; its `seed` and `set_state` are slow.
 
     Returns:
         MT19937's words, (624,), and how many of them are used up, (1,).

@@ -127,6 +127,25 @@ def test_sigterm_to_a_sweep_stops_the_jobs_side_by_side_and_leaves_no_process(
 
 
 @pytest.mark.long
+def test_a_sweep_of_one_job_at_a_time_goes_on_without_who_started_it(tmp_path: Path) -> None:
+    """joblib then runs jobs in the sweep's own process, whose parent, a shell, may be gone."""
+    words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1"]
+    words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1"]
+    shell = (
+        "import pathlib, subprocess, sys, time\nquiet = subprocess.DEVNULL\n"
+        "subprocess.Popen([sys.executable, *sys.argv[2:]], stdout=quiet, stderr=quiet)\n"
+        "while not pathlib.Path(sys.argv[1]).exists():\n    time.sleep(0.01)"
+    )
+    begun = str(tmp_path / "0_seed=0" / "config.yaml")
+    subprocess.run([sys.executable, "-c", shell, begun, *words], cwd=ROOT, check=True, timeout=60)
+    until = time.monotonic() + 120
+    while not (tmp_path / "sweep.png").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    for job in ("0_seed=0", "1_seed=1"):
+        assert record.read_summary(tmp_path / job)["status"] == "finished"
+
+
+@pytest.mark.long
 def test_a_mode_in_the_configuration_is_a_sweep_too(tmp_path: Path) -> None:
     """hydra.mode=MULTIRUN does what --multirun does."""
     done = command(

@@ -25,7 +25,7 @@ import timing
 import torch
 from baselines import plain
 from benchmark_report import Results
-from benchmark_sections import Section
+from benchmark_sections import WORKLOADS, Section
 from omegaconf import OmegaConf
 from timing import Measured, Program, Round, Turns
 
@@ -311,3 +311,12 @@ def test_too_few_rounds_to_measure_are_refused(script: ModuleType) -> None:
     """Before anything is trained."""
     done = called(script.main, "--rounds", "0")
     assert refusal(done).startswith("--rounds, --steps:")
+
+
+@pytest.mark.long
+def test_steps_with_and_without_fingerprints_are_measured_side_by_side() -> None:
+    """In processes of the script's own, under the preset's environment."""
+    steps = 4 * fingerprint_cost.TURN_STEPS
+    done = called(fingerprint_cost.main, "--rounds", "1", "--steps", str(steps))
+    assert done.returncode == 0, done.stderr
+    assert all(f"| {each.name} |" in done.stdout for each in WORKLOADS)

@@ -156,6 +156,7 @@ def test_a_key_that_is_like_no_other_is_not_guessed_at(name: str) -> None:
     assert refused(f"+{name}=[dev]").endswith("got a new one; see `python train.py --cfg job`")
     assert refused("+sed=1").endswith("did you mean seed")
     assert refused("+lr=1").endswith("did you mean optimizer.lr")
+    assert "did you mean data.validation.samples" in refused("data.validation.sampels=3")
     assert nearest("optimizer.ls", ["optimizer", "optimizer.lr"]) == "did you mean optimizer.lr"
     assert "optimizer" not in nearest("optimizer.zz", ["optimizer", "optimizer.lr", "seed"])
 

@@ -65,6 +65,8 @@ def test_a_package_that_is_nowhere_is_refused(package: Path, tmp_path: Path) -> 
         require_installed(there)
     with pytest.raises(InputError, match=r"^metrics\.f1\._target_: .*; install no_such_package,"):
         require_installed("no_such_package.F1")
+    argument = OmegaConf.create({"data": {"smooth_target_": "no_such_package.F1"}})
+    targets.require_installed(argument, tmp_path / "root")  # it only ends like the key of a class
 
 
 def test_no_class_of_a_library_is_refused() -> None:
