@@ -76,7 +76,7 @@ row "generators not seeded", whose augmentation is not reproducible, shows what 
 
 {targets}
 
-![speed beside the bare loop](benchmarks.png)
+![Speed beside the bare loop, which augments nothing](benchmarks.png)
 
 {workloads}
 

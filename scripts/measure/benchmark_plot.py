@@ -86,7 +86,7 @@ def draw(workloads: Sequence[Workload], path: Path) -> None:
             panels[0].barh(0, 0, color=color, label=label)
         plots.legend(figure)
         for number in {0, right[-1]}:
-            panels[number].set_xlabel("times as fast as the bare loop, which augments nothing")
+            panels[number].set_xlabel("times as fast as the bare loop")
         plots.save(figure, path)
 
 

@@ -190,6 +190,7 @@ def operations(environment: dict[str, str]) -> Any:
 
 
 @on_x86_64
+@pytest.mark.long
 @pytest.mark.processor
 def test_without_pytorchs_pin_attention_and_gans_have_other_bits() -> None:
     """Negative control: the kernels of a processor with AVX2 compute otherwise than portable's."""

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import benchmark_plot
+from matplotlib.figure import Figure
 
-from tests.running import ROOT, called, command, refusal
+from tests import pictures
+from tests.running import ROOT, called, refusal
 
 MEASURED = ROOT / "docs" / "benchmarks.json"
 
@@ -24,9 +26,19 @@ def test_every_program_is_in_one_group_the_fastest_first() -> None:
 
 def test_the_command_draws_the_numbers_of_docs(tmp_path: Path) -> None:
     """Control: another file is refused in one line, and nothing is drawn."""
-    script, out = "scripts/measure/benchmark_plot.py", tmp_path / "out.png"
-    readme = str(ROOT / "README.md")
+    out, readme = tmp_path / "out.png", str(ROOT / "README.md")
     assert "BENCHMARKS" not in refusal(called(benchmark_plot.main, readme, str(out)))
     assert not out.exists()
-    assert command(script, str(MEASURED), str(out)).returncode == 0
+    with pictures.checked():
+        assert called(benchmark_plot.main, str(MEASURED), str(out)).returncode == 0
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_label_that_is_cut_off_is_found() -> None:
+    """Negative control of what is checked of pictures."""
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_xlabel("speed")
+    assert pictures.is_whole(figure)
+    axes.set_xlabel("speed" * 50)
+    assert not pictures.is_whole(figure)

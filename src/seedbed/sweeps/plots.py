@@ -146,7 +146,7 @@ def _finish_values(axes: "Axes", metric: str, groups: Sequence[Group]) -> None:
     split = metric.partition("_")[0]
     labels = [_text(group.label) or _count(group) for group in groups]
     axes.set(ylabel=f"{split} {_error_name(metric)}", xlim=(-0.6, len(labels) - 0.4))
-    axes.set_title("at the end, mean with 95 % interval")
+    axes.set_title("at the end: mean, 95 % interval")
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(labels)), labels)
     if sum(map(len, labels)) > _MOST_LETTERS_IN_A_ROW:

@@ -1,6 +1,5 @@
 """The picture of two runs shows what the records hold, and names what it shows."""
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ from seedbed import compare
 from seedbed.compare import plot
 from seedbed.errors import InputError
 from seedbed.record import plots
+from tests import pictures
 from tests.engine.record.test_plots import size
 from tests.made_up_runs import fingerprint_rows, metrics, write_run
 
 
 @pytest.fixture(autouse=True)
-def no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+def well_drawn() -> Iterator[None]:
+    with pictures.checked():
         yield
 
 

@@ -4,7 +4,6 @@ import os
 import struct
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import plots
+from tests import pictures
 from tests.made_up_runs import metrics, write_csv, write_run
 
 
 @pytest.fixture(autouse=True)
-def no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+def well_drawn() -> Iterator[None]:
+    with pictures.checked():
         yield
 
 

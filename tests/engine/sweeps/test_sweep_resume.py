@@ -60,12 +60,15 @@ def test_a_run_of_another_sweep_is_told_apart(whole: Path, copy: Path) -> None:
     assert any(line.startswith(runs[0].name) for line in different(whole, copy))
 
 
-def test_finished_runs_are_kept_and_lost_ones_started(whole: Path, copy: Path) -> None:
+@pytest.mark.parametrize("launcher", [(), pytest.param(JOBLIB, marks=pytest.mark.long)])
+def test_finished_runs_are_kept_and_lost_ones_started(
+    whole: Path, copy: Path, launcher: tuple[str, ...]
+) -> None:
     """By another launcher, if it is named; the table comes at the end."""
     runs = sorted(path for path in copy.iterdir() if path.is_dir())
     shutil.rmtree(runs[0])
     before = (runs[1] / "summary.json").stat().st_mtime_ns
-    done = resumed(copy, *JOBLIB)
+    done = resumed(copy, *launcher)
     assert done.returncode == 0, done.stderr
     assert "| mean" in done.stdout
     assert (runs[1] / "summary.json").stat().st_mtime_ns == before
