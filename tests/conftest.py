@@ -17,6 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the project's own: at the end, all test processes would wait for its trainings."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/project/"))
+
+
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
     """Give back what a test in this process did to signals: processes started later inherit it."""
