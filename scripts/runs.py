@@ -5,6 +5,7 @@ usage: python scripts/runs.py [FOLDER ...] [--where CONDITION] [--sort KEY] [--r
 
 FOLDER is a run or a folder of runs (default: runs and sweeps). A KEY is one of config.yaml
 (optimizer.lr), of summary.json (status, steps, seconds), or the name of a metric (test_accuracy).
+Without --columns, the table leaves out what makes it wider than 100 characters; --csv does not.
 
 example:
     python scripts/runs.py
@@ -45,7 +46,8 @@ def main() -> int:
         chosen = table.sort(chosen, arguments.sort, arguments.reverse)
     columns = arguments.columns or table.default_columns(chosen)
     table.require_known("--columns", columns, rows)
-    for line in table.lines(chosen, columns):
+    shown = arguments.columns or table.fitting(chosen, columns)
+    for line in table.lines(chosen, shown):
         print(printable(line))
     if out:
         places.write("--csv", out, csv_text(chosen, columns))

@@ -50,8 +50,10 @@ def judge_run(arguments: argparse.Namespace, folder: Path) -> int:
     run = arguments.run
     held = verify.read(run)
     with checkout.code_of(run, held.code, arguments.restore_code) as tree:
-        if sys.stderr.isatty():  # for whoever waits; the first line of the output is the outcome
-            print(printable(replaying(held)), file=sys.stderr)
+        verify.trusted_config(run, arguments.trust)  # what is refused begins nothing
+        last = verify.last_step(held, arguments.steps)
+        # For whoever waits; the first line of the output is the outcome.
+        print(printable(f"{replaying(held, last)}: {run}"), file=sys.stderr, flush=True)
         return judge(arguments, run, folder, tree, str(run))
 
 
@@ -66,7 +68,8 @@ def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
         if not arguments.restore_code:
             status = 2
             continue
-        print(printable(f"{replaying(held)}, with that code"), flush=True)
+        last = verify.last_step(held, arguments.steps)
+        print(printable(f"{replaying(held, last)}, with that code"), flush=True)
         with package.code_of(run, held) as tree:
             name = f"run {run.name} of {path}"
             status = max(status, judge(arguments, run, folder / run.name, tree, name))
@@ -77,11 +80,12 @@ def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
     return status
 
 
-def replaying(held: Record) -> str:
+def replaying(held: Record, last: int) -> str:
     """Return the line that says what is going on until there is an outcome."""
     seconds = held.summary.get("seconds")
-    took = f", which took {seconds:.0f} s" if isinstance(seconds, float) else ""
-    return f"replaying {held.summary.get('steps', 'all')} steps{took}"
+    is_all = isinstance(seconds, float) and last == held.summary.get("steps")
+    took = f", which took {seconds:.0f} s" if is_all else ""
+    return f"replaying {last} step{'' if last == 1 else 's'}{took}"
 
 
 def parse() -> argparse.Namespace:

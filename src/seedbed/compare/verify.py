@@ -115,7 +115,10 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
     settings.trusted_packages = config.require_trusted(settings, run, trust)
-    config.check(settings)
+    try:
+        config.check(settings)
+    except InputError as error:
+        raise InputError(f"{run / 'config.yaml'}: {error}") from None
     return settings
 
 

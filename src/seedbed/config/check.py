@@ -108,6 +108,14 @@ def nearest(name: str, names: Sequence[str]) -> str:
     return f"did you mean {found[0]}" if found else "see `python train.py --cfg job`"
 
 
+def advice_on(key: str, known: Sequence[str]) -> str:
+    """Return what to do about an unknown key of a configuration; see `nearest`."""
+    advice = nearest(key, known)
+    if "." in key or advice.startswith("did you mean"):
+        return advice
+    return f"{advice}; an argument of a class goes into its section, such as +model.{key}=VALUE"
+
+
 def _check_known(tree: Mapping[str, Any], prefix: str = "") -> None:
     for name, value in tree.items():
         key = f"{prefix}{name}"
@@ -116,7 +124,9 @@ def _check_known(tree: Mapping[str, Any], prefix: str = "") -> None:
         if isinstance(value, Mapping) and any(rule.startswith(f"{key}.") for rule in RULES):
             _check_known(value, f"{key}.")
             continue
-        raise InputError(f"{key}: expected a known key, got a new one; {nearest(key, list(RULES))}")
+        raise InputError(
+            f"{key}: expected a known key, got a new one; {advice_on(key, list(RULES))}"
+        )
 
 
 def _check_combination(config: DictConfig) -> None:
@@ -125,7 +135,8 @@ def _check_combination(config: DictConfig) -> None:
     if accepts is not None and kind is not None and kind not in accepts:
         raise InputError(
             f"model: expected a model for data of kind {kind} (data={config.data.name}), got "
-            f"{config.model.name}, which takes {' or '.join(accepts)}; try model=lstm"
+            f"{config.model.name}, which takes {' or '.join(accepts)}; choose another: each "
+            "configs/model/*.yaml says what it accepts"
         )
     task = config.data.get("task")
     if task is not None and "_target_" not in task and task.get("name") not in TASKS:

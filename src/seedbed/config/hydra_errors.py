@@ -15,13 +15,15 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from seedbed.config import launchers, missing
-from seedbed.config.check import nearest
+from seedbed.config.check import advice_on
 from seedbed.config.rules import OPEN_SECTIONS, RULES
 from seedbed.errors import InputError
 from seedbed.names import flatten
 from seedbed.record import source
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
+# Groups that people add options to.
+_ONES_OWN = ("data", "experiment", "method", "model", "optimizer", "schedule")
 # Where keys that no file names may be added: they are arguments of a class that the user chose.
 _TAKE_ARGUMENTS = tuple(f"{section}." for section in OPEN_SECTIONS)
 
@@ -78,7 +80,7 @@ def _unknown_key(key: str, text: str) -> InputError:
             f"+{key}.NAME._target_=CLASS"
         )
     known = known_keys()
-    advice = [] if key in known else [nearest(key, known)]
+    advice = [] if key in known else [advice_on(key, known)]
     if key.startswith(_TAKE_ARGUMENTS):
         file = f"its YAML file in configs/{key.partition('.')[0]}/"
         found = re.findall(r"use (\+\S.*)", text)
@@ -106,6 +108,8 @@ def _unknown_option(path: str, text: str) -> InputError:
     options = sorted(file.stem for file in (source.configs() / group).glob("*.yaml"))
     close = difflib.get_close_matches(option, options, n=1, cutoff=0.5)
     advice = f"did you mean {group}={close[0]}" if close else f"see configs/{group}/"
+    if group in _ONES_OWN:
+        advice += f", or add configs/{group}/{option}.yaml"
     if not options:  # a group of Hydra's own
         options = _installed(text)
         close = difflib.get_close_matches(option, [*options, *launchers.PLUGINS], n=1, cutoff=0.5)

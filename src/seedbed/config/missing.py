@@ -66,7 +66,7 @@ def _advice(section: str, key: str, them: str) -> str:
     file = source.configs() / section / f"{choice}.yaml"
     if choice and file.is_file():
         return f"add {them} to configs/{section}/{choice}.yaml"
-    return f"add {them} to {f'the YAML file of {section}' if section else 'config.yaml'}"
+    return f"add {them} to {f'the section {section}' if section else 'the configuration'}"
 
 
 def _chosen(section: str) -> tuple[str | None, Sequence[str]]:

@@ -31,8 +31,13 @@ def require_defined(config: DictConfig) -> None:
         if key.rpartition(".")[2] != "_target_":
             continue
         module, _, name = str(target).rpartition(".")
-        file = source_of(module)
+        file = source_of(module) if module else None
         names = defined(file) if file else None
+        if not module or (names is not None and name not in names and source_of(str(target))):
+            raise InputError(
+                f"{key}: expected a class, got {target}, which is a module; name a class in it, "
+                f"such as {target}.{_a_class(source_of(str(target)))}"
+            )
         if names is not None and name not in names and not _is_module(file, name):
             close = difflib.get_close_matches(name, names, n=1)
             raise InputError(
@@ -97,6 +102,23 @@ def require_given(
         )
 
 
+def _a_class(file: Path | None) -> str:
+    """Return the name of the first class that a module defines, or what to put in its place."""
+    lacking = "MODULE.CLASS" if file is None or file.name == "__init__.py" else "CLASS"
+    nodes = _tree(file.read_bytes(), file).body if file else []
+    return next((node.name for node in nodes if isinstance(node, ast.ClassDef)), lacking)
+
+
+def _tree(code: bytes, file: Path) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except SyntaxError as error:
+        raise InputError(
+            f"{file}:{error.lineno}: expected Python, got a {type(error).__name__} ({error.msg}); "
+            "correct it"
+        ) from None
+
+
 def source_of(module: str) -> Path | None:
     """Return the Python file of a module; None if it cannot be told without importing it."""
     package, *inner = module.split(".")
@@ -114,13 +136,17 @@ def source_of(module: str) -> Path | None:
 
 
 def defined(file: Path) -> set[str] | None:
-    """Return the names that a module defines or imports; None if its text does not show all."""
+    """Return the names that a module defines or imports; None if its text does not show all.
+
+    Raises:
+        InputError: it cannot be compiled.
+    """
     try:
-        text = file.read_text()
-        tree = ast.parse(text)
-    except (OSError, ValueError, SyntaxError, RecursionError):
+        text = file.read_bytes()
+        tree = _tree(text, file)
+    except (OSError, ValueError, RecursionError):
         return None
-    return None if _HIDES.search(text) else set(_names(tree))
+    return None if _HIDES.search(text.decode(errors="replace")) else set(_names(tree))
 
 
 def _names(tree: ast.AST) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -79,22 +79,24 @@ _held: dict[Path, IO[str]] = {}  # the lock file of each run that this process h
 
 
 @contextmanager
-def lock(folder: Path) -> Iterator[None]:
+def lock(folder: Path, what: str = "run") -> Iterator[None]:
     """Hold the run for this process alone; the system lets go of it when the process dies."""
-    with open(folder / ".lock", "a") as file:  # for writing, which NFS wants
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # for writing, which NFS wants
+    with open(os.open(folder / ".lock", flags, 0o666), "r+", errors="replace") as file:
         try:
             # Not lockf: whoever reads the folder in this process, and closes .lock, would end it.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
-                f"{folder}: expected a run that no process works on, got one that is still alive; "
-                "wait for it, or stop it"
+                f"{folder}: expected a {what} that no process works on, got one that is still "
+                f"alive{file.read(200)}; wait for it, or stop it"
             ) from None
         except OSError as error:
             raise InputError(
-                f"{folder}: expected a file system with locks, got {error.strerror}; choose a "
-                "folder on another one"
+                f"{folder}: expected a file system with locks, got {error.strerror}; choose another"
             ) from None
+        file.truncate()
+        print(f" (process {os.getpid()} on {os.uname().nodename})", end="", file=file, flush=True)
         _held[folder] = file
         _share_no_lock()
         try:
@@ -118,12 +120,10 @@ def require_in_place(folder: Path) -> None:
     """Raise InputError if a folder that this process holds is no longer at its path."""
     if folder not in _held:
         return
-    try:
-        found = os.path.samestat(os.stat(folder / ".lock"), os.fstat(_held[folder].fileno()))
-    except OSError:
-        found = False
-    if not found:
-        raise InputError(
-            f"{folder}: expected the run folder, and .lock in it, to stay, got them moved or "
-            "deleted; resume the run by scripts/resume.py where the folder is now"
-        )
+    with suppress(OSError):
+        if os.path.samestat(os.stat(folder / ".lock"), os.fstat(_held[folder].fileno())):
+            return
+    raise InputError(
+        f"{folder}: expected the run folder, and .lock in it, to stay, got them moved or "
+        "deleted; resume the run by scripts/resume.py where the folder is now"
+    )

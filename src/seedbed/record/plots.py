@@ -113,7 +113,7 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
             fit_scale(axes, curves.values())
     finish(*every[: len(names)])
     figure.axes[0].set_title(title)
-    legend(figure)
+    legend(figure, columns=2 if columns == 1 else 5)
     return figure
 
 
@@ -189,11 +189,11 @@ def _curves(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
     (steps, values), look = curves["train"], {"color": BLUE}
     if len(steps) > _MOST_ROWS_DRAWN_ALONE:
         window = max(5, len(steps) // 30)
-        line(axes, (steps, values), "", alpha=0.4, linewidth=0.7, **look)
-        label = f"training (mean of {window})"
+        line(axes, (steps, values), _batches(steps), alpha=0.4, linewidth=0.7, **look)
+        label = f"mean of {window} batches"
         line(axes, running_mean(steps, values, window), label, marker="", **look)
     else:
-        line(axes, (steps, values), "training", **look)
+        line(axes, (steps, values), _batches(steps), **look)
     line(axes, curves["validation"], "validation", color=ORANGE, marker="o", markersize=4)
     # Around the validation of the same step, which it must not cover.
     line(axes, curves["test"], "test", color=GREEN, ls="", marker="D", mfc="none", markersize=7)
@@ -202,12 +202,22 @@ def _curves(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:
         axes.axvline(min(broken), color=GREY, linewidth=0.8, linestyle=":", label="not finite")
 
 
+def _batches(steps: Array) -> str:
+    """Return what the values of training are: no means over an epoch."""
+    apart = np.unique(np.diff(steps[:-1]))  # the last step of a run is always logged
+    if len(apart) != 1:
+        return "training (single batches)" if len(steps) > 1 else "training (one batch)"
+    return f"training (1 in {apart[0]:g} batches)" if apart > 1 else "training (each batch)"
+
+
 def line(axes: "Axes", curve: tuple[Array, Array], label: str, **look: Any) -> None:
     """Draw a curve, each point of a short one as a dot; without points nothing is drawn."""
     if not len(curve[0]):
         return
     if len(curve[0]) <= _MOST_ROWS_DRAWN_ALONE and "marker" not in look:
         look |= {"marker": "o", "markersize": 3}  # a line through one point is invisible
+    if len(curve[0]) == 1:
+        look["ls"] = ""
     axes.plot(*curve, label=label or "_", **look)
 
 

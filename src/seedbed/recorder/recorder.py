@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from seedbed import fingerprint, record
 from seedbed.errors import InputError
 from seedbed.loading import process_group
 from seedbed.names import STAGES
+from seedbed.recorder import ending
 from seedbed.recorder import folder as folders
 from seedbed.recorder import step as parts
 from seedbed.recorder.results import Results
@@ -198,7 +198,7 @@ class Recorder:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self.close(*_ending(error))
+        self.close(*ending.of(error))
 
     @property
     def _records(self) -> bool:  # no other rank writes, and no fork
@@ -286,15 +286,4 @@ class Recorder:
 
     def _at_exit(self) -> None:
         """Note how a process ended that did not close its record."""
-        status, error = _ending(getattr(sys, "last_value", None))
-        if status == "finished":
-            status, error = "interrupted", "the process ended before Recorder.close()"
-        self.close(status, error)
-
-
-def _ending(error: BaseException | None) -> tuple[str, str | None]:
-    """Return the status of a loop that an exception left, and the reason."""
-    if error is None:
-        return "finished", None
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    return ("failed" if isinstance(error, Exception) else "interrupted"), line
+        self.close(*ending.of_process())

@@ -122,7 +122,7 @@ def _draw_values(axes: "Axes", position: int, group: Group, summary: Summary, co
     values = _errors(group.metric, np.array(list(group.values.values())))
     jitter = rng.uniform(_JITTER_KEY, np.arange(len(values)), 1)[:, 0] - 0.5
     axes.plot(
-        position - 0.1 + 0.3 * jitter, values, "o", color=color,
+        position - 0.1 + 0.2 * jitter, values, "o", color=color,
         alpha=0.6 if len(values) <= _MANY else 0.2,
         markersize=4, markeredgewidth=0,
     )  # fmt: skip
@@ -130,7 +130,7 @@ def _draw_values(axes: "Axes", position: int, group: Group, summary: Summary, co
         mean = _errors(group.metric, np.array(summary.mean))
         bars = np.abs(_errors(group.metric, np.array(summary.interval)) - mean)
         ends = bars[::-1][:, None] if Scale(group.metric).percent else bars[:, None]
-        axes.errorbar(position + 0.2, mean, ends, fmt="o", color="black", capsize=2, markersize=3)
+        axes.errorbar(position + 0.1, mean, ends, fmt="D", color=color, capsize=3, markersize=3.5)
 
 
 def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
@@ -144,15 +144,27 @@ def _finish_curves(axes: "Axes", metric: str, shown: Floats) -> None:
 
 def _finish_values(axes: "Axes", metric: str, groups: Sequence[Group]) -> None:
     split = metric.partition("_")[0]
-    labels = [_text(group.label) or _count(group) for group in groups]
-    axes.set(ylabel=f"{split} {_error_name(metric)}", xlim=(-0.6, len(labels) - 0.4))
+    labels, keys = tick_labels([_text(group.label) or _count(group) for group in groups])
+    axes.set(ylabel=f"{split} {_error_name(metric)}", xlim=(-0.6, len(labels) - 0.4), xlabel=keys)
     axes.set_title("at the end: mean, 95 % interval")
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(labels)), labels)
-    if sum(map(len, labels)) > _MOST_LETTERS_IN_A_ROW:
+    if sum(max(map(len, label.split("\n"))) for label in labels) > _MOST_LETTERS_IN_A_ROW:
         axes.tick_params(axis="x", labelrotation=30)
         for text in axes.get_xticklabels():
             text.set(ha="right", rotation_mode="anchor")
+
+
+def tick_labels(labels: Sequence[str]) -> tuple[Sequence[str], str]:
+    """Return labels of ticks, and one of the axis: the keys, if all labels are values of the same.
+
+    Of `lr=0.1, model=cnn` and `lr=0.2, model=cnn` each value has a line of its own.
+    """
+    parts = [[part.partition("=") for part in label.split(", ")] for label in labels]
+    keys = [[key for key, _, _ in each] for each in parts]
+    if keys[1:] != keys[:-1] or not all(sign for each in parts for _, sign, _ in each):
+        return labels, ""
+    return ["\n".join(value for *_, value in each) for each in parts], ", ".join(keys[0])
 
 
 def _title(groups: Sequence[Group]) -> str:

@@ -54,13 +54,7 @@ def begin(folder: Path, hydra: DictConfig) -> None:
         InputError: another process leads it, or it cannot be resumed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        _held.enter_context(record.lock(folder))
-    except InputError:
-        raise InputError(
-            f"{folder}: expected a sweep that no process works on, got one that is still alive; "
-            "wait for it, or stop it"
-        ) from None
+    _held.enter_context(record.lock(folder, "sweep"))
     if RESUME in hydra.job.env_set:
         _require_same_search(hydra.sweeper)
         return

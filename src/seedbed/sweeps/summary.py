@@ -105,7 +105,7 @@ def summarise(group: Group) -> Summary:
     mean = float(np.mean(draws if len(draws) else values))
     several = len(draws) > 1
     sd = statistics.standard_deviation(draws) if several else None
-    low, high = statistics.mean_interval(draws) if several else (None, None)
+    low, high = _mean_interval(group.metric, draws) if several else (None, None)
     counts = right_counts(group) if group.metric == "test_accuracy" else None
     independent = None
     if counts is not None and len(values) > 1:
@@ -134,6 +134,14 @@ def summarise(group: Group) -> Summary:
         seeds_for_small_difference=statistics.seeds_to_detect(small, spread) if spread else None,
         seeds_for_large_difference=statistics.seeds_to_detect(large, spread) if spread else None,
     )
+
+
+def _mean_interval(metric: str, values: Floats) -> Interval:
+    """Return the interval of a mean; that of shares is within 0 and 1, like the mean itself."""
+    low, high = statistics.mean_interval(values)
+    if Scale(metric).percent and values.min() >= 0 and values.max() <= 1:
+        return max(low, 0.0), min(high, 1.0)
+    return low, high
 
 
 def independent_values(group: Group) -> dict[Seeds, float]:

@@ -16,6 +16,8 @@ ABSENT = "-"
 _MOST_SHOWN = 80  # characters of a cell
 RUN = "run"  # the key of the folder
 _ALWAYS = (RUN, "status", "model.name", "data.name", "determinism.name", "seed", "steps")
+# Columns that a narrow table does without, in this order.
+_DISPENSABLE = ("determinism.name", "data.name", "seconds", "steps", "model.name", "status")
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
     "<=": operator.le,
@@ -89,6 +91,25 @@ def default_columns(rows: Sequence[Row]) -> list[str]:
     results = [f"{phase}_{name}" for name in names for phase in ("best_validation", "test")]
     columns = [*_ALWAYS, *results, "seconds"]
     return [key for key in columns if any(row.get(key) is not None for row in rows)]
+
+
+def fitting(rows: Sequence[Row], columns: Sequence[str], width: int = 100) -> list[str]:
+    """Return the columns of a table that is no wider than a terminal, if it can be.
+
+    Columns with one value in all rows are left out first; folder, seed and results never are.
+    """
+    is_tested = any(key.startswith("test_") for key in columns)
+    validated = [key for key in columns if is_tested and key.startswith("best_validation_")]
+    order = {key: number for number, key in enumerate([*validated, *_DISPENSABLE])}
+
+    def telling(key: str) -> tuple[bool, int]:
+        return len({show(row.get(key)) for row in rows}) > 1, order[key]
+
+    kept = list(columns)
+    for key in sorted(order.keys() & set(columns), key=telling):
+        if max(map(len, lines(rows, kept))) > width:
+            kept.remove(key)
+    return kept
 
 
 def require_known(option: str, keys: Iterable[str], rows: Sequence[Row]) -> None:

@@ -3,7 +3,7 @@
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -20,6 +20,13 @@ _IN_LOADER_WORKER = re.compile(
     r"Caught \w+ in DataLoader worker process \d+\.\nOriginal (Traceback .+)", re.DOTALL
 )
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in (.+))?')
+_DATA = "data"
+# Where torch makes a batch of samples by itself.
+_STACKS = "/torch/utils/data/_utils/collate.py"
+_UNLIKE = (
+    "expected samples of tensors, arrays or numbers, all of the same shapes, got others "
+    "({}); change what the data set returns, or name a collate function"
+)
 # Before the traceback of an error that another one led to.
 _LED_TO = re.compile(r"\n\n(?:The above exception was|During handling of the above) .+:\n\n")
 
@@ -39,8 +46,8 @@ class Failure:
 
     Attributes:
         reason: type and message of the exception.
-        place: `file:line, in function` of the innermost frame of the user's code; empty if the
-            failure is none of it.
+        place: `file:line, in function` of the innermost frame of the user's code, or `data` where
+            torch cannot make a batch of the samples; empty if the failure is none of these.
         traceback: the whole of it.
         own: the traceback from the user's code on; the whole if there is none.
     """
@@ -50,21 +57,29 @@ class Failure:
     traceback: str
     own: str
 
+    @property
+    def line(self) -> str:
+        """Return `place: reason` in one line."""
+        return ": ".join(filter(None, (self.place, self.reason.partition("\n")[0])))
+
 
 def of(error: BaseException) -> Failure:
     """Return why a run failed, also where a loader worker did."""
     whole = "".join(traceback.format_exception(error))
     message = _message(error)
-    in_worker = _IN_LOADER_WORKER.fullmatch(message)
-    if in_worker is not None:
-        return _of_text(in_worker[1].rstrip("\n"), whole)
-    reason = f"{type(error).__name__}: {message}"
     steps = list(_steps(error.__traceback__))
     places = [_Place(_file(one), one.tb_lineno, one.tb_frame.f_code.co_name) for one in steps]
     own = [number for number, place in enumerate(places) if _is_users(place.file)]
+    reason = _explained(f"{type(error).__name__}: {message}", places)
+    in_worker = _IN_LOADER_WORKER.fullmatch(message)
+    if in_worker is not None:
+        found = _of_text(in_worker[1].rstrip("\n"), whole)
+        if not own or found.place not in ("", _DATA):
+            return found
+        reason = found.reason
     # A worker that was killed is noticed by a signal, wherever the training process is then.
     if not own or any(place.file.endswith("/_utils/signal_handling.py") for place in places):
-        return Failure(reason, "", whole, whole)
+        return _of_no_line(reason, whole)
     place = places[own[-1]]
     if isinstance(error, SyntaxError) and _is_users(error.filename or "<"):
         place = _Place(str(error.filename), error.lineno, None)
@@ -77,13 +92,30 @@ def _of_text(text: str, whole: str) -> Failure:
     start = max((found.end() for found in _LED_TO.finditer(text)), default=0)
     title, *lines = text[start:].splitlines()
     frames = list(takewhile(lambda line: line.startswith(" "), lines))
-    reason = "\n".join(lines[len(frames) :])
     found = [(n, _FRAME.fullmatch(line)) for n, line in enumerate(frames)]
-    own = [(n, _Place(*match.groups())) for n, match in found if match and _is_users(match[1])]
+    places = [(n, _Place(*match.groups())) for n, match in found if match]
+    raised = "\n".join(lines[len(frames) :])
+    reason = _explained(raised, [place for _, place in places])
+    own = [(n, place) for n, place in places if _is_users(place.file)]
     if not own:
-        return Failure(reason, "", whole, whole)
-    shown = "\n".join([f"{text[:start]}{title}", *frames[own[0][0] :], reason])
+        return _of_no_line(reason, whole)
+    shown = "\n".join([f"{text[:start]}{title}", *frames[own[0][0] :], raised])
     return Failure(reason, str(own[-1][1]), whole, f"{_FROM_HERE}{shown}\n")
+
+
+def _of_no_line(reason: str, whole: str) -> Failure:
+    """Return a failure that no line of the user's code led to; their samples may have."""
+    if reason.startswith(_UNLIKE.partition("{")[0]):
+        return Failure(reason, _DATA, whole, "")
+    return Failure(reason, "", whole, whole)
+
+
+def _explained(reason: str, places: Sequence[_Place]) -> str:
+    """Return the reason, in other words where torch stacks samples and not the user's code."""
+    first = next((n for n, place in enumerate(places) if place.file.endswith(_STACKS)), 0)
+    if first and not _is_users(places[first - 1].file):
+        return _UNLIKE.format(" ".join(reason.split()))
+    return reason
 
 
 def show(failure: Failure) -> None:
@@ -93,8 +125,7 @@ def show(failure: Failure) -> None:
     else:
         sys.stderr.write(failure.traceback)
     if failure.place:
-        first_line = failure.reason.partition("\n")[0]
-        print(f"error: {failure.place}: {first_line}", file=sys.stderr)
+        print(f"error: {failure.line}", file=sys.stderr)
     sys.stderr.flush()
 
 

@@ -62,6 +62,8 @@ def test_a_run_is_reproduced_from_its_record(run: Path) -> None:
     done = command("scripts/verify.py", str(run))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("REPRODUCED")
+    assert done.stderr.startswith(f"replaying {STEPS} steps, which took "), "for whoever waits"
+    assert len(done.stderr.splitlines()) == 1
     assert f"through step {STEPS}" in done.stdout
     assert "final predictions" in done.stdout
     assert contents(run) == before, "verify wrote into the record"
@@ -214,8 +216,9 @@ def test_a_record_that_cannot_be_trusted_or_read_is_refused(what: str, copy: Pat
     spoil, message = REFUSALS[what]
     spoil(copy)
     before = contents(copy)
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
         verify.replay(copy, copy.parent / "replay")
+    assert str(caught.value).startswith(str(copy)), "a path that can be opened"
     assert not (copy.parent / "replay").exists()
     assert contents(copy) == before
 

@@ -153,9 +153,22 @@ def test_a_key_nobody_knows_is_refused_and_the_nearest_named() -> None:
 @pytest.mark.parametrize("name", ["tags", "notes", "wandb"])
 def test_a_key_that_is_like_no_other_is_not_guessed_at(name: str) -> None:
     """Of `tags`, `data.task` is no misspelling; `lr` and `sed` are as good as known ones."""
-    assert refused(f"+{name}=[dev]").endswith("got a new one; see `python train.py --cfg job`")
+    message = refused(f"+{name}=[dev]")
+    assert "got a new one; see `python train.py --cfg job`; an argument of a class goes" in message
+    assert message.endswith(f"+model.{name}=VALUE")
     assert refused("+sed=1").endswith("did you mean seed")
     assert refused("+lr=1").endswith("did you mean optimizer.lr")
+    assert "an argument of a class" not in refused("+trainer.foo=1")
+
+
+def test_an_option_of_a_group_that_people_add_to_may_be_added() -> None:
+    """AdamW is like Adam by name alone; negative control: presets are the engine's."""
+    adam = refused("optimizer=adam")
+    assert adam.endswith("did you mean optimizer=adamw, or add configs/optimizer/adam.yaml")
+    assert "or add" not in refused("determinism=strikt")
+
+
+def test_the_nearest_key_is_one_of_the_same_section() -> None:
     assert "did you mean data.validation.samples" in refused("data.validation.sampels=3")
     assert nearest("optimizer.ls", ["optimizer", "optimizer.lr"]) == "did you mean optimizer.lr"
     assert "optimizer" not in nearest("optimizer.zz", ["optimizer", "optimizer.lr", "seed"])

@@ -31,9 +31,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["nets.Net", "nets.Other", "nets.make", "nets.layers", "nets"])
+@pytest.mark.parametrize("name", ["nets.Net", "nets.Other", "nets.make", "nets.layers"])
 def test_what_a_module_defines_is_accepted(package: Path, name: str) -> None:
-    """Also in a branch, and a module as an attribute of its package."""
+    """Also in a branch."""
     require(f"not_imported.{name}")
 
 
@@ -44,7 +44,38 @@ def test_what_it_does_not_define_is_refused(package: Path, name: str) -> None:
         require(f"not_imported.{name}")
 
 
-@pytest.mark.parametrize("hides", ["from os import *", "def __getattr__(name): ...", "x = (", ""])
+def test_a_module_is_no_class(package: Path) -> None:
+    """A class in it is named; negative control: a package that defines the name of its module."""
+    message = "got {}, which is a module; name a class in it, such as {}"
+    with pytest.raises(
+        InputError, match=message.format("not_imported.nets", "not_imported.nets.Net")
+    ):
+        require("not_imported.nets")
+    with pytest.raises(
+        InputError, match=message.format("not_imported", "not_imported.MODULE.CLASS")
+    ):
+        require("not_imported")
+    (package / "__init__.py").write_text("from not_imported.nets import Net as nets")
+    require("not_imported.nets")
+
+
+@pytest.mark.parametrize(("text", "line"), [(b"x = 1\ndef f(:\n", 2), (b"  x = 1\ny", 1)])
+def test_a_module_that_cannot_be_compiled_is_refused_by_its_line(
+    package: Path, text: bytes, line: int
+) -> None:
+    """Negative control: a file that Python can read, in another encoding and with its mark."""
+    (package / "broken.py").write_bytes(text)
+    with pytest.raises(
+        InputError, match=rf"broken\.py:{line}: expected Python, got an? \w+Error \("
+    ):
+        require("not_imported.broken.Net")
+    (package / "broken.py").write_bytes(b"# coding: latin-1\n# \xe9\nclass Net: ...")
+    require("not_imported.broken.Net")
+    (package / "broken.py").write_bytes(b"\xef\xbb\xbfclass Net: ...")
+    require("not_imported.broken.Net")
+
+
+@pytest.mark.parametrize("hides", ["from os import *", "def __getattr__(name): ...", ""])
 def test_what_cannot_be_told_is_left_to_the_import(package: Path, hides: str) -> None:
     """A module whose text does not show its names, that has none, or that is not there."""
     (package / "hidden.py").write_text(hides)

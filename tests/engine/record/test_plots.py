@@ -106,7 +106,7 @@ def test_a_long_curve_is_drawn_with_its_running_mean() -> None:
     rows = metrics(300)
     lines = curves(plots.loss_figure(rows, "accuracy", "").axes[0])
     raw = column(rows, "train", "loss")
-    steps, means = lines["training (mean of 10)"]
+    steps, means = lines["mean of 10 batches"]
 
     assert raw in [values for _, values in lines.values()]
     assert steps == pytest.approx([i + 5.5 for i in range(291)])
@@ -121,8 +121,8 @@ def test_each_logged_step_of_a_short_run_has_a_mark() -> None:
     """And the test's leaves the validation of the same step visible; control: a long run."""
     rows = [*metrics(20), {**metrics(20)[-1], "phase": "test"}]
     axes = plots.loss_figure(rows, "accuracy", "").axes[0]
-    assert curves(axes)["training"][0] == [*range(1, 21)]
-    assert marks(axes) == {"training": "o", "validation": "o", "test": "D"}
+    assert curves(axes)["training (each batch)"][0] == [*range(1, 21)]
+    assert marks(axes) == {"training (each batch)": "o", "validation": "o", "test": "D"}
     assert axes.lines[-1].get_markerfacecolor() == "none"
     assert set(marks(plots.loss_figure(metrics(24), "accuracy", "").axes[0]).values()) == {
         "None",
@@ -131,13 +131,48 @@ def test_each_logged_step_of_a_short_run_has_a_mark() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("steps", "label"),
+    [
+        ([20, 40, 60, 62], "training (1 in 20 batches)"),
+        ([1, 2, 3], "training (each batch)"),
+        ([1, 2, 5, 6], "training (single batches)"),
+        ([20, 24], "training (single batches)"),
+    ],
+)
+def test_the_legend_says_that_training_losses_are_of_single_batches(
+    steps: list[int], label: str
+) -> None:
+    """And how many there are; the last step is always logged."""
+    rows = [row | {"step": str(n)} for row, n in zip(metrics(9), steps, strict=False)]
+    assert label in curves(plots.loss_figure(rows, "accuracy", "").axes[0])
+
+
+def test_the_legend_of_one_panel_lies_in_the_picture() -> None:
+    """However many lines it takes; negative control: in one line it does not."""
+    rows = [row | {"step": str(20 * int(row["step"])), "metric": ""} for row in metrics(40)]
+    rows.append({**rows[-1], "phase": "test"})
+
+    def is_inside(figure: Any) -> bool:
+        figure.draw_without_rendering()
+        box = figure.legends[-1].get_window_extent()
+        return bool(box.x0 >= 0 and box.x1 <= figure.bbox.width)
+
+    with plots.style():
+        figure = plots.loss_figure(rows, "loss", "")
+        assert is_inside(figure)
+        plots.legend(figure)
+        assert not is_inside(figure)
+
+
 def test_a_run_of_one_step_is_named_by_its_folder_and_its_mark(tmp_path: Path) -> None:
     """Settings of a loop of one's own name no model; a folder's name is no formula."""
     title = plots._title(OmegaConf.create({"seed": 3, "lr": 0.1}), tmp_path / "my$run$")
     assert title == r"my\$run\$, seed 3"
     figure = plots.loss_figure(metrics(1)[:1], "loss", title)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["training"]
-    assert marks(figure.axes[0]) == {"training": "o"}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["training (one batch)"]
+    assert marks(figure.axes[0]) == {"training (one batch)": "o"}
+    assert figure.axes[0].lines[0].get_linestyle() == "None"
 
 
 def test_no_legend_lies_over_a_curve() -> None:
@@ -146,7 +181,7 @@ def test_no_legend_lies_over_a_curve() -> None:
     figure.draw_without_rendering()
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["training (mean of 10)", "validation"]
+    assert names == ["training (each batch)", "mean of 10 batches", "validation"]
     for axes in figure.axes:
         assert axes.get_legend() is None
         assert not axes.get_window_extent().overlaps(legend.get_window_extent())

@@ -123,9 +123,26 @@ def test_one_process_works_on_a_run(tmp_path: Path) -> None:
     code = LOCKED + "print('locked', flush=True); input()"
     process = started(code, tmp_path, "locked")
     assert not works_on(tmp_path)
+    with pytest.raises(
+        InputError, match=f"alive .process {process.pid} on .+; wait for it, or stop"
+    ):
+        record.lock(tmp_path).__enter__()
     process.kill()
     process.communicate()
     assert works_on(tmp_path)
+
+
+def test_a_lock_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
+    """A record is a stranger's; control: the same file where it lies."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "kept").write_text("text")
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "kept")
+    with pytest.raises(OSError, match="symbolic"), record.lock(tmp_path / "run"):
+        pass
+    assert (tmp_path / "kept").read_text() == "text"
+    (tmp_path / "kept").rename(tmp_path / ".lock")
+    with record.lock(tmp_path):
+        assert (tmp_path / ".lock").read_text() != "text"
 
 
 def test_reading_the_folder_keeps_the_lock(tmp_path: Path) -> None:

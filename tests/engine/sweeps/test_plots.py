@@ -32,3 +32,12 @@ def test_a_title_names_models_and_data_sets_as_far_as_runs_do() -> None:
     assert plots._title([cnn, group({"model.name": "lstm"}), cnn]) == "cnn, lstm on mnist5k"
     assert plots._title([group({"model.name": "cnn"})]) == "cnn"
     assert plots._title([group({"lr": 0.1})]) == ""
+
+
+def test_ticks_say_values_and_the_axis_says_their_keys() -> None:
+    """Negative control: what is no value of the same keys everywhere stays as it is."""
+    assert plots.tick_labels(["lr=0.1", "lr=0.2"]) == (["0.1", "0.2"], "lr")
+    grid = [f"lr={lr}, model={model}" for lr in (1, 2) for model in ("a", "b")]
+    assert plots.tick_labels(grid) == (["1\na", "1\nb", "2\na", "2\nb"], "lr, model")
+    for labels in (["3 seeds"], ["lr=1", "wd=1"], ["betas=[0.9, 0.99]", "betas=[0.8, 0.99]"]):
+        assert plots.tick_labels(labels) == (labels, "")

@@ -428,6 +428,19 @@ def test_variance_sources_varies_each_source_ten_times(tmp_path: Path) -> None:
     assert counts == dict.fromkeys(streams, 10) | {"same seeds": 5}
 
 
+@pytest.mark.parametrize(("scale", "clipped"), [(1.0, True), (100.0, False)])
+def test_an_interval_of_shares_ends_where_shares_do(
+    scale: float, clipped: bool, tmp_path: Path
+) -> None:
+    """At 100 %; negative control: what a loop of one's own calls accuracy may be in per cent."""
+    for seed, accuracy in enumerate((0.934, 0.948, 0.999)):
+        write_run(tmp_path / str(seed), seed, accuracy=scale * accuracy)
+    high = sweep_summary.summarise(sweep_groups.read(tmp_path).groups[0]).interval_high
+    assert high is not None
+    assert (high == scale) == clipped
+    assert clipped or high > scale
+
+
 def test_seed_sweeps_attribute_nothing(folder: Path) -> None:
     """Negative control: where all streams move at once there is nothing to tell apart."""
     assert sweep_summary.sources(sweep_groups.read(folder).groups[0]) == []

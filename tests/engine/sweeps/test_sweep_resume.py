@@ -1,6 +1,7 @@
 """Laws of going on with a sweep."""
 
 import json
+import os
 import random
 import shlex
 import shutil
@@ -92,7 +93,8 @@ def test_a_run_that_fails_again_is_named(tmp_path: Path) -> None:
 def test_a_run_that_is_alive_is_waited_for_by_whoever_asks(copy: Path) -> None:
     """Exit status 2 while a process holds the run; negative control: then it goes on."""
     with record.lock(next(copy.glob("0_*"))):
-        assert "got one that is still alive; wait for it" in refusal(resumed(copy))
+        line = refusal(resumed(copy))
+    assert f"got one that is still alive (process {os.getpid()} on {os.uname().nodename}" in line
     assert resumed(copy).returncode == 0
 
 
@@ -101,6 +103,7 @@ def test_a_sweep_that_is_alive_is_not_led_by_two(copy: Path) -> None:
     with record.lock(copy):
         line = refusal(resumed(copy))
     assert "expected a sweep that no process works on" in line
+    assert f"alive (process {os.getpid()} on " in line
 
 
 def test_changed_code_is_refused(copy: Path) -> None:

@@ -42,12 +42,27 @@ def test_a_row_for_each_run_with_the_columns_asked_for(runs: Path) -> None:
 
 def test_conditions_choose_rows(runs: Path) -> None:
     """All of them must hold; numbers compare as numbers."""
-    one = table_of(str(runs), "--where", "model.name=cnn", "--where", "test_accuracy>0.98")
-    assert [row[5] for row in one[1:]] == ["10"]
+    words = ("--where", "model.name=cnn", "--where", "test_accuracy>0.98", "--columns", "seed")
+    assert table_of(str(runs), *words) == [["seed"], ["10"]]
     assert len(table_of(str(runs), "--where", "seed<=3")) == 3
     assert len(table_of(str(runs), "--where", "seed!=3", "--where", "status=finished")) == 3
     none = command("scripts/runs.py", str(runs), "--where", "seed>10")
     assert (none.returncode, none.stdout) == (1, "no run of 3 fulfils seed>10\n")
+
+
+def test_a_table_leaves_out_what_a_terminal_has_no_room_for(runs: Path) -> None:
+    """First what is the same in all runs; negative control: a table with room has every column."""
+    rows = [table.read_row(path) | {"run": path.name} for path in places.run_folders(runs)]
+    columns = table.default_columns(rows)
+    assert {"data.name", "model.name", "test_accuracy"} <= set(columns)
+    assert table.fitting(rows, columns, 1000) == columns
+    widest = len(table.lines(rows, columns)[0])
+    for width in range(widest, 40, -1):
+        kept = table.fitting(rows, columns, width)
+        assert max(map(len, table.lines(rows, kept))) <= width or len(kept) <= 3
+        assert {"run", "seed", "test_accuracy"} <= set(kept)
+    assert "model.name" in table.fitting(rows, columns, widest - 40), "the runs differ in it"
+    assert "data.name" not in table.fitting(rows, columns, widest - 40)
 
 
 def test_csv_has_all_digits(runs: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from seedbed import fingerprint
 from seedbed.record import terminal
@@ -63,6 +63,44 @@ def test_a_data_sets_error_is_named_by_its_line_in_whatever_process(workers: int
     assert "dataloader.py" in found.traceback
     assert "dataloader.py" not in found.own
     assert found.own.endswith(f"{found.reason}\n")
+
+
+class Unequal(Dataset[torch.Tensor]):
+    """Samples that no batch can be made of: of unequal shapes, or of no tensors."""
+
+    def __init__(self, sample: Callable[[int], Any]) -> None:
+        self.sample = sample
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample(index)
+
+
+def stack_in_own_code(samples: list[Any]) -> Any:
+    return default_collate(samples)  # own collate
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("sample", [lambda index: torch.zeros(2 + index), lambda index: object()])
+def test_samples_that_torch_cannot_stack_are_said_to_be_that(
+    sample: Callable[[int], Any], workers: int
+) -> None:
+    """The frames are all of torch's; where the user's own function stacks them, that is named."""
+    how: Any = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+    loader = DataLoader(Unequal(sample), 2, **how)
+    found = failure.of(raised(lambda: next(iter(loader))))
+    assert found.line.startswith("data: expected samples of tensors, arrays or numbers, all of the")
+    assert (found.own, "\n" in found.reason) == ("", False)
+    assert "collate_fn_map" in found.traceback
+    with pytest.raises((RuntimeError, TypeError)) as caught:
+        next(iter(loader))
+    assert failure.of(caught.value).place.startswith(f"{__file__}:"), "the loop's line"
+    own = DataLoader(Unequal(sample), 2, collate_fn=stack_in_own_code, **how)
+    found = failure.of(raised(lambda: next(iter(own))))
+    assert found.place == f"{__file__}:{line_of('own collate')}, in stack_in_own_code"
+    assert "expected samples" not in found.reason
 
 
 def test_a_models_error_is_named_by_its_line_and_not_by_torchs() -> None:
