@@ -29,9 +29,16 @@ def runs(shared: Path) -> Runs:
 def first(runs: Runs, case: str) -> Path:
     """Return the run that the others are compared with."""
     folder = runs["first"][case]
-    error = str(record.read_summary(folder)["error"])
+    error = str(record.read_summary(folder)["error"] or "")
     if offline.ADVICE in error:
         pytest.skip(f"its files are not on this machine: {error}")
+    if error:
+        words = " ".join(promise.command_line(case, PARTNERS))
+        pytest.fail(
+            f"{words}: {error}\nIf these do not belong together: `accepts` and `kind` in "
+            "their YAML files, or PARTNERS above, say what does.",
+            pytrace=False,
+        )
     return folder
 
 

@@ -74,22 +74,20 @@ class Source(Dataset[Batch]):
         # Evaluation draws the same numbers every time: what is measured stays the same.
         place = (self._split, epoch if training else 0)
         rows = ids if repeats is None else ids + repeats * len(self)
-        if hasattr(self.dataset, "fetch"):
+        whole = hasattr(self.dataset, "fetch")
+        samples = [] if whole else self._samples(place, ids, rows)
+        self._seed_globals(*place, -1, *position.sample(0))
+        if whole:
             key = rng.key(self._seed, "augment", epoch)
             draws = rng.Draws(key, ids, rows) if training else None
-            self._seed_globals(*place, -1, *position.sample(0))
             inputs, targets = self._pair(self.dataset.fetch(ids, draws), "a batch from fetch")
+        elif self._collate is not None:
+            inputs, targets = self._pair(self._collate(samples), "a batch from its collate")
         else:
-            samples = self._samples(place, ids, rows)
-            self._seed_globals(*place, -1, *position.sample(0))
-            if self._collate is None:
-                for sample in samples:
-                    self._pair(sample, "samples")
-                inputs, targets = default_collate(samples)
-            else:
-                inputs, targets = self._pair(self._collate(samples), "a batch from its collate")
-                # It may return the data set's own tensors, which models may change in place.
-                inputs, targets = map_tensors(torch.Tensor.clone, (inputs, targets))
+            inputs, targets = default_collate([self._pair(each, "samples") for each in samples])
+        if whole or self._collate is not None:
+            # These may be the data set's own tensors, which models may change in place.
+            inputs, targets = map_tensors(torch.Tensor.clone, (inputs, targets))
         return Batch(torch.from_numpy(ids), inputs, targets)
 
     def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:

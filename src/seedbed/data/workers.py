@@ -76,7 +76,7 @@ def _workers(
         batch_size=None,
         num_workers=how.num_workers,
         collate_fn=_as_it_is,
-        worker_init_fn=partial(_start_worker, preset, no_more),
+        worker_init_fn=partial(_start_worker, preset, torch.get_default_dtype(), no_more),
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
         pin_memory=how.pin_memory,
@@ -134,16 +134,17 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _start_worker(preset: Mapping[str, Any], no_more: Connection, _worker_id: int) -> None:
+def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection, _: int) -> None:
     """Set up a loader worker: the preset's flags, and signals left to the training process.
 
     Ctrl-C in a terminal, and a cluster's SIGTERM, reach the whole process group; the workers must
     live until the training process has saved its checkpoint, and end with it.
     """
     signals.ignore()
-    threading.Thread(target=_end_in_time, args=[no_more], daemon=True).start()
+    threading.Thread(target=_end_in_time, args=[end], daemon=True).start()
     offline.enforce()
     determinism.apply(preset, threads=1)
+    torch.set_default_dtype(dtype)  # which a model may have set, and a spawned worker lacks
     pipe.send_small_tensors_as_bytes()
 
 

@@ -45,8 +45,8 @@ def refuse_changes(
         if before.get(path) != now.get(path):
             raise InputError(
                 f"model.{path}: expected state that no forward pass changes with "
-                "trainer.shards > 1, got one that slices of a batch change; make it in __init__ if "
-                "it is the same for all inputs, or use trainer.shards=1"
+                "trainer.shards > 1, where processes share slices and batches, got one that does; "
+                "make it in __init__ if it is the same for all inputs, or use trainer.shards=1"
             )
 
 

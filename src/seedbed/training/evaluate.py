@@ -16,6 +16,7 @@ from seedbed.methods import Method
 from seedbed.names import COMPUTE, TRAIN_END
 from seedbed.operations.refusals import explained
 from seedbed.training import held
+from seedbed.training.buffers import bits_of_state, refuse_changes
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, TrainingState
 from seedbed.training.step import seed_draws, to_device
@@ -48,7 +49,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
             operation.
         Interrupted: the run was asked to stop meanwhile.
     """
-    parts = shards.gather(lambda: measure(training, batches, shards.asked_to_stop))
+    parts = shards.gather(lambda: measure(training, batches, shards))
     kept = [part for part in parts if part.columns]  # others had no batch
     method = training.method
     found = {
@@ -80,9 +81,7 @@ def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
 
 
 @torch.no_grad()
-def measure(
-    training: TrainingState, batches: Iterable[Batch], asked_to_stop: Callable[[], bool]
-) -> Kept:
+def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Kept:
     """Return what is kept of an evaluation's batches."""
     values: dict[str, list[Any]] = {}
     columns: dict[str, list[Tensor]] = {}
@@ -90,9 +89,10 @@ def measure(
     hasher = fingerprint.Hasher(training.device)
     method, channels_last = training.method, training.channels_last
     kept = held.kept(training.model, method, training.strict)
+    before = bits_of_state(training.model) if shards.count > 1 else None
     with kept, explained(training.model, channels_last):
         for batch in batches:
-            if asked_to_stop():
+            if shards.asked_to_stop():
                 raise Interrupted
             batch = to_device(batch, training)
             seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation, too
@@ -107,8 +107,9 @@ def measure(
             _append(method, values, found)
             _append(method, columns, row)
             if training.metrics.names:
-                found = states_of_metrics(training, batch, others)
-                _append(method, states, found)
+                _append(method, states, states_of_metrics(training, batch, others))
+        if before is not None:
+            refuse_changes(training.model, before)
     return Kept(_on_cpu(values), _on_cpu(columns), states)
 
 

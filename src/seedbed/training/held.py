@@ -83,7 +83,9 @@ class Held:
             if kind_now[:2] != kind_then[:2]:  # another shape or type
                 cell.value.data = cell.content.clone()
             elif kind_now != kind_then:
-                cell.value.copy_(cell.content)
+                # Numbers that share their memory, as in an expanded tensor, can be written once.
+                own = tuple(slice(1 if step == 0 else None) for step in cell.value.stride())
+                cell.value[own].copy_(cell.content[own])
         for cell in cells:
             if not _is_tensor(cell.value):
                 _write(cell.value, cell.content)

@@ -101,6 +101,7 @@ class Circumstances(Noisy):
         found = [
             torch.get_num_threads() == 1,
             torch.get_float32_matmul_precision() == "high",
+            torch.get_default_dtype() == torch.float64,
             signal.getsignal(signal.SIGTERM) is signal.SIG_IGN,
             signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
         ]
@@ -166,6 +167,16 @@ class Kept(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.samples[index]
+
+
+class Whole(Kept):
+    """A data set whose `fetch` returns what it holds, as one of a single batch may."""
+
+    def __init__(self) -> None:
+        self.inputs = torch.ones(SAMPLES, 2)
+
+    def fetch(self, ids: Any, _draws: Any) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        return self.inputs[: len(ids)], {"classes": [self.inputs[len(ids) :]]}
 
 
 SOURCES: dict[str, Callable[[], Source]] = {
@@ -409,10 +420,14 @@ def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> N
     """A spawned worker inherits no flag, so the preset is applied there; Ctrl-C is not its own."""
     preset = PRESET | {"float32_matmul_precision": "high"}
     how = Loading(1, start_method="spawn")
-    (batch,) = load(Source(Circumstances(), "train", 0), positions(0, 1), how, preset)
+    torch.set_default_dtype(torch.float64)  # as a model may do when it is built
+    try:
+        (batch,) = load(Source(Circumstances(), "train", 0), positions(0, 1), how, preset)
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert batch.inputs.all()
     here = Source(Circumstances(), "train", 0)[next(positions())]
-    assert here.inputs[0].tolist() == [True, False, False, False], (
+    assert here.inputs[0].tolist() == [True, False, False, False, False], (
         "negative control: it is not so anyway"
     )
 
@@ -529,9 +544,12 @@ def test_nested_tensors_are_all_found() -> None:
     assert (int(doubled["b"].right), doubled["c"]) == (6, "text")
 
 
-def test_what_changes_a_batch_in_place_does_not_change_the_data_set() -> None:
-    """A collate function need not copy; with workers, batches are copies in any case."""
-    source = Source(Kept(), "train", 0, longest_first)
+@pytest.mark.parametrize(("data", "collate"), [(Kept, longest_first), (Whole, None)])
+def test_what_changes_a_batch_in_place_does_not_change_the_data_set(
+    data: Callable[[], Kept], collate: Any
+) -> None:
+    """Neither `collate` nor `fetch` need copy; with workers, batches are copies in any case."""
+    source = Source(data(), "train", 0, collate)
     usual = loaded(source)
     for batch in load(source, positions(), IN_THIS_PROCESS, PRESET):
         for tensor in (*batch.inputs, *batch.targets["classes"]):

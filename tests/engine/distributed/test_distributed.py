@@ -7,6 +7,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -322,6 +323,32 @@ def evaluated(processes: Processes | None) -> list[Any]:
 def test_evaluation_does_not_depend_on_the_number_of_processes() -> None:
     """Three batches over four processes, one of which has none: the same loss and outputs."""
     assert in_processes(4, evaluated) == dict.fromkeys(range(4), evaluated(None))
+
+
+class Adapts(nn.Module):
+    """A model that follows the inputs of an evaluation, or of training alone."""
+
+    def __init__(self, in_evaluation: bool) -> None:
+        super().__init__()
+        self.head, self.in_evaluation = nn.Linear(FEATURES, CLASSES), in_evaluation
+        self.register_buffer("mean", torch.zeros(FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_evaluation and not self.training:
+            self.mean.lerp_(x.mean(0), 0.5)
+        return self.head(x - self.mean)
+
+
+@pytest.mark.parametrize("changes", [True, False])
+@pytest.mark.parametrize("shards", [Shards(), SharedShards(SHARDS, lambda: False)])
+def test_state_that_an_evaluation_changes_is_refused_with_shards(
+    shards: Shards, changes: bool
+) -> None:
+    """Each process would see some of the batches; negative controls: without either."""
+    training = training_of(Adapts(changes))
+    refused = pytest.raises(InputError, match=r"^model\.mean: expected state that no forward pass")
+    with refused if changes and shards.count > 1 else nullcontext():
+        evaluate(training, batch_of(1, Shards()), shards)
 
 
 # Stopping
