@@ -3,32 +3,38 @@
 usage: python scripts/export.py RUN [--to FILE] [--checkpoint best|last] [--state-dict]
                                 [--overwrite] [--trust PACKAGE] [--online] [key=value ...]
 
-By default a program of torch.export, for CPUs, that needs nothing of this project: RUN.pt2 here.
-With --state-dict the weights, RUN.pt, and the YAML from which Hydra builds the model, RUN.yaml;
-to load these takes the model's code. What was written is read back, and its outputs are compared
-with the model's on validation samples. The program takes inputs as the data set makes them.
+By default a program of torch.export, for CPUs, that needs nothing of this project: RUN.pt2 in the
+folder exports. With --state-dict the weights, RUN.pt, and the YAML from which Hydra builds the
+model, RUN.yaml; to load these takes the model's code. What was written is read back, and its
+outputs are compared with the model's on validation samples. The program takes inputs as the data
+set makes them.
 
 example:
     python scripts/export.py runs/a
-    python scripts/export.py runs/a --state-dict --to weights.pt
+    python scripts/export.py runs/a --state-dict
+    python scripts/export.py runs/a --to digits.pt2
 
 exit status: 0 exported, 1 exported, with outputs of other bits, 2 it cannot be
 """
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
+from seedbed import record
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 from seedbed.tools import places, request
+
+FOLDER = Path("exports")
 
 
 def main() -> int:
     """Export the model of the run that the command line names, in a process of its own."""
     arguments = parse()
     suffix = ".pt" if arguments.state_dict else ".pt2"
-    out = arguments.to or Path(f"{arguments.run.resolve().name}{suffix}")
+    out = arguments.to or default_place(arguments.run, suffix)
     if out.suffix != suffix:
         raise InputError(f"--to: expected a name that ends in {suffix}, got {out}; name another")
     places.require_output("--to", out)
@@ -46,12 +52,25 @@ def main() -> int:
     return request.start("seedbed.tools.exporting", settings, asked, arguments.online)
 
 
+def default_place(run: Path, suffix: str) -> Path:
+    """Return the file for a run's model in a folder that git ignores, and make that folder."""
+    record.require_run(run)
+    with contextlib.suppress(OSError):  # which is said of the file
+        FOLDER.mkdir(exist_ok=True)
+    return FOLDER / f"{run.resolve().name}{suffix}"
+
+
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = options.parser(__doc__)
     options.add_run(parser)
     parser.add_argument("overrides", metavar="key=value", nargs="*", help="such as data.root=here")
-    parser.add_argument("--to", metavar="FILE", type=Path, help="the file to write")
+    parser.add_argument(
+        "--to",
+        metavar="FILE",
+        type=Path,
+        help="the file to write (default: exports/RUN.pt2, exports/RUN.pt)",
+    )
     options.add_weights(parser)
     parser.add_argument(
         "--state-dict", action="store_true", help="write weights and YAML instead of a program"

@@ -7,10 +7,11 @@ import numpy as np
 from seedbed.errors import InputError
 from seedbed.sweeps import origin, statistics
 from seedbed.sweeps.differences import Difference, differences
-from seedbed.sweeps.groups import Group, Seeds, Sweep
+from seedbed.sweeps.groups import Group, Sweep
 from seedbed.sweeps.labels import ABSENT, differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.report import lost_runs, markdown_table, show_count
+from seedbed.sweeps.seeds import Seeds
 from seedbed.sweeps.statistics import Floats
 from seedbed.sweeps.summary import Scale, summarise
 

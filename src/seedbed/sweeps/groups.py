@@ -3,7 +3,6 @@
 The fold of cross-validation (`data.fold`) is taken as one more seed.
 """
 
-import fnmatch
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +15,12 @@ import numpy as np
 
 from seedbed import config, record
 from seedbed.errors import InputError, printable
-from seedbed.names import STREAMS, flatten
-from seedbed.record import neutral, untrusted
+from seedbed.record import untrusted
 from seedbed.sweeps import plan
 from seedbed.sweeps.labels import name_all
+from seedbed.sweeps.seeds import FOLD, Seeds, by_column, taken_out, varied, without_followers
 
 _MAX_DEPTH = 16  # of the folders of a sweep
-FOLD = "fold"
-NO_FOLD = -1
-COLUMNS = (*STREAMS, FOLD)
-Seeds = tuple[int, ...]  # one for each of COLUMNS, in that order
-# How the work is done, which makes no other configuration.
-_NEUTRAL = re.compile("|".join(map(fnmatch.translate, neutral.KEYS)))
-_IS_SEED = re.compile(r"(^|\.)seeds?$")  # also one that is given to a class
-_IS_FOLD = re.compile(r"^data\.(.+\.)?fold$")
 
 
 @dataclass(frozen=True)
@@ -111,13 +102,13 @@ class Group:
 
     @cached_property
     def varied(self) -> Sequence[str]:
-        """Return the streams whose seed is not the same in all runs, and FOLD if folds are not."""
-        columns = zip(COLUMNS, zip(*self.replicates, strict=True), strict=True)
-        return [column for column, seeds in columns if len(set(seeds)) > 1]
+        """Return the streams whose seed is not the same in all runs, FOLD if folds are not, and
+        the keys of other seeds that are not."""
+        return varied(self.replicates)
 
     @property
     def varied_streams(self) -> Sequence[str]:
-        """Return the streams whose seed is not the same in all runs."""
+        """Return the streams, and the keys of other seeds, that are not the same in all runs."""
         return [column for column in self.varied if column != FOLD]
 
     @property
@@ -132,13 +123,14 @@ class Group:
 
     def in_step(self, seeds: Seeds) -> bool:
         """Return whether the streams that vary in the group have one seed in common."""
-        return len({seeds[STREAMS.index(stream)] for stream in self.varied_streams}) == 1
+        table = by_column(seeds)
+        return len({table.get(stream) for stream in self.varied_streams}) == 1
 
     def name_seeds(self, seeds: Seeds) -> str:
         """Name a run's seeds: `3`, `0 init=5` where a stream has its own, `0 fold=2`."""
         seed, streams = self.replicates[seeds][0].seed, self.varied_streams
-        table = dict(zip(COLUMNS, seeds, strict=True))
-        own = [f"{stream}={table[stream]}" for stream in streams if table[stream] != seed]
+        table = by_column(seeds)
+        own = [f"{s}={table[s]}" for s in streams if table.get(s, seed) != seed]
         if len(streams) > 1 and self.in_step(seeds):
             seed, own = table[streams[0]], []
         return " ".join([str(seed), *own, *([f"fold={table[FOLD]}"] if self.folds else [])])
@@ -170,7 +162,7 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
     """
     if record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got one run; name its sweep")
-    runs = [_read_run(path, folder) for path in _run_folders(folder)]
+    runs = _without_followers([_read_run(path, folder) for path in _run_folders(folder)])
     runs += _missing_runs(folder)
     if not runs:
         found = "none in it" if folder.is_dir() else "no folder"
@@ -237,23 +229,26 @@ def _read_run(folder: Path, sweep: Path) -> Run:
 
 
 def _read_settings(path: Path) -> tuple[dict[str, Any], int, Seeds]:
-    """Return a run's flat configuration without seeds and fold, its seed, and those by COLUMNS.
+    """Return a run's flat configuration without seeds and fold, its seed, and all its seeds.
 
     Not by OmegaConf, which is ten times slower; that counts over a thousand runs.
     """
     try:
         tree = untrusted.read_yaml(path)
-        seeds = tuple(int(tree["seeds"][stream]) for stream in STREAMS)
-        seed = int(tree["seed"])
-        fold: Any = (tree.get("data") or {}).get(FOLD)
+        settings, seeds = taken_out(tree)
+        return settings, int(tree["seed"]), seeds
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: expected a run's configuration, got {reason}") from None
-    settings = flatten({**tree, "seeds": None, "logger": None})
-    has_fold = isinstance(fold, int)
-    dropped = (_IS_SEED.search, _NEUTRAL.match, *([_IS_FOLD.match] if has_fold else []))
-    kept = (key for key in settings if not any(drops(key) for drops in dropped))
-    return {key: settings[key] for key in kept}, seed, (*seeds, fold if has_fold else NO_FOLD)
+
+
+def _without_followers(runs: Sequence[Run]) -> list[Run]:
+    """Return runs without the seeds that follow those of streams, by configurations."""
+    table: dict[str, list[Seeds]] = {}
+    for run in runs:
+        table.setdefault(run.configuration, []).append(run.seeds)
+    kept = {configuration: iter(without_followers(each)) for configuration, each in table.items()}
+    return [replace(run, seeds=next(kept[run.configuration])) for run in runs]
 
 
 def _metric_names(runs: Sequence[Run]) -> dict[str, str]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from seedbed.sweeps import origin
-from seedbed.sweeps.groups import Group, Run, Seeds
+from seedbed.sweeps.groups import Group, Run
+from seedbed.sweeps.seeds import Seeds
 from seedbed.sweeps.summary import Scale
 
 _MOST_CHANGES = 6

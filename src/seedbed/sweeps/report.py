@@ -8,10 +8,12 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError, printable
+from seedbed.names import STREAMS
 from seedbed.sweeps.differences import differences
-from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Run, Sweep
+from seedbed.sweeps.groups import Group, Run, Sweep
 from seedbed.sweeps.labels import differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
+from seedbed.sweeps.seeds import by_column, columns
 from seedbed.sweeps.summary import NONE, Scale, Summary, sources, streams_vary_alone, summarise
 
 INTERVAL_LEGEND = "95 % interval: of the mean, by bootstrap, widened for few seeds."
@@ -247,15 +249,14 @@ def runs_csv(sweep: Sweep) -> str:
     metrics = dict.fromkeys(
         name for group in sweep.groups for run in group.runs for name in run.summary["metrics"]
     )
-    has_folds = any(run.seeds and run.seeds[-1] != NO_FOLD for run in sweep.runs)
-    columns = COLUMNS if has_folds else COLUMNS[:-1]
-    header = ["run", "group", "problem", "seed", *map(_column, columns)]
+    seeds = map(_column, columns([run.seeds for run in sweep.runs]))
+    header = ["run", "group", "problem", "seed", *seeds]
     header += [*metrics, "seconds", "weights", "predictions"]
     return _csv(header, (_run_row(run, labels.get(run.name, "")) for run in sweep.runs))
 
 
 def _run_row(run: Run, label: str) -> dict[str, Any]:
-    seeds = dict(zip(map(_column, COLUMNS), run.seeds, strict=False))
+    seeds = {_column(name): seed for name, seed in by_column(run.seeds).items()}
     row = {"run": run.name, "group": label, "problem": run.problem, **seeds}
     if run.seeds:
         row["seed"] = run.seed
@@ -267,7 +268,7 @@ def _run_row(run: Run, label: str) -> dict[str, Any]:
 
 
 def _column(name: str) -> str:
-    return name if name == FOLD else f"seeds.{name}"
+    return f"seeds.{name}" if name in STREAMS else name
 
 
 def _csv(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.errors import InputError
-from seedbed.names import STREAMS
 from seedbed.record import untrusted
 from seedbed.sweeps import statistics
-from seedbed.sweeps.groups import COLUMNS, FOLD, NO_FOLD, Group, Seeds
+from seedbed.sweeps.groups import Group
+from seedbed.sweeps.seeds import NO_FOLD, Seeds, by_column
 from seedbed.sweeps.statistics import Floats, Interval
 
 NONE = "-"
@@ -160,7 +160,7 @@ def independent_values(group: Group) -> dict[Seeds, float]:
 
 def streams_vary_alone(group: Group) -> bool:
     """Return whether there are runs in which one stream differs and the others do not."""
-    return any(_held_but(group, index) for index in range(len(STREAMS)))
+    return any(_held_but(group, stream) for stream in group.varied_streams)
 
 
 def _means_of_folds(group: Group) -> dict[Seeds, float]:
@@ -209,9 +209,8 @@ def sources(group: Group) -> list[Source]:
     stands for replicates; `all together` for the runs whose streams share one seed. Empty unless a
     stream was varied alone or seeds were repeated.
     """
-    alone = {column: _held_but(group, index) for index, column in enumerate(COLUMNS)}
-    if not group.varied_streams:
-        del alone[FOLD]
+    columns = group.varied if group.varied_streams else []
+    alone = {column: _held_but(group, column) for column in columns}
     repeated = [
         np.array([run.value(group.metric) for run in runs])
         for runs in group.replicates.values()
@@ -230,11 +229,12 @@ def sources(group: Group) -> list[Source]:
     ]
 
 
-def _held_but(group: Group, index: int) -> list[Floats]:
-    """Return the values of runs in which only the column at `index` differs, set by set."""
-    sets: dict[Seeds, list[float]] = {}
+def _held_but(group: Group, column: str) -> list[Floats]:
+    """Return the values of runs in which only one of the seeds, or the fold, differs, by sets."""
+    sets: dict[frozenset[tuple[str, int]], list[float]] = {}
     for seeds, value in group.values.items():
-        sets.setdefault(seeds[:index] + seeds[index + 1 :], []).append(value)
+        held = frozenset(pair for pair in by_column(seeds).items() if pair[0] != column)
+        sets.setdefault(held, []).append(value)
     return [np.array(values) for values in sets.values() if len(values) > 1]
 
 

@@ -50,7 +50,8 @@ class Condition:
     def holds(self, row: Row) -> bool:
         """Return whether a row fulfils it: numbers compare as numbers, all else as text.
 
-        A row without the key is unequal to everything, and neither below nor above it.
+        Of true, false and null any case will do, as on Hydra's command line. A row without the key
+        is unequal to everything, and neither below nor above it.
         """
         here = row.get(self.key)
         if self.key not in row:
@@ -59,7 +60,8 @@ class Condition:
         compare = _COMPARISONS[self.comparison]
         if None not in numbers:
             return compare(*numbers)
-        return self.comparison in ("=", "!=") and compare(show(here), self.text)
+        text = self.text.lower() if here is None or isinstance(here, bool) else self.text
+        return self.comparison in ("=", "!=") and compare(show(here), text)
 
 
 def read_row(folder: Path) -> Row:

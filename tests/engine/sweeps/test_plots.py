@@ -11,8 +11,9 @@ def test_the_points_are_named_by_what_they_are() -> None:
     """Seeds, folds, or runs where both are combined."""
 
     def of(*seeds: tuple[int, ...]) -> str:
-        runs = [Run("r", ROOT, seeds=each, summary={"metrics": {"test_loss": 1.0}})
-                for each in seeds]  # fmt: skip
+        summary = {"metrics": {"test_loss": 1.0}}
+        runs = [Run("r", ROOT, seeds=(*streams, (), fold), summary=summary)
+                for *streams, fold in seeds]  # fmt: skip
         return plots._count(Group("", "test_loss", runs))
 
     assert of((0,) * 6 + (-1,)) == "1 seed"

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.image import imread
 
 from seedbed.errors import InputError
-from seedbed.sweeps import comparison, plots, report, statistics
+from seedbed.sweeps import comparison, plots, promises, report, statistics
 from seedbed.sweeps import groups as sweep_groups
 from seedbed.sweeps import plan as sweep_plan
 from seedbed.sweeps import summary as sweep_summary
@@ -319,7 +319,61 @@ def test_different_configurations_are_shown_apart(folder: Path) -> None:
 def test_seeds_in_the_configuration_of_a_class_are_still_seeds(folder: Path) -> None:
     """`data.train.seed: ${seeds.split}` does not make another configuration."""
     write_run(folder / "5_split", 5, seeds={"split": 3})
-    assert len(sweep_groups.read(folder).groups) == 1
+    [group] = sweep_groups.read(folder).groups
+    assert [run.seeds[-2] for run in group.runs] == [()] * 6
+
+
+def test_seeds_in_lists_are_seeds_too(folder: Path) -> None:
+    """One that follows a stream and one that does not; a text is a setting."""
+    for run in folder.iterdir():
+        seed = run.name[0]
+        lines = f"model:\n  seed: none\n  parts:\n    seeds: [{seed}, 1{seed}]\n"
+        path = run / "config.yaml"
+        path.write_text(path.read_text().replace("model:\n", lines))
+    [group] = sweep_groups.read(folder).groups
+    assert sorted(run.seeds[-2] for run in group.runs) == [
+        (("model.parts.seeds.1", 10 + seed),) for seed in range(5)
+    ]
+    assert group.settings["model.seed"] == "none"
+    assert sweep_summary.summarise(group).n == 5
+
+
+def with_nested_seed(run: Path, seed: int) -> Path:
+    """Give the class of the training data a seed that follows no stream."""
+    path = run / "config.yaml"
+    path.write_text(path.read_text().replace("train:\n    seed: 0", f"train:\n    seed: {seed}"))
+    return run
+
+
+def test_runs_whose_nested_seeds_differ_are_other_replicates(tmp_path: Path) -> None:
+    """Never the same seeds, neither in a sweep nor in two; the runs that share one of both are not
+    independent, as with streams. Control: the same nested seed twice."""
+    drawn = np.random.default_rng(0).uniform(0.9, 0.99, (2, 2))
+    for seed, nested in np.ndindex(2, 2):
+        run = tmp_path / "a" / f"{seed}_{nested}"
+        weights = f"{seed}{nested}" * 8
+        write_run(run, seed, accuracy=float(drawn[seed, nested]), weights=weights)
+        with_nested_seed(run, nested)
+    text = reported(tmp_path / "a")
+    assert "NOISE FLOOR" not in text
+    assert "same seeds" not in text
+    [group] = sweep_groups.read(tmp_path / "a").groups
+    assert len(group.values) == 4
+    rows = {row.name: row.runs for row in sweep_summary.sources(group)}
+    assert rows["data.train.seed"] == 4
+    best = divmod(int(drawn.argmax()), 2)
+    named = f"{best[0]} data.train.seed={best[1]}" if best[0] != best[1] else str(best[0])
+    assert sweep_summary.summarise(group).maximum_seed == named
+    table = csv.DictReader((tmp_path / "a" / "sweep.csv").read_text().splitlines())
+    assert [row["data.train.seed"] for row in table] == ["0", "1", "0", "1"]
+    for seed in range(2):
+        with_nested_seed(write_run(tmp_path / "b" / f"{seed}", seed, weights="f" * 16), 7)
+    [other] = sweep_groups.read(tmp_path / "b").groups
+    assert other.runs[0].configuration == group.runs[0].configuration
+    assert not [found for found in differences(group, other) if found.paired]
+    assert not promises.broken_promises([group, other])
+    with_nested_seed(write_run(tmp_path / "a" / "again", 1, weights="f" * 16), 1)
+    assert described(tmp_path / "a").startswith("NOISE FLOOR: 1 of 1 seeds that ran more than once")
 
 
 def test_groups_without_a_common_metric_are_shown_apart(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,8 +13,10 @@ import pytest
 import torch
 import yaml
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from seedbed.data.source import Source
+from seedbed.errors import InputError
 from seedbed.tools import exporting
 from tests.engine.tools.conftest import contents
 from tests.running import ROOT, command, refusal, trained
@@ -127,6 +130,17 @@ def test_a_model_that_cannot_be_captured_is_refused(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+class Reshaping(nn.Linear):
+    """Asks for the size of a batch in the way that `torch.export` keeps, or in the other."""
+
+    def __init__(self, by_len: bool) -> None:
+        super().__init__(8, 3)
+        self.by_len = by_len
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).view(len(x) if self.by_len else x.shape[0], 3)
+
+
 class Shifting(nn.Linear):
     """Draws in evaluation: from the global generators, or from one of its own as well."""
 
@@ -154,7 +168,70 @@ def test_why_bits_differ_is_said() -> None:
     assert f"not the same bits as {both}: the model draws random numbers in evaluation" in line
     same, line = exporting.compare(plain, nn.Linear(8, 3), source, 4, why)
     assert not same
-    assert f"not the same bits as {both}: the program computes something else; export" in line
+    assert f"not the same bits as {both}, by at most " in line
+    assert "the program computes something else; export" in line
+
+
+def test_a_program_that_takes_no_other_batch_is_not_written(tmp_path: Path) -> None:
+    """In one line, with PyTorch's guard; control: the same model by x.shape[0]."""
+    batch, out = torch.rand(7, 8), tmp_path / "model.pt2"
+    with pytest.raises(InputError, match="fixes the size of a batch") as refused:
+        exporting.save_program(Reshaping(by_len=True), batch[:2], batch, out)
+    assert "size()[0] == 2" in str(refused.value)
+    assert "write x.shape[0] instead of len(x), or export" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+    model = Reshaping(by_len=False)
+    program = exporting.save_program(model, batch[:2], batch, out)
+    assert torch.equal(program(batch), model(batch))
+    assert out.exists()
+
+
+def test_inputs_of_several_shapes_are_not_blamed_on_the_batch(tmp_path: Path) -> None:
+    """A program is captured for samples of one shape."""
+    two, more = torch.rand(2, 5, 8), torch.rand(7, 6, 8)
+    with pytest.raises(InputError, match=r"samples of one shape.*\(5, 8\).*\(6, 8\)"):
+        exporting.save_program(nn.Linear(8, 3), two, more, tmp_path / "model.pt2")
+
+
+def test_the_fast_path_of_attention_is_named(tmp_path: Path) -> None:
+    """PyTorch's encoder takes it in evaluation, a program does not; the difference is small."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    source = Source(TensorDataset(torch.randn(64, 5, 8), torch.zeros(64)), "validation", 0)
+    two, inputs = (exporting.inputs_of(source, samples) for samples in (2, 64))
+    with torch.no_grad():
+        program = exporting.save_program(model, two, inputs, tmp_path / "model.pt2")
+        same, line = exporting.compare(model, program, source, 64, exporting.PROGRAM_DIFFERS)
+    assert not same
+    found = re.fullmatch(r"not the same bits .* 64 samples, by at most (\S+): (.*)", line)
+    assert found
+    assert float(found[1]) < 1e-4
+    assert found[2] == exporting.FAST_PATH
+
+
+def test_any_batch_size_is_said() -> None:
+    assert exporting.described(torch.zeros(2, 48, 3)) == "float32 (B, 48, 3); B is any size"
+
+
+def test_what_is_exported_leaves_no_file_that_git_sees(run: Path, tmp_path: Path) -> None:
+    """By default in a folder that git ignores, which the command makes."""
+    named = tmp_path / "named"
+    named.symlink_to(run)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / SCRIPT), str(named), "--state-dict"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    files = sorted(path.name for path in (tmp_path / "exports").iterdir())
+    assert files == [f"{run.name}.pt", f"{run.name}.yaml"]
+    places = [f"exports/{file}" for file in files]
+    ignored = subprocess.run(
+        ["git", "check-ignore", *places, "a.pt", "a.pt2", "src/a.yaml"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ignored.stdout.split() == [*places, "a.pt", "a.pt2"]
 
 
 def test_weights_that_are_not_all_of_a_model_get_advice_of_their_own(tmp_path: Path) -> None:
