@@ -50,7 +50,7 @@ def judge_run(arguments: argparse.Namespace, folder: Path) -> int:
     run = arguments.run
     held = verify.read(run)
     with checkout.code_of(run, held.code, arguments.restore_code) as tree:
-        verify.trusted_config(run, arguments.trust)  # what is refused begins nothing
+        verify.trusted_config(run, arguments.trust, tree.root)  # what is refused begins nothing
         last = verify.last_step(held, arguments.steps)
         # For whoever waits; the first line of the output is the outcome.
         print(printable(f"{replaying(held, last)}: {run}"), file=sys.stderr, flush=True)

@@ -138,13 +138,22 @@ def describe(difference: Difference) -> Iterator[str]:
     through = difference.equal_through
     same = [] if through is None else [f"all steps compared up to {through}"]
     same += [f"at step {difference.step} {equal}"] if equal else []
-    yield f"  equal before it: {'; '.join(same)}" if same else "  nothing before it was compared"
+    yield f"  equal before it: {'; '.join(same)}" if same else f"  {_beginning(difference)}"
     yield f"  look at: {stage.look}"
     if not difference.located:
         yield (
             "  not every step before it has fingerprints in both, so the difference may be older, "
             "and of another stage; run both with fingerprint.every_steps=1 to know"
         )
+
+
+def _beginning(difference: Difference) -> str:
+    """Return what there is before a difference of which nothing before it was compared."""
+    if difference.step > 1:
+        return "nothing before it was compared"
+    if difference.stage == names.STAGES[0]:
+        return "nothing comes before it: it is the first stage of the run's first step"
+    return "it is in the run's first step, and no stage before it was compared"
 
 
 def explain(difference: Difference, found: Iterable[Change]) -> Iterator[str]:

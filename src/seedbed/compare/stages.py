@@ -187,11 +187,16 @@ STAGES = {
 }
 
 
+_RATE_OF = "learning_rate_"  # before the name of a parameter group, or of an optimizer
+
+
 def stage_of(column: str) -> Stage:
     """Return the stage of a column; what a method logs by a name of its own is a metric."""
     if column in STAGES:
         return STAGES[column]
     like, name = STAGES[_like(column)], column.partition("_")[2]
+    if name.startswith(_RATE_OF):
+        return replace(like, name=f"{like.name} of {name.removeprefix(_RATE_OF)}")
     return replace(like, name=f"{like.name.split()[0]} {name}")
 
 
@@ -208,4 +213,5 @@ def _like(column: str) -> str:
     if column in COLUMNS:
         return column
     phase, _, name = column.partition("_")
-    return f"{phase}_{'learning_rate' if name.startswith('learning_rate') else 'metric'}"
+    is_rate = phase == "train" and name.startswith(_RATE_OF)
+    return f"{phase}_{'learning_rate' if is_rate else 'metric'}"

@@ -75,11 +75,11 @@ def replay(
         InputError: the record cannot be read or is not trusted, or the replay fails to run.
     """
     before = read(run)
-    settings = trusted_config(run, trust)
+    tree = tree or checkout.here()
+    settings = trusted_config(run, trust, tree.root)
     whole = steps is None and before.summary.get("status") == "finished"
     last = last_step(before, steps)
     before = before if whole else prefix(before, last)
-    tree = tree or checkout.here()
     environment = launch.training_environment(settings) | offline.variables(online)
     launch.create_run_folder(folder, settings)
     difference = _run(settings, folder, environment | tree.variables, before, whole, tree)
@@ -105,8 +105,12 @@ def read(run: Path) -> Record:
     return found
 
 
-def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
+def trusted_config(run: Path, trust: Sequence[str] = (), root: Path | None = None) -> DictConfig:
     """Return the configuration of a record, if it asks for nothing that is not trusted here.
+
+    Args:
+        trust: packages that classes may come from, beside those of configs/config.yaml.
+        root: the folder of the code to replay it with; None: this checkout.
 
     Raises:
         InputError: it names packages or environment variables that this checkout does not, or is
@@ -114,7 +118,7 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
     """
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
-    settings.trusted_packages = config.require_trusted(settings, run, trust)
+    settings.trusted_packages = config.require_trusted(settings, run, trust, root)
     try:
         config.check(settings)
     except InputError as error:

@@ -43,11 +43,14 @@ def require_targets(config: DictConfig) -> None:
     walk(OmegaConf.to_container(config), "")
 
 
-def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> list[str]:
+def require_trusted(
+    settings: DictConfig, run: Path, trust: Sequence[str] = (), root: Path | None = None
+) -> list[str]:
     """Refuse a record that could run code which this checkout does not trust.
 
     Args:
         trust: packages that classes may come from, beside those of configs/config.yaml.
+        root: the folder of the code that the record is to run with; None: this checkout.
 
     Returns:
         The packages to trust for it: those of the record, unless they are more than this
@@ -65,8 +68,8 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
         if key.rpartition(".")[2] == "_target_" and not is_trusted(str(target), local):
             raise InputError(
                 f"{run}: expected classes from trusted_packages of this checkout "
-                f"({', '.join(local)}), got {target} ({key}) in the record; if you trust its code: "
-                f"--trust {str(target).rpartition('.')[0]}"
+                f"({', '.join(local)}), got {target} ({key}) in the record"
+                + _how_to_trust(str(target).rpartition(".")[0], run, root or source.project_root())
             )
     presets = (configs / "determinism").glob("*.yaml")
     known = {name for path in presets for name in _variables(path)}
@@ -78,6 +81,23 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
             )
     recorded = [str(package) for package in settings.get("trusted_packages") or ()]
     return recorded if all(is_trusted(package, local) for package in recorded) else local
+
+
+def _how_to_trust(module: str, run: Path, root: Path) -> str:
+    """Return what to do about a module that is not trusted, which may be gone from the code."""
+    path = module.replace(".", "/")
+    files = {f"{top}{path}{end}" for top in ("src/", "") for end in (".py", "/__init__.py")}
+    try:
+        recorded = untrusted.read_json(run / "environment.json").get("imported_files")
+    except InputError:
+        recorded = None
+    was_there = isinstance(recorded, Mapping) and not files.isdisjoint(recorded)
+    if was_there and not any((root / file).is_file() for file in files):
+        return (
+            ", which the code here no longer has; if you trust the record's: scripts/verify.py "
+            f"{run} --restore-code --trust {module.partition('.')[0]}"
+        )
+    return f"; if you trust its code: --trust {module}"
 
 
 def _variables(preset: Path) -> Sequence[str]:

@@ -52,8 +52,10 @@ _PANELS_IN_LINE, _MOST_PANELS = 3, 12
 _LOG_FROM_RATIO = 20.0
 
 
-def loss_curve(folder: Path) -> Path:
+def loss_curve(folder: Path) -> Path | None:
     """Draw a run's losses and metric into `loss_curve.png` in its folder; return its path.
+
+    Where nothing was logged, there is no picture, also none of an earlier attempt.
 
     Raises:
         InputError: the folder is no run, or its metrics are damaged.
@@ -66,9 +68,12 @@ def loss_curve(folder: Path) -> Path:
     elif summary.get("status") == "interrupted":
         title += f", interrupted at step {summary.get('steps', 0)}"
     metric_name = str(summary.get("metric_name", "metric"))
+    rows, path = read_metrics(folder), folder / "loss_curve.png"
+    if not rows:
+        path.unlink(missing_ok=True)
+        return None
     with style():
-        figure = loss_figure(read_metrics(folder), metric_name, title)
-        return save(figure, folder / "loss_curve.png")
+        return save(loss_figure(rows, metric_name, title), path)
 
 
 def _title(config: DictConfig, folder: Path) -> str:
@@ -86,7 +91,8 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
 
     Args:
         rows: of metrics.csv.
-        metric_name: accuracy (0 to 1, drawn in percent), mse, or another.
+        metric_name: of the metric that is followed. An accuracy, this one or another, is drawn in
+            percent.
     """
     from matplotlib.figure import Figure
 
@@ -100,14 +106,15 @@ def loss_figure(rows: Sequence[Row], metric_name: str, title: str) -> "Figure":
     for axes in every[len(names) :]:
         axes.set_axis_off()
     for axes, name in zip(every, names, strict=False):
-        is_share = (name, metric_name) == ("metric", "accuracy")
-        curves = {phase: points(rows, phase, name, 100.0 if is_share else 1.0) for phase in PHASES}
+        label = metric_name if loss_is_metric or name == "metric" else name
+        curves = {phase: points(rows, phase, name) for phase in PHASES}
+        if label == "accuracy":
+            curves = _in_percent(curves)
         if name == "loss" and _has_own_name(rows, names):
             curves["train"] = (np.empty(0), np.empty(0))
         _curves(axes, curves)
-        label = metric_name if loss_is_metric or name == "metric" else name
         axes.set(xlabel="step", ylabel=LABELS.get(label, label))
-        if is_share:
+        if label == "accuracy":
             _fit_percent(axes, curves)
         else:
             fit_scale(axes, curves.values())
@@ -145,7 +152,7 @@ def panels(rows: Sequence[Row], metric_name: str, loss_is_metric: bool) -> list[
     return [*usual, *own][:_MOST_PANELS]
 
 
-def points(rows: Iterable[Row], phase: str, name: str, scale: float = 1.0) -> tuple[Array, Array]:
+def points(rows: Iterable[Row], phase: str, name: str) -> tuple[Array, Array]:
     """Return the steps (n,) and values (n,) of one phase in metrics.csv, as float64.
 
     Raises:
@@ -156,7 +163,7 @@ def points(rows: Iterable[Row], phase: str, name: str, scale: float = 1.0) -> tu
         table = np.array(cells, dtype=np.float64).reshape(-1, 2)
     except ValueError as error:
         raise InputError(f"metrics.csv: expected numbers, got {error}; replay the run") from None
-    return table[:, 0], table[:, 1] * scale
+    return table[:, 0], table[:, 1]
 
 
 def running_mean(steps: Array, values: Array, rows: int) -> tuple[Array, Array]:
@@ -273,6 +280,13 @@ def plain_log_axis(axes: "Axes") -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _in_percent(curves: dict[str, tuple[Array, Array]]) -> dict[str, tuple[Array, Array]]:
+    """Return curves of an accuracy in percent: shares of 1 are, unless one is above 1."""
+    if any((values > 1.0).any() for _, values in curves.values()):
+        return curves
+    return {phase: (steps, 100.0 * values) for phase, (steps, values) in curves.items()}
 
 
 def _fit_percent(axes: "Axes", curves: dict[str, tuple[Array, Array]]) -> None:

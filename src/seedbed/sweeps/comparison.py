@@ -8,7 +8,7 @@ from seedbed.errors import InputError
 from seedbed.sweeps import origin, statistics
 from seedbed.sweeps.differences import Difference, differences
 from seedbed.sweeps.groups import Group, Sweep
-from seedbed.sweeps.labels import ABSENT, differing_keys
+from seedbed.sweeps.labels import changes, differing_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.report import lost_runs, markdown_table, show_count
 from seedbed.sweeps.seeds import Seeds
@@ -97,9 +97,10 @@ def _seeds_needed(a: Group, best: Difference) -> str:
     if None in needed:
         return ""
     names = scale.difference_names
+    seeds = "paired seeds a side (the same in both)" if best.paired else "unpaired seeds a side"
     return (
-        f" At this spread it takes {needed[0]} seeds a side to detect {names[0]}, {needed[1]} to "
-        f"detect {names[1]}."
+        f" At this spread it takes {needed[0]} {seeds} to detect {names[0]}, {needed[1]} to detect "
+        f"{names[1]}."
     )
 
 
@@ -110,13 +111,12 @@ def configuration_difference(a: Group, b: Group) -> str:
     origins = origin.between(matching or [(a.runs[0], b.runs[0])])
     if not keys and not origins:
         return "A and B have the same configuration: they differ in nothing but seeds."
-    lines = [
-        f"- {key}: {a.settings.get(key, ABSENT)} in A, {b.settings.get(key, ABSENT)} in B"
-        for key in keys[:_MOST_KEYS_SHOWN]
-    ]
-    more = len(keys) - len(lines)
-    lines += [f"- {c.key}: {c.before} in A, {c.now} in B" for c in origins[:_MOST_KEYS_SHOWN]]
-    more += max(0, len(origins) - _MOST_KEYS_SHOWN)
+    found = changes(a.settings, b.settings, keys, *origins)
+    settings = [change for change in found if change.kind == "configuration"]
+    others = [change for change in found if change.kind != "configuration"]
+    shown = settings[:_MOST_KEYS_SHOWN] + others[:_MOST_KEYS_SHOWN]
+    lines = [f"- {change.key}: {change.before} in A, {change.now} in B" for change in shown]
+    more = len(found) - len(shown)
     return "\n".join(["A and B differ in:", *lines, *([f"- and {more} more keys"] if more else [])])
 
 

@@ -11,7 +11,7 @@ from seedbed.errors import InputError, printable
 from seedbed.names import STREAMS
 from seedbed.sweeps.differences import differences
 from seedbed.sweeps.groups import Group, Run, Sweep
-from seedbed.sweeps.labels import differing_keys
+from seedbed.sweeps.labels import leading_keys
 from seedbed.sweeps.promises import broken_promises, other_origins
 from seedbed.sweeps.seeds import by_column, columns
 from seedbed.sweeps.summary import NONE, Scale, Summary, sources, streams_vary_alone, summarise
@@ -85,7 +85,7 @@ def _mixture(sweep: Sweep) -> list[str]:
     """Return a line on the configurations of a sweep, if it has several, and their differences."""
     if len(sweep.groups) < 2:
         return []
-    keys = differing_keys([group.settings for group in sweep.groups])
+    keys = leading_keys([group.settings for group in sweep.groups])
     text = f"{len(sweep.groups)} configurations, shown apart. They differ in: {', '.join(keys)}."
     metrics = sorted({group.metric for group in sweep.groups})
     if len(metrics) > 1:
@@ -190,7 +190,10 @@ def _seeds_for_a_difference(summaries: Sequence[Summary]) -> list[str]:
         if small is not None and large is not None:
             names = Scale(each.metric).difference_names
             place = f"{each.group}: " if each.group else ""
-            lines.append(f"- {place}{names[0]} with about {small}, {names[1]} with about {large}")
+            lines.append(
+                f"- {place}{names[0]} with about {small} unpaired seeds, {names[1]} with about "
+                f"{large}"
+            )
     title = (
         "Seeds per sweep that show a difference of two without common seeds "
         "(two-sided 5 %, power 80 %):"

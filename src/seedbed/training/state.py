@@ -51,22 +51,22 @@ class TrainingState:
         Raises:
             InputError: nothing says so.
         """
-        name, task = self.metric_name, self.method.task
+        name, task, metrics = self.metric_name, self.method.task, self.metrics
         if self.mode is not None:
             return self.mode == "max"
-        if name == self.method.monitor.removeprefix("validation_"):
-            return self.method.mode == "max"
-        if name == "loss":
-            return False
-        if task is not None and name == task.metric_name:
-            return task.higher_is_better
-        known = self.metrics.higher_is_better(name)
-        if known is None:
+        own = self.method.monitor.removeprefix("validation_")
+        known: dict[str, bool | None] = {n: metrics.higher_is_better(n) for n in metrics.names}
+        known |= {task.metric_name: task.higher_is_better} if task is not None else {}
+        known |= {"loss": False, own: self.method.mode == "max"}
+        found = known.get(name)
+        if found is None:
+            named = ", ".join(f"validation_{each}" for each in known)
+            advice = f", or mend trainer.monitor, if misspelt; known so far are {named}"
             raise InputError(
                 f"trainer.mode: expected min or max, since nothing says which {name} is better, "
-                "got null; say which"
+                f"got null; say which{'' if name in known else advice}"
             )
-        return known
+        return found
 
     @cached_property
     def parameters_of(self) -> Mapping[str, list[nn.Parameter]]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from seedbed import compare, names, record
 from seedbed.compare import Difference, causes, first_difference
-from seedbed.compare.stages import STAGES
+from seedbed.compare.stages import STAGES, in_order, stage_of
 from seedbed.errors import InputError
 from seedbed.record.change import Change
 from tests.made_up_runs import fingerprint_rows, metrics, write_csv, write_run
@@ -339,6 +339,33 @@ def test_the_seed_that_was_changed_is_named_and_not_what_follows_it() -> None:
     assert ranked("gradients", **threads) == ["determinism.threads"]
     threads["determinism__env__OMP_NUM_THREADS"] = ("2", "4")
     assert "determinism.env.OMP_NUM_THREADS" in ranked("gradients", **threads)
+
+
+def test_what_lies_before_a_difference_is_said_in_plain_words() -> None:
+    """The beginning of a run is no lack; control: a later step of which nothing is known."""
+
+    def said(step: int, stage: str, *equal: str, through: int | None = None) -> str:
+        difference = Difference(step, stage, "", "", equal, through, located=False)
+        return list(causes.describe(difference))[3].strip()
+
+    assert said(1, "sample_ids") == (
+        "nothing comes before it: it is the first stage of the run's first step"
+    )
+    assert said(1, "train_loss") == (
+        "it is in the run's first step, and no stage before it was compared"
+    )
+    assert said(1, "batch", "sample_ids") == "equal before it: at step 1 sample ids"
+    assert said(20, "sample_ids", through=10) == "equal before it: all steps compared up to 10"
+    assert said(20, "sample_ids") == "nothing before it was compared"
+
+
+def test_columns_of_parameter_groups_are_called_as_stages_are() -> None:
+    """Each is a learning rate, of a group; control: a value that a method logs."""
+    columns = ("train_kl", "train_learning_rate_embed", "train_learning_rate", "loss")
+    called = [stage_of(column).name for column in in_order(columns)]
+    assert called == ["loss", "training kl", "learning rate", "learning rate of embed"]
+    held_out = "validation_learning_rate_x"
+    assert (in_order([held_out]), stage_of(held_out).phase) == ((held_out,), "evaluation")
 
 
 def test_what_follows_from_a_setting_is_not_listed_beside_it() -> None:

@@ -232,6 +232,22 @@ def test_a_package_can_be_trusted_on_the_command_line(copy: Path) -> None:
         verify.trusted_config(copy, ["mine.data"])
 
 
+def test_code_that_is_gone_is_to_be_restored_before_it_is_trusted(copy: Path) -> None:
+    """Named after what the run imported; control: the code of the record, where the file is."""
+    files = json.loads((copy / "environment.json").read_text())
+    files["imported_files"]["src/mine/models.py"] = "0" * 40
+    (copy / "environment.json").write_text(json.dumps(files))
+    edit_text(copy / "config.yaml", "project.models.cnn.CNN", "mine.models.Net")
+    gone = f"no longer has; .* scripts/verify.py {re.escape(str(copy))} --restore-code --trust mine"
+    with pytest.raises(InputError, match=gone):
+        verify.trusted_config(copy)
+    tree = copy / "tree"
+    (tree / "src/mine").mkdir(parents=True)
+    (tree / "src/mine/models.py").write_text("")
+    with pytest.raises(InputError, match=r"; if you trust its code: --trust mine\.models$"):
+        verify.trusted_config(copy, (), tree)
+
+
 def test_a_live_run_is_refused(copy: Path) -> None:
     """A run that a process works on is not over; one that was killed is, and can be replayed."""
     edit_summary(copy, status="running")
@@ -264,11 +280,13 @@ def test_bad_arguments_are_refused_in_one_line(run: Path, words: list[str], mess
 
 
 def test_a_replay_that_cannot_run_says_why(copy: Path) -> None:
-    """What stops the training process of a replay is handed on, in one line."""
+    """What stops the training process of a replay is handed on, in one line after the first."""
     edit_text(copy / "config.yaml", "split: train\n", "split: nothing\n")
-    assert "expected split train, validation or test" in refusal(
-        command("scripts/verify.py", str(copy))
-    )
+    done = command("scripts/verify.py", str(copy))
+    assert done.returncode == 2, done.stderr
+    started, reason = done.stderr.splitlines()
+    assert started.startswith(f"replaying {STEPS} steps")
+    assert "expected split train, validation or test" in reason
 
 
 def test_no_replay_outlives_a_terminated_verify(run: Path, tmp_path: Path) -> None:

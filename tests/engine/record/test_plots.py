@@ -59,7 +59,6 @@ FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
             REGRESSION,
         ),
         (metrics(1)[:1], FAILED),
-        ([], FAILED),
         ([{**row, "loss": "nan", "metric": "inf"} for row in metrics(40)], FAILED),
         ([row for row in metrics(40) if row["phase"] == "validation"], {}),
     ],
@@ -70,7 +69,6 @@ FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
         "mse",
         "mse of evaluations",
         "one row",
-        "empty",
         "nan",
         "validation only",
     ],
@@ -83,8 +81,17 @@ def test_every_run_gets_a_loss_curve(
     path = plots.loss_curve(folder)
 
     assert path == folder / "loss_curve.png"
-    width, height = size(path.read_bytes())
+    width, height = size((folder / "loss_curve.png").read_bytes())
     assert width > height > 400
+
+
+def test_a_run_without_a_logged_row_has_no_picture(tmp_path: Path) -> None:
+    """Nor that of an earlier attempt, whose rows are gone; control: one row."""
+    folder = write_run(tmp_path / "run", rows=metrics(1)[:1], summary=FAILED)
+    assert plots.loss_curve(folder) == folder / "loss_curve.png"
+    write_csv(folder / "metrics.csv", record.METRIC_FIELDS, [])
+    assert plots.loss_curve(folder) is None
+    assert not (folder / "loss_curve.png").exists()
 
 
 def test_the_loss_curve_shows_the_record() -> None:
@@ -99,6 +106,22 @@ def test_the_loss_curve_shows_the_record() -> None:
     shown = accuracy["validation"][1]
     np.testing.assert_array_equal(shown, [100 * x for x in column(rows, "validation", "metric")])
     assert figure.axes[1].get_ylabel() == "accuracy (%)"
+
+
+def test_an_accuracy_is_in_percent_whichever_metric_is_followed() -> None:
+    """As its label says, also where the method logs it so; control: another metric is as it is."""
+    shares = metrics(40)
+    rows = [row | {"accuracy": row["metric"], "metric": "0.5"} for row in shares]
+    percent = [row | {"accuracy": repr(100 * float(row["accuracy"]))} for row in rows]
+    expected = [100 * x for x in column(shares, "validation", "metric")]
+    for each in (rows, percent):
+        _, followed, accuracy = plots.loss_figure(each, "macro_f1", "").axes
+        assert accuracy.get_ylabel() == "accuracy (%)"
+        assert curves(accuracy)["validation"][1] == expected
+        assert (followed.get_ylabel(), set(curves(followed)["validation"][1])) == (
+            "macro_f1",
+            {0.5},
+        )
 
 
 def test_a_long_curve_is_drawn_with_its_running_mean() -> None:

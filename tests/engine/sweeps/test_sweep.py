@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_report_holds_the_statistics_of_the_runs(folder: Path) -> None:
     for expected in ("98.400", "0.430", "97.900 (2)", "99.000 (3)"):
         assert expected in text
     assert "Seeds per sweep that show a difference of two without common seeds (" in text
-    assert "\n- 0.1 points with about 292, 0.5 points with about " in text
+    assert "\n- 0.1 points with about 292 unpaired seeds, 0.5 points with about " in text
     assert text.startswith("test accuracy (%)\n\n| group")
 
 
@@ -530,7 +531,7 @@ def test_sweeps_of_one_thing_are_not_told_apart(tmp_path: Path) -> None:
     assert result.returncode == 0
     assert "they differ in nothing but seeds" in result.stdout
     assert "No difference can be claimed: with 10 and 10 seeds" in result.stdout
-    assert "seeds a side to detect 0.1 points" in result.stdout
+    assert " unpaired seeds a side to detect 0.1 points" in result.stdout
 
 
 def test_better_sweeps_are_told_apart(tmp_path: Path) -> None:
@@ -562,6 +563,8 @@ def test_matching_seeds_are_compared_in_pairs(tmp_path: Path) -> None:
     assert unpaired.interval[0] < 0 < paired.interval[0]
     assert comparison.verdict(a, b, [paired]).startswith("A difference can be claimed")
     assert comparison.verdict(a, b, [unpaired]).startswith("No difference can be claimed")
+    unsure = comparison.verdict(a, b, [replace(paired, interval=(-1.0, 1.0))])
+    assert " paired seeds a side (the same in both) to detect 0.1 points" in unsure
 
 
 def test_one_seed_a_side_claims_nothing(tmp_path: Path) -> None:
@@ -714,6 +717,44 @@ def test_sweeps_made_otherwise_are_not_said_to_be_the_same(
     assert "same configuration" not in compared
     assert f"A and B differ in:\n- {key}: " in compared
     assert "same configuration" in comparison.compare(sweeps[0], sweeps[0])
+
+
+def with_threads(run: Path, threads: int, blas: int | None = None) -> Path:
+    """Say in a run's record that it ran with a number of threads, as a preset sets it."""
+    path, variables = run / "config.yaml", {"OMP_NUM_THREADS": str(threads)}
+    variables["OPENBLAS_NUM_THREADS"] = str(threads if blas is None else blas)
+    settings = yaml.safe_load(path.read_text())
+    settings["determinism"] |= {"threads": threads, "env": variables}
+    path.write_text(yaml.safe_dump(settings))
+    cpu = {**ENVIRONMENT["cpu"], "threads": threads}
+    return made_with(run, cpu=cpu, env=variables, flags={"threads": threads})
+
+
+def test_what_follows_from_a_setting_is_not_named_beside_it(tmp_path: Path) -> None:
+    """Threads, and not what carries them; negative control: a variable with a value of its own."""
+    for seed in range(2):
+        for name, threads, blas in (("a", 2, None), ("b", 1, None), ("c", 1, 4)):
+            with_threads(write_run(tmp_path / name / str(seed), seed), threads, blas)
+    a, b, c = (sweep_groups.read(tmp_path / name).groups[0] for name in "abc")
+    _, *changed = comparison.configuration_difference(a, b).splitlines()
+    assert changed == ["- determinism.threads: 2 in A, 1 in B"]
+    _, *more = comparison.configuration_difference(a, c).splitlines()
+    own = "- determinism.env.OPENBLAS_NUM_THREADS: 2 in A, 4 in B"
+    assert sorted(more) == [own, *changed]
+
+
+def test_groups_are_named_after_the_setting_and_not_what_follows_from_it(tmp_path: Path) -> None:
+    """Unless that leaves two with one name: then after all that differs."""
+    for job, threads in enumerate((2, 1)):
+        with_threads(write_run(tmp_path / str(job), job), threads)
+    groups = sweep_groups.read(tmp_path).groups
+    names = ["determinism.threads=2", "determinism.threads=1"]
+    assert [group.label for group in groups] == names
+    assert "They differ in: determinism.threads.\n" in described(tmp_path)
+    with_threads(write_run(tmp_path / "2", 2), 1, blas=2)
+    labels = [group.label for group in sweep_groups.read(tmp_path).groups]
+    assert len(set(labels)) == 3
+    assert all("OPENBLAS_NUM_THREADS=" in label for label in labels)
 
 
 def test_a_run_that_went_on_with_other_code_is_not_said_to_be_the_same(tmp_path: Path) -> None:

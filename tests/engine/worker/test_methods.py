@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from seedbed import config, launch, record
 from seedbed.errors import InputError
 from seedbed.methods import Make, Supervised
+from seedbed.tasks import Classification
 from seedbed.training import checkpoint
+from seedbed.training.metrics import Metrics
+from seedbed.training.state import TrainingState
 from seedbed.worker import experiment
 from tests import tiny
 from tests.end_to_end.kill_anywhere import differences
@@ -168,7 +171,8 @@ class TestWhatIsLogged:
         ("Supervised", "trainer.monitor=f1",
          "trainer.monitor: expected a value of Supervised.validation_step, got validation_f1"),
         ("VAE", "trainer.monitor=kl",
-         "trainer.mode: expected min or max, since nothing says which kl is better, got null"),
+         "trainer.mode: expected min or max, since nothing says which kl is better, got null; "
+         "say which, or mend trainer.monitor, if misspelt; known so far are validation_"),
         ("Supervised", "objective=test_f1",
          "objective: expected one of last_train_loss, validation_loss"),
     ],
@@ -181,6 +185,22 @@ def test_what_no_evaluation_has_is_refused_before_training(
     folder = begun(tmp_path / "run", method, chosen, module=module)
     assert work(folder) == 2
     assert capsys.readouterr().err.startswith(f"error: {line}")
+
+
+def test_a_monitor_that_nothing_knows_may_be_misspelt() -> None:
+    """What is known before training is named; control: a metric that does not say which is better,
+    which is no typo."""
+    model, given = nn.Linear(1, 2), Metrics({"f1": object()})
+    said = {}
+    for monitor in ("validation_f2", "f1"):
+        state = TrainingState(model, {}, Supervised(Classification()), torch.device("cpu"),
+                              monitor=monitor, metrics=given)  # fmt: skip
+        with pytest.raises(InputError, match=r"^trainer\.mode: expected min or max") as caught:
+            _ = state.higher_is_better
+        said[monitor] = str(caught.value).partition("; ")[2]
+    known = "validation_f1, validation_accuracy, validation_loss"
+    misspelt = f"say which, or mend trainer.monitor, if misspelt; known so far are {known}"
+    assert said == {"validation_f2": misspelt, "f1": "say which"}
 
 
 class TestWhatIsTrained:
