@@ -24,6 +24,7 @@ ENVIRONMENT = (
     "env.CUDA_HOME",
     "env.CUDA_PATH",
     "env.CUDA_VISIBLE_DEVICES",
+    "env.GOMP_SPINCOUNT",
     "env.KMP_INIT_AT_FORK",
     "env.NCCL_DEBUG*",
     "env.NVIDIA_DRIVER_CAPABILITIES",

@@ -36,9 +36,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 class TestWaiting:
-    def environment(self, monkeypatch: pytest.MonkeyPatch, cores: int) -> dict[str, str]:
+    def environment(
+        self, monkeypatch: pytest.MonkeyPatch, cores: int, **variables: str
+    ) -> dict[str, str]:
         """Return the environment of a run of two processes with two threads."""
         monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
         preset = {"name": "strict", "threads": 2, "env": {}}
         config = {"determinism": preset, "data": {"num_workers": 0}, "trainer": {"processes": 2}}
         return launch.training_environment(OmegaConf.create(config))
@@ -47,17 +53,18 @@ class TestWaiting:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Spinning threads of one process do not keep those of another from the cores."""
-        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-        assert self.environment(monkeypatch, cores=2)["OMP_WAIT_POLICY"] == "PASSIVE"
+        found = self.environment(monkeypatch, cores=2)
+        assert (found["OMP_WAIT_POLICY"], found.get("GOMP_SPINCOUNT")) == ("PASSIVE", None)
 
-    def test_threads_wait_as_they_like_where_there_are_enough(
+    def test_threads_soon_sleep_where_there_are_enough(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Twin: with a core for everyone the variable is left alone, and so is what a user set."""
-        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-        assert "OMP_WAIT_POLICY" not in self.environment(monkeypatch, cores=4)
-        monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-        assert self.environment(monkeypatch, cores=2)["OMP_WAIT_POLICY"] == "ACTIVE"
+        """Others may need the cores; controls: what a user set is left alone."""
+        found = self.environment(monkeypatch, cores=4)
+        assert (found.get("OMP_WAIT_POLICY"), found["GOMP_SPINCOUNT"]) == (None, "10000")
+        assert self.environment(monkeypatch, 4, GOMP_SPINCOUNT="5")["GOMP_SPINCOUNT"] == "5"
+        active = self.environment(monkeypatch, 2, OMP_WAIT_POLICY="ACTIVE")
+        assert (active["OMP_WAIT_POLICY"], active.get("GOMP_SPINCOUNT")) == ("ACTIVE", None)
 
 
 class TestCreateRunFolder:
