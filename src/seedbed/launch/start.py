@@ -29,8 +29,7 @@ def start(config: DictConfig, folder: Path) -> int:
 def training_environment(config: DictConfig) -> dict[str, str]:
     """Return the environment variables that the training process starts with.
 
-    It imports from this checkout wherever it is started, and not from the current folder, which
-    may be somebody else's record.
+    It imports from this checkout, not from the current folder: that may be somebody's record.
     """
     preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
     environment = determinism.environment_variables(preset, os.environ)
@@ -39,10 +38,11 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
     # Threads that wait for each other, spinning, hold the cores that others need: a step may take
     # many times as long. That they soon sleep instead changes no bit.
-    if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
+    busy, cores = config.trainer.processes * (preset["threads"] or 1), os.cpu_count() or 1
+    if busy > cores:
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if "OMP_WAIT_POLICY" not in environment:
-        environment.setdefault("GOMP_SPINCOUNT", "10000")  # of 300,000: alone, no step is slower
+    if 2 * busy > cores and "OMP_WAIT_POLICY" not in environment:  # two runs share the cores
+        environment.setdefault("GOMP_SPINCOUNT", "10000")
     return environment
 
 

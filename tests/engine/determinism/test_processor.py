@@ -59,6 +59,7 @@ def test_a_processor_without_avx512_does_not_compute_in_bfloat16() -> None:
 
 
 @needs_x86_64
+@pytest.mark.long
 def test_an_lstm_in_bfloat16_is_refused_before_training_and_has_a_way_out(tmp_path: Path) -> None:
     """One line names the layer and two settings that work; the second one is tried."""
     words = ("model=lstm", "trainer.precision=bfloat16", "trainer.max_steps=1")

@@ -56,12 +56,14 @@ class TestWaiting:
         found = self.environment(monkeypatch, cores=2)
         assert (found["OMP_WAIT_POLICY"], found.get("GOMP_SPINCOUNT")) == ("PASSIVE", None)
 
-    def test_threads_soon_sleep_where_there_are_enough(
+    def test_threads_soon_sleep_where_there_are_few_cores(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Others may need the cores; controls: what a user set is left alone."""
-        found = self.environment(monkeypatch, cores=4)
+        """Another run may need them; controls: there are enough for two, and what a user set."""
+        found = self.environment(monkeypatch, cores=7)
         assert (found.get("OMP_WAIT_POLICY"), found["GOMP_SPINCOUNT"]) == (None, "10000")
+        found = self.environment(monkeypatch, cores=8)
+        assert not found.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
         assert self.environment(monkeypatch, 4, GOMP_SPINCOUNT="5")["GOMP_SPINCOUNT"] == "5"
         active = self.environment(monkeypatch, 2, OMP_WAIT_POLICY="ACTIVE")
         assert (active["OMP_WAIT_POLICY"], active.get("GOMP_SPINCOUNT")) == ("ACTIVE", None)

@@ -48,6 +48,7 @@ def one_step(recorder: Recorder) -> None:
 
 
 class TestSteps:
+    @pytest.mark.long
     def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(
         self, tmp_path: Path
     ) -> None:

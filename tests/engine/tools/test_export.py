@@ -234,6 +234,7 @@ def test_what_is_exported_leaves_no_file_that_git_sees(run: Path, tmp_path: Path
     assert ignored.stdout.split() == [*places, "a.pt", "a.pt2"]
 
 
+@pytest.mark.long
 def test_weights_that_are_not_all_of_a_model_get_advice_of_their_own(tmp_path: Path) -> None:
     """A model with a value that state_dict() lacks: not told to export by --state-dict again."""
     (tmp_path / "odd.py").write_text(

@@ -57,6 +57,7 @@ def test_a_package_is_replayed_when_that_is_asked_for(packed: Path) -> None:
     assert "seedbed-verify-" not in done.stdout
 
 
+@pytest.mark.long
 def test_another_result_is_not_reproduced(packed: Path, tmp_path: Path) -> None:
     """One bit of a package's fingerprints flipped: exit status 1, with the step and the stage."""
     changed, entries = tmp_path / "changed.zip", dict[str, bytes]()

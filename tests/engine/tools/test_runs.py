@@ -100,7 +100,7 @@ def test_a_killed_run_without_a_summary_is_shown(tmp_path: Path) -> None:
 def test_text_of_a_record_cannot_act_on_a_terminal(tmp_path: Path) -> None:
     """Escape sequences of a stranger's record are shown, not obeyed."""
     made_up_runs.write_run(tmp_path / "run", config={"model": {"name": "\x1b[2Jevil"}})
-    done = command("scripts/runs.py", str(tmp_path))
+    done = command("scripts/runs.py", str(tmp_path), "--columns", "model.name")
     assert "\x1b" not in done.stdout
     assert "evil" in done.stdout
 
