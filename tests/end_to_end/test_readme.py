@@ -100,7 +100,7 @@ def test_every_command_of_the_readme_works(clone: Path, line: str) -> None:
     """Each ends with the exit status that the README implies."""
     if "resume.py" in line:
         interrupt_a_run(clone, "interrupted")
-        line = line.replace("runs/k", "interrupted")
+        line = line.replace("runs/a", "interrupted")
     for name in ("a", "b"):  # made by a line above, maybe in another test process
         made = "train.py" in line or (clone / "runs" / name).exists()
         if f"runs/{name}" in line and not made:
