@@ -51,13 +51,23 @@ def raised(call: Any) -> Exception:
     raise AssertionError("nothing was raised")
 
 
+def first_batch(loader: DataLoader[Any]) -> Any:
+    """Load it, and end the workers (their exit is slow where garbage collection ends them)."""
+    batches: Any = iter(loader)
+    try:
+        return next(batches)
+    finally:
+        if loader.num_workers:
+            batches._shutdown_workers()
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_data_sets_error_is_named_by_its_line_in_whatever_process(workers: int) -> None:
     """The same in the training process and in a loader worker, also of several lines."""
     loader = DataLoader(
         Broken(), num_workers=workers, multiprocessing_context="fork" if workers else None
     )
-    found = failure.of(raised(lambda: next(iter(loader))))
+    found = failure.of(raised(lambda: first_batch(loader)))
     place = f"{__file__}:{line_of('data')}, in __getitem__"
     assert (found.place, found.reason) == (place, f"LookupError: {MESSAGE}")
     assert "dataloader.py" in found.traceback
@@ -90,15 +100,15 @@ def test_samples_that_torch_cannot_stack_are_said_to_be_that(
     """The frames are all of torch's; where the user's own function stacks them, that is named."""
     how: Any = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
     loader = DataLoader(Unequal(sample), 2, **how)
-    found = failure.of(raised(lambda: next(iter(loader))))
+    found = failure.of(raised(lambda: first_batch(loader)))
     assert found.line.startswith("data: expected samples of tensors, arrays or numbers, all of the")
     assert (found.own, "\n" in found.reason) == ("", False)
     assert "collate_fn_map" in found.traceback
     with pytest.raises((RuntimeError, TypeError)) as caught:
-        next(iter(loader))
+        first_batch(loader)
     assert failure.of(caught.value).place.startswith(f"{__file__}:"), "the loop's line"
     own = DataLoader(Unequal(sample), 2, collate_fn=stack_in_own_code, **how)
-    found = failure.of(raised(lambda: next(iter(own))))
+    found = failure.of(raised(lambda: first_batch(own)))
     assert found.place == f"{__file__}:{line_of('own collate')}, in stack_in_own_code"
     assert "expected samples" not in found.reason
 
@@ -166,7 +176,7 @@ def test_whatever_a_message_holds_the_error_is_that_which_was_raised(
     loader = DataLoader(
         Raising(call), num_workers=workers, multiprocessing_context="fork" if workers else None
     )
-    found = failure.of(raised(lambda: next(iter(loader))))
+    found = failure.of(raised(lambda: first_batch(loader)))
     name = call.__name__
     assert (
         found.place
