@@ -42,7 +42,7 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     if busy > cores:
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if 2 * busy > cores and "OMP_WAIT_POLICY" not in environment:  # two runs share the cores
-        environment.setdefault("GOMP_SPINCOUNT", "10000")
+        environment.setdefault("GOMP_SPINCOUNT", "20000")
     return environment
 
 

@@ -61,7 +61,7 @@ class TestWaiting:
     ) -> None:
         """Another run may need them; controls: there are enough for two, and what a user set."""
         found = self.environment(monkeypatch, cores=7)
-        assert (found.get("OMP_WAIT_POLICY"), found["GOMP_SPINCOUNT"]) == (None, "10000")
+        assert (found.get("OMP_WAIT_POLICY"), found["GOMP_SPINCOUNT"]) == (None, "20000")
         found = self.environment(monkeypatch, cores=8)
         assert not found.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
         assert self.environment(monkeypatch, 4, GOMP_SPINCOUNT="5")["GOMP_SPINCOUNT"] == "5"
