@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seedbed import fingerprint
 from seedbed.names import STAGES
-from seedbed.training import capture
+from seedbed.training.optimizer_tensors import optimizer_tensors
 from tests.engine.test_rng import splitmix64
 
 ROW_WORDS, ROOM_WORDS = 2**10, 2**20
@@ -341,19 +341,19 @@ class TestOptimizerTensors:
     def test_every_moment_counts(self) -> None:
         """One bit of one moment of one parameter changes the hash of the optimizer's state."""
         optimizer = self.step()
-        tensors = capture.optimizer_tensors(optimizer)
+        tensors = optimizer_tensors(optimizer)
         before = of(*tensors)
-        assert before == of(*capture.optimizer_tensors(self.step()))
+        assert before == of(*optimizer_tensors(self.step()))
         for tensor in tensors:
             bits = tensor.view(torch.int32)
             bits.view(-1)[-1] ^= 1
-            assert of(*capture.optimizer_tensors(optimizer)) != before
+            assert of(*optimizer_tensors(optimizer)) != before
             bits.view(-1)[-1] ^= 1
         assert len(tensors) == 6  # step and two moments, of weight and bias
 
     def test_an_optimizer_without_state_has_no_tensors(self) -> None:
         """Before its first step, or without momentum, an optimizer remembers nothing."""
-        assert capture.optimizer_tensors(torch.optim.SGD(nn.Linear(1, 1).parameters())) == []
+        assert optimizer_tensors(torch.optim.SGD(nn.Linear(1, 1).parameters())) == []
 
 
 def test_golden() -> None:

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from seedbed import fingerprint, launch, record
 from seedbed.training import capture, checkpoint
+from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.worker import assemble, experiment
 from tests.golden import runs
 from tests.running import ROOT
@@ -244,7 +245,7 @@ def test_a_checkpoint_brings_each_tensor_back_to_its_device(tmp_path: Path) -> N
     capture.restore(other, {"optimizer": fresh}, saved)
 
     def places(optimizer: torch.optim.Optimizer) -> list[torch.device]:
-        return [tensor.device for tensor in capture.optimizer_tensors(optimizer)]
+        return [tensor.device for tensor in optimizer_tensors(optimizer)]
 
     assert places(fresh) == places(optimizer)
     assert other.seen.device == model.seen.device

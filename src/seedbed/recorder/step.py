@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
-from seedbed.training import capture
+from seedbed.training.optimizer_tensors import optimizer_tensors
 
 Optimizer = torch.optim.Optimizer
 MOST = 1 << 63  # of the numbers that torch has
@@ -138,7 +138,7 @@ def state(model: Any, given: Any) -> tuple[list[Tensor], list[Tensor], list[Tens
     return (
         [p for module in networks for p in module.parameters()],
         [b for module in networks for b in module.buffers()],
-        [t for each in optimizers(given) for t in capture.optimizer_tensors(each)],
+        [t for each in optimizers(given) for t in optimizer_tensors(each)],
     )
 
 

@@ -1,1 +1,1 @@
-"""training."""
+"""Training: the loop, a step over all shards, evaluation, state and checkpoints."""

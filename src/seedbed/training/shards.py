@@ -25,8 +25,8 @@ from torch import Tensor
 from seedbed import fingerprint
 from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
-from seedbed.training import capture
 from seedbed.training.buffers import bits_of_state, refuse_changes, refuse_running_statistics
+from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.state import TrainingState
 
 T = TypeVar("T")
@@ -177,7 +177,7 @@ class SharedShards(Shards):
             return
         model = training.model
         tensors = [*model.parameters(), *model.buffers()]
-        tensors += capture.optimizer_tensors(*training.optimizers.values())
+        tensors += optimizer_tensors(*training.optimizers.values())
         states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
         usual, _ = Counter(states).most_common(1)[0]
         if drifted := [rank for rank, state in enumerate(states) if state != usual]:

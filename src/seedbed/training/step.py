@@ -12,7 +12,8 @@ from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
 from seedbed.names import STEP_END, UPDATE
-from seedbed.training import capture, schedules, trainable, values
+from seedbed.training import schedules, trainable, values
+from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import StepResult, TrainingState
 from seedbed.training.trainable import Update, updates_of
@@ -66,7 +67,7 @@ def train_step(
     named |= look(training, "on_step_end", step)
 
     if hasher:
-        state = capture.optimizer_tensors(*training.optimizers.values())
+        state = optimizer_tensors(*training.optimizers.values())
         hasher.add(list(training.model.parameters()), list(training.model.buffers()), state)
     stages = hasher.hashes() if hasher else None
     return StepResult(losses[-1], named if with_values else None, stages)

@@ -18,6 +18,7 @@ from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
 from seedbed.training import capture, trainable
 from seedbed.training.held import Held
+from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import (
@@ -165,7 +166,7 @@ def _pass(
                 made = [*model.parameters()]
         end_step(training, step)
         if updates:
-            made += capture.optimizer_tensors(*training.optimizers.values())
+            made += optimizer_tensors(*training.optimizers.values())
         outcome = (int(fingerprint.of_tensors(found)), int(fingerprint.of_tensors(made)))
         return outcome, _held(training).unsaved()
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.training import capture, checkpoint
+from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.worker import methods
 from tests.engine.test_fingerprint import of
 
@@ -335,7 +336,7 @@ def test_what_no_file_brings_back_is_named(place: str) -> None:
 
 
 def seen(optimizer: torch.optim.Optimizer) -> int:
-    return of(*capture.optimizer_tensors(optimizer))
+    return of(*optimizer_tensors(optimizer))
 
 
 def counting(entry: Any, key: str = "") -> torch.optim.Optimizer:

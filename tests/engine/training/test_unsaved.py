@@ -17,7 +17,7 @@ from seedbed import rng, tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from seedbed.training import capture
+from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
@@ -514,7 +514,7 @@ def test_optimizers_that_go_on_from_a_checkpoint_pass_unchanged(optimizer: Any) 
         torch.optim.lr_scheduler.StepLR(trained.optimizers["optimizer"], 10)
         trained.optimizers["optimizer"].register_step_post_hook(lambda *_: None)
         assert train(trained, watched=watched) == []
-        state = capture.optimizer_tensors(trained.optimizers["optimizer"])
+        state = optimizer_tensors(trained.optimizers["optimizer"])
         found.append([t.detach().numpy().tobytes() for t in (*trained.model.parameters(), *state)])
     assert found[0] == found[1]
 
