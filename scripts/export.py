@@ -20,6 +20,7 @@ exit status: 0 exported, 1 exported, with outputs of other bits, 2 it cannot be
 import argparse
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from seedbed import record
@@ -34,7 +35,15 @@ def main() -> int:
     """Export the model of the run that the command line names, in a process of its own."""
     arguments = parse()
     suffix = ".pt" if arguments.state_dict else ".pt2"
-    out = arguments.to or default_place(arguments.run, suffix)
+    if arguments.to:
+        return export(arguments, arguments.to, suffix)
+    with folder_for_exports():
+        record.require_run(arguments.run)
+        return export(arguments, FOLDER / f"{arguments.run.resolve().name}{suffix}", suffix)
+
+
+def export(arguments: argparse.Namespace, out: Path, suffix: str) -> int:
+    """Export to a file that may be written; return the exit status."""
     if out.suffix != suffix:
         raise InputError(f"--to: expected a name that ends in {suffix}, got {out}; name another")
     places.require_output("--to", out)
@@ -52,12 +61,18 @@ def main() -> int:
     return request.start("seedbed.tools.exporting", settings, asked, arguments.online)
 
 
-def default_place(run: Path, suffix: str) -> Path:
-    """Return the file for a run's model in a folder that git ignores, and make that folder."""
-    record.require_run(run)
+@contextlib.contextmanager
+def folder_for_exports() -> Iterator[None]:
+    """Make the folder that git ignores, for files without a name; remove it if it stays empty."""
+    is_new = not FOLDER.exists()
     with contextlib.suppress(OSError):  # which is said of the file
         FOLDER.mkdir(exist_ok=True)
-    return FOLDER / f"{run.resolve().name}{suffix}"
+    try:
+        yield
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):
+                FOLDER.rmdir()
 
 
 def parse() -> argparse.Namespace:

@@ -36,13 +36,10 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
     places = list(dict.fromkeys([*places, str(source.project_root())]))
     environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
-    # Threads that wait for each other, spinning, hold the cores that others need: a step may take
-    # many times as long. That they soon sleep instead changes no bit.
-    busy, cores = config.trainer.processes * (preset["threads"] or 1), os.cpu_count() or 1
-    if busy > cores:
+    if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
+        # Threads that wait for each other, spinning, hold the cores that others need: a step may
+        # take many times as long. That they sleep instead changes no bit.
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if 2 * busy > cores and "OMP_WAIT_POLICY" not in environment:  # two runs share the cores
-        environment.setdefault("GOMP_SPINCOUNT", "20000")
     return environment
 
 

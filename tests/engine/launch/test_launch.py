@@ -41,8 +41,7 @@ class TestWaiting:
     ) -> dict[str, str]:
         """Return the environment of a run of two processes with two threads."""
         monkeypatch.setattr(os, "cpu_count", lambda: cores)
-        for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
-            monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         preset = {"name": "strict", "threads": 2, "env": {}}
@@ -54,19 +53,10 @@ class TestWaiting:
     ) -> None:
         """Spinning threads of one process do not keep those of another from the cores."""
         found = self.environment(monkeypatch, cores=2)
-        assert (found["OMP_WAIT_POLICY"], found.get("GOMP_SPINCOUNT")) == ("PASSIVE", None)
-
-    def test_threads_soon_sleep_where_there_are_few_cores(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Another run may need them; controls: there are enough for two, and what a user set."""
-        found = self.environment(monkeypatch, cores=7)
-        assert (found.get("OMP_WAIT_POLICY"), found["GOMP_SPINCOUNT"]) == (None, "20000")
-        found = self.environment(monkeypatch, cores=8)
-        assert not found.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
-        assert self.environment(monkeypatch, 4, GOMP_SPINCOUNT="5")["GOMP_SPINCOUNT"] == "5"
+        assert found["OMP_WAIT_POLICY"] == "PASSIVE"
+        assert "OMP_WAIT_POLICY" not in self.environment(monkeypatch, cores=4)
         active = self.environment(monkeypatch, 2, OMP_WAIT_POLICY="ACTIVE")
-        assert (active["OMP_WAIT_POLICY"], active.get("GOMP_SPINCOUNT")) == ("ACTIVE", None)
+        assert active["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
 class TestCreateRunFolder:

@@ -216,9 +216,15 @@ def test_any_batch_size_is_said() -> None:
 
 
 def test_what_is_exported_leaves_no_file_that_git_sees(run: Path, tmp_path: Path) -> None:
-    """By default in a folder that git ignores, which the command makes."""
+    """By default in a folder that git ignores, which the command makes when it exports."""
     named = tmp_path / "named"
     named.symlink_to(run)
+    refused = subprocess.run(
+        [sys.executable, str(ROOT / SCRIPT), str(named), "model.no=1"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert refused.returncode == 2, refused.stderr
+    assert not (tmp_path / "exports").exists()
     done = subprocess.run(
         [sys.executable, str(ROOT / SCRIPT), str(named), "--state-dict"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
