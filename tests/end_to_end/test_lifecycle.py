@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,14 @@ TINY = (
     "data.test.samples=400",
     "data.eval_batch_size=10",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_terminals_are_noticed() -> Iterator[None]:
+    """Runs inherit what becomes of SIGHUP, which tests under nohup ignore."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="module")
