@@ -18,13 +18,6 @@ from seedbed.errors import exit_status
 
 ROOT = Path(__file__).resolve().parents[1]
 # One thread, because tests share the machine; few steps, because bits show at once.
-# `make test-avx2` takes instructions from the processor; a preset that sets these variables itself
-# takes them from the configuration alone.
-INSTRUCTIONS = tuple(
-    f"++determinism.env.{name}={os.environ[name]}"
-    for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
-    if name in os.environ
-)
 QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_steps=1")
 
 
@@ -62,7 +55,7 @@ def train(
     folder: Path, *overrides: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `python train.py` into a folder."""
-    words = (f"hydra.run.dir={folder}", *INSTRUCTIONS, *overrides)
+    words = (f"hydra.run.dir={folder}", *overrides)
     return command("train.py", *words, environment=environment)
 
 

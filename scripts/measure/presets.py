@@ -30,6 +30,8 @@ from `configs/determinism/*.yaml`. Each setting has a comment in those files.
 
 - Any setting can be overridden alone: `determinism.threads=4`, `determinism.env.OMP_DYNAMIC=TRUE`.
 - `null` leaves the default of PyTorch. For a variable, `null` means that it must not be set.
+- "the machine's" is a variable as it is, set or not, where the run starts. The run's `config.yaml`
+  keeps it: a resume and `verify.py` set it again.
 - An empty cell means that the preset does not mention the variable, which is passed on unchanged.
 - What is in force is read back at the start and recorded in `environment.json`. `strict` and
   `portable` stop if it is not what the preset asks for.
@@ -84,6 +86,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _leaves(value: object, key: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, str) and value.startswith("${oc.env:"):
+        return [(key, "the machine's")]
     if not isinstance(value, dict):
         return [(key, f"`{value}`" if isinstance(value, str) else json.dumps(value))]
     prefix = f"{key}." if key else ""

@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from seedbed import determinism
+from seedbed import determinism, record
 from seedbed.determinism.running import read_preset
 from seedbed.errors import InputError
 from seedbed.operations import refusals
 from seedbed.worker import assemble, experiment
-from tests.running import QUICK, refusal, train, trained
+from tests.running import QUICK, command, refusal, train, trained
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 ASK = """
 import torch
-from seedbed import determinism
+from seedbed import determinism, record
 try:
     with torch.autocast("cpu", torch.bfloat16):
         torch.nn.LSTM(2, 8)(torch.ones(3, 4, 2))
@@ -69,6 +69,17 @@ def test_an_lstm_in_bfloat16_is_refused_before_training_and_has_a_way_out(tmp_pa
     assert not (tmp_path / "refused" / "checkpoints" / "last.pt").exists()
     run = trained(tmp_path / "run", *words, *held, "determinism.mkldnn.enabled=false")
     assert "this processor has no bfloat16 instructions" in (run / "train.log").read_text()
+
+
+@needs_x86_64
+def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(tmp_path: Path) -> None:
+    """Many set such variables for all their users. A shell without them gives the same bits."""
+    limits = {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
+    run = trained(tmp_path / "run", environment=limits)
+    kept = record.read_config(run).determinism.env
+    assert {name: kept[name] for name in limits} == limits
+    done = command("scripts/verify.py", str(run))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
