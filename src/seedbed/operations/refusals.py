@@ -28,7 +28,7 @@ def explained(
     channels_last: bool = False,
     repeat: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """Say what to use instead where PyTorch refuses an operation, a `view` of images, or float64.
+    """Say what to use instead where PyTorch refuses an operation, a `view`, float64, an update.
 
     Args:
         model: to name the module; None while it is being built.
@@ -48,6 +48,8 @@ def explained(
             raise double from None
         if channels_last and _WRONG_STRIDES in str(error):
             raise _refused_view(error, model) from None
+        if refused := _not_updated(error):
+            raise refused from None
         raise
 
 
@@ -86,6 +88,25 @@ def _double_inputs(error: Exception, model: nn.Module | None) -> InputError | No
     return InputError(
         "data: expected inputs of the model's dtype, float32, got float64, NumPy's default; let "
         "the data set return x.astype(np.float32), or x.float() of a tensor"
+    )
+
+
+def _not_updated(error: Exception) -> InputError | None:
+    """Return the error of one of PyTorch's optimizers that cannot update; None of others.
+
+    With sparse gradients, say, or complex parameters: not all of them take these.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames[-1].f_globals.get("__name__", "").startswith("torch.optim."):
+        return None
+    owners = (frame.f_locals.get("self") for frame in frames)
+    names = [type(each).__name__ for each in owners if isinstance(each, torch.optim.Optimizer)]
+    if not names:  # a schedule, say
+        return None
+    instead = "say optimizer.fused=false" if "fused" in str(error) else "choose another"
+    return InputError(
+        f"optimizer: expected parameters and gradients that {names[0]} can update, got others "
+        f"({error}); {instead}, or other settings of it"
     )
 
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -268,4 +269,58 @@ def test_other_dtypes_are_other_errors() -> None:
     mixed = nn.Sequential(nn.Linear(6, 3).double(), nn.Linear(3, 3))
     training, batch = of_dtype(mixed, torch.float64)
     with pytest.raises(RuntimeError, match="Double and Float"):
+        loop.take_step(training, [batch], 1, Shards(), False, None)
+
+
+class Complex(nn.Module):
+    """Its only parameter is complex."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return (x.to(torch.complex64) @ self.weight).abs()
+
+
+class Sparse(nn.EmbeddingBag):
+    """Its only gradient is sparse."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 3, sparse=True)
+
+    def forward(self, x: torch.Tensor) -> Any:  # type: ignore[override]
+        return super().forward(x.long())
+
+
+@pytest.mark.parametrize(
+    ("model", "make", "cure"),
+    [
+        (Complex, partial(torch.optim.AdamW, fused=True), "say optimizer.fused=false"),
+        (Sparse, partial(torch.optim.SGD, fused=True), "say optimizer.fused=false"),
+        (Sparse, torch.optim.AdamW, "choose another"),
+    ],
+)
+def test_what_an_optimizer_cannot_update_ends_in_a_line(
+    model: type[nn.Module], make: Any, cure: str
+) -> None:
+    """Those of PyTorch say what they do not take; another one takes it."""
+    training, batch = of_dtype(model(), torch.float32)
+    parameters = list(training.model.parameters())
+    loop.take_step(training, [batch], 1, Shards(), False, None)
+    training.optimizers["optimizer"] = make(parameters)
+    with pytest.raises(InputError, match=f"^optimizer: expected parameters .* {cure}, or"):
+        loop.take_step(training, [batch], 1, Shards(), False, None)
+
+
+def test_an_error_of_another_optimizer_keeps_its_traceback() -> None:
+    """Negative control: what is not PyTorch's is its author's to mend."""
+
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            raise RuntimeError("not yet")
+
+    training, batch = of_dtype(nn.Linear(6, 3), torch.float32)
+    training.optimizers["optimizer"] = Own(training.model.parameters())
+    with pytest.raises(RuntimeError, match="not yet"):
         loop.take_step(training, [batch], 1, Shards(), False, None)
