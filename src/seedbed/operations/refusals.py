@@ -103,10 +103,11 @@ def _not_updated(error: Exception) -> InputError | None:
     names = [type(each).__name__ for each in owners if isinstance(each, torch.optim.Optimizer)]
     if not names:  # a schedule, say
         return None
-    instead = "say optimizer.fused=false" if "fused" in str(error) else "choose another"
+    is_fused = "fused" in str(error)
+    cure = "say optimizer.fused=false" if is_fused else "choose another, or change its settings"
     return InputError(
         f"optimizer: expected parameters and gradients that {names[0]} can update, got others "
-        f"({error}); {instead}, or other settings of it"
+        f"({error}); {cure}"
     )
 
 

@@ -23,7 +23,7 @@ from tests.running import QUICK, command, refusal, train, trained
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 ASK = """
 import torch
-from seedbed import determinism, record
+from seedbed import determinism
 try:
     with torch.autocast("cpu", torch.bfloat16):
         torch.nn.LSTM(2, 8)(torch.ones(3, 4, 2))
