@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from project.data import mnist5k
 from timing import STEPS, Program
 
-from project.data import mnist5k
 from seedbed import launch
 from seedbed.config import compose
 from seedbed.record import source

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from project.models.cnn import CNN
+from project.models.recurrent import Recurrent
 from timing import FOUND
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-
-from project.models.cnn import CNN
-from project.models.recurrent import Recurrent
 
 _EDGE = 2048  # of the matrices that are multiplied
 _TRIES = 20

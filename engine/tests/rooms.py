@@ -19,13 +19,13 @@ class Room:
 ROOMS = {
     "probe": Room(
         "which operations are deterministic on this machine and in your model",
-        ("src/seedbed/probe", "scripts/probe_ops.py", "tests/engine/probe"),
+        ("src/seedbed/probe", "scripts/probe_ops.py", "tests/probe"),
     ),
     "explain": Room(
         "which operation two runs diverge at (`--explain`)",
         (
             "src/seedbed/explain",
-            "tests/engine/explain",
+            "tests/explain",
             "tests/edited",
             "tests/edits.py",
             "tests/fault_score.py",
@@ -40,7 +40,7 @@ ROOMS = {
             "scripts/sweep_report.py",
             "configs/hydra",
             "configs/experiment/variance_sources.yaml",
-            "tests/engine/sweeps",
+            "tests/sweeps",
             "tests/end_to_end/test_sweep.py",
             "tests/end_to_end/kill_sweep.py",
         ),
@@ -50,14 +50,14 @@ ROOMS = {
         (
             "src/seedbed/tools",
             *(f"scripts/{name}.py" for name in ("runs", "evaluate", "export", "pack")),
-            "tests/engine/tools",
+            "tests/tools",
         ),
     ),
     "distributed": Room(
         "one run in several processes (`trainer.processes`)",
         (
             "src/seedbed/distributed",
-            "tests/engine/distributed",
+            "tests/distributed",
             "tests/end_to_end/test_processes.py",
             "tests/end_to_end/kill_ranks.py",
         ),
@@ -71,7 +71,7 @@ ROOMS = {
             "configs/logger/tensorboard.yaml",
             "configs/logger/mlflow.yaml",
             "configs/logger/wandb.yaml",
-            "tests/engine/loggers",
+            "tests/loggers",
             "requirements-loggers.in",
             "requirements-loggers.txt",
         ),
@@ -80,7 +80,7 @@ ROOMS = {
         "fingerprints and seeded loading in a training loop of your own",
         (
             *("src/seedbed/recorder", "src/seedbed/loading.py", "src/seedbed/integrations"),
-            *("tests/engine/recorder", "tests/engine/loading", "tests/integrations"),
+            *("tests/recorder", "tests/loading", "tests/integrations"),
             *("tests/own_loop.py", "tests/end_to_end/test_installed.py"),
             *("requirements-integrations.in", "requirements-integrations.txt"),
         ),

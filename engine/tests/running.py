@@ -16,7 +16,8 @@ from seedbed import launch, offline, record
 from seedbed.config import compose
 from seedbed.errors import exit_status
 
-ROOT = Path(__file__).resolve().parents[1]
+ENGINE = Path(__file__).resolve().parents[1]
+ROOT = ENGINE.parent
 # One thread, because tests share the machine; few steps, because bits show at once.
 QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_steps=1")
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from project.models.cnn import CNN
 from project.models.recurrent import Recurrent
+from torch import Tensor, nn
 
 
 def digits(folder: Path) -> tuple[Tensor, Tensor]:

@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 
 import torch
+from project.data import mnist5k
+from project.models.cnn import CNN
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torchvision import transforms
-
-from project.data import mnist5k
-from project.models.cnn import CNN
 
 SAMPLES = 1024
 BATCH_SIZE = 64

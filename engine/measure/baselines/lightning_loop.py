@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from plain import loaders
-from torch import Tensor
-
 from project.models.cnn import CNN
+from torch import Tensor
 
 
 class Digits(lightning.LightningModule):

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from project.models.cnn import CNN
 from torch import nn
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
-
-from project.models.cnn import CNN
 
 
 def loaders(settings: dict) -> tuple[DataLoader, DataLoader]:

@@ -50,7 +50,7 @@ def require_own_code(script: str | None) -> None:
     """
     here = Path(__file__).resolve().parent
     for root in Path(script).resolve().parents[:2] if script else ():
-        own = root / "src" / here.name
+        own = root / "engine" / "src" / here.name
         if own.is_dir() and own != here:
             raise InputError(
                 f"{here.name}: expected the code of {own}, got that of {here}, which this Python "
@@ -60,7 +60,7 @@ def require_own_code(script: str | None) -> None:
 
 def deleted(module: str) -> InputError:
     """Return the error of a request that needs a part of ours which is not there."""
-    path = f"src/{module.replace('.', '/')}"
+    path = f"engine/src/{module.replace('.', '/')}"
     return InputError(f"{path}: expected this part of Seedbed, got none; restore it from git")
 
 

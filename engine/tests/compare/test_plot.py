@@ -12,7 +12,7 @@ from seedbed.compare import plot
 from seedbed.errors import InputError
 from seedbed.record import plots
 from tests import pictures
-from tests.engine.record.test_plots import size
+from tests.record.test_plots import size
 from tests.made_up_runs import fingerprint_rows, metrics, write_run
 
 

@@ -18,7 +18,7 @@ from seedbed.training.shards import SharedShards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from tests import tiny
-from tests.engine.distributed.test_distributed import in_processes
+from tests.distributed.test_distributed import in_processes
 from tests.tiny import methods, models
 
 SHARDS = 4

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 import train as train_module
+
 from seedbed import launch, record
 from seedbed.errors import exit_status
 from seedbed.record import source
@@ -46,7 +46,7 @@ def test_bad_overrides_are_refused(override: str, expected: str, tmp_path: Path)
     assert not (tmp_path / "run").exists()
 
 
-STREAMS = "tests.engine.data.test_streams"
+STREAMS = "tests.data.test_streams"
 STREAMED = (
     *(f"data.train._target_={STREAMS}.Features", "data.train.samples=80", "data.num_workers=2"),
     *("+data.streams=4", "+data.samples_per_epoch=96", "trainer.max_steps=20"),

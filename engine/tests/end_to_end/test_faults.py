@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.engine.compare.test_verify import edit_stage
+from tests.compare.test_verify import edit_stage
 from tests.running import command, train
 
 pytestmark = pytest.mark.long

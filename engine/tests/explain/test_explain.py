@@ -329,7 +329,7 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
     assert found is not None
     assert found.reason == "runs in B only"
     assert found.event.operation.startswith(operation)
-    assert "tests/engine/explain/test_explain.py:" in found.event.place.line
+    assert "tests/explain/test_explain.py:" in found.event.place.line
 
 
 def test_a_frozen_data_set_is_noted_and_left_as_it_was() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from seedbed import record
 from seedbed.explain import replay
-from tests.engine.worker.test_methods import begun, work
-from tests.engine.worker.test_methods import (
+from tests.worker.test_methods import begun, work
+from tests.worker.test_methods import (
     this_process_as_training_process as this_process_as_training_process,
 )
 

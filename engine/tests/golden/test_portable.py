@@ -13,7 +13,7 @@ import pytest
 
 from seedbed import determinism, launch, record
 from seedbed.errors import InputError
-from tests.engine.determinism.test_determinism import preset
+from tests.determinism.test_determinism import preset
 from tests.golden import runs
 from tests.once import made_once
 from tests.running import ROOT, in_turn

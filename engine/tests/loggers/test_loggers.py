@@ -28,7 +28,7 @@ from seedbed.loggers import Entry, Run
 from seedbed.record import plots, source
 from seedbed.training import checkpoint
 from seedbed.worker import assemble
-from tests.engine.worker.test_resume import begun, stopped, work
+from tests.worker.test_resume import begun, stopped, work
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 
 LIBRARIES = ("tensorboard", "mlflow", "wandb")
@@ -313,7 +313,7 @@ class Writing:
 
 
 def made_up(kind: type, **arguments: str) -> dict[str, Any]:
-    return {"_target_": f"tests.engine.loggers.test_loggers.{kind.__name__}", **arguments}
+    return {"_target_": f"tests.loggers.test_loggers.{kind.__name__}", **arguments}
 
 
 def of_ours(kind: type, **arguments: str) -> tuple[str, ...]:

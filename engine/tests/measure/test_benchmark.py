@@ -225,9 +225,8 @@ def test_every_knob_makes_a_configuration() -> None:
 
 def test_torchvision_reads_the_digits_that_baselines_are_given(tmp_path: Path) -> None:
     """The raw files are those of mnist5k, as torchvision's MNIST sees them."""
-    from torchvision.datasets import MNIST
-
     from project.data import mnist5k
+    from torchvision.datasets import MNIST
 
     root = benchmark_programs.write_digits(tmp_path)
     images, labels = mnist5k.read(mnist5k.find())

@@ -15,9 +15,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
+from project.models.recurrent import Recurrent
 from torch import Tensor, nn
 
-from project.models.recurrent import Recurrent
 from seedbed import determinism, rng
 from seedbed.errors import InputError
 from seedbed.operations.place import Place

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from omegaconf import OmegaConf
-
 from project.data.mnist import MNIST
+
 from seedbed import compare, config, errors, launch, offline, record
 from seedbed.compare import causes
 from seedbed.config import build

@@ -1,6 +1,6 @@
 """The default CNN in a loop as people write them.
 
-usage: python -m tests.engine.recorder.plain_loop RUN OUT
+usage: python -m tests.recorder.plain_loop RUN OUT
 
 RUN is a run of train.py: model, data, optimizer and seed are those of its configuration.
 """

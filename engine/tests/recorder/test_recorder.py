@@ -15,7 +15,7 @@ from seedbed.compare import causes
 from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder, ending
-from tests.engine.recorder.loops import STEPS, Loop, recorded
+from tests.recorder.loops import STEPS, Loop, recorded
 from tests.running import command, refusal, trained
 
 FAULT_AT = 5
@@ -57,7 +57,7 @@ class TestSteps:
         order = "determinism.channels_last=false"  # the loop leaves images as they are
         trained(tmp_path / "a", *same, order)
         done = command(
-            "-m", "tests.engine.recorder.plain_loop", *map(str, (tmp_path / "a", tmp_path / "b"))
+            "-m", "tests.recorder.plain_loop", *map(str, (tmp_path / "a", tmp_path / "b"))
         )
         assert done.returncode == 0, done.stderr
         a, b = (record.read_fingerprints(tmp_path / name) for name in "ab")

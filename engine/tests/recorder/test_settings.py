@@ -60,7 +60,7 @@ def test_plain_values_stay_as_they_are(tmp_path: Path) -> None:
         (torch.float32, "torch.float32"),
         (np.float32(0.5), 0.5),
         (torch.nn.Linear, "torch.nn.modules.linear.Linear"),
-        (Odd(), "<tests.engine.recorder.test_settings.Odd object>"),
+        (Odd(), "<tests.recorder.test_settings.Odd object>"),
         ("${oc.env:HOME}", "$ {oc.env:HOME}"),
         ("???", "'???'"),
         (1 << 70, str(1 << 70)),

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from seedbed import launch, record
 from seedbed.errors import InputError
 from seedbed.tools import places, request, weights
-from tests.engine.tools.conftest import contents
+from tests.tools.conftest import contents
 from tests.running import command, refusal, trained
 
 SCRIPT = "scripts/evaluate.py"

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.tools import exporting
-from tests.engine.tools.conftest import contents
+from tests.tools.conftest import contents
 from tests.running import ROOT, command, refusal, trained
 from tests.tiny.data import Noisy
 

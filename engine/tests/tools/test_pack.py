@@ -16,7 +16,7 @@ from seedbed.compare import verify
 from seedbed.errors import InputError
 from seedbed.tools import package
 from tests import tiny
-from tests.engine.tools.conftest import contents
+from tests.tools.conftest import contents
 from tests.running import ROOT, command, refusal
 
 PATCH = b"""diff --git a/src/project/marker.py b/src/project/marker.py

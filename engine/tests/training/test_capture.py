@@ -18,7 +18,7 @@ from seedbed.errors import InputError
 from seedbed.training import capture, checkpoint
 from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.worker import methods
-from tests.engine.test_fingerprint import of
+from tests.test_fingerprint import of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "foreach", "fused", "nesterov")

@@ -19,8 +19,8 @@ from seedbed.training.state import TrainingState
 from seedbed.worker import experiment
 from tests import tiny
 from tests.end_to_end.kill_anywhere import differences
-from tests.engine.worker.test_resume import StopAt, work
-from tests.engine.worker.test_resume import (
+from tests.worker.test_resume import StopAt, work
+from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,
 )
 from tests.running import composed

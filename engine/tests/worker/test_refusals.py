@@ -7,13 +7,13 @@ import pytest
 from seedbed import config, launch, record
 from seedbed.training import checkpoint
 from tests import tiny
-from tests.engine.worker.test_resume import (
+from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,
 )
-from tests.engine.worker.test_resume import work
+from tests.worker.test_resume import work
 from tests.running import QUICK, composed
 
-SAMPLERS = "tests.engine.data.test_samplers"
+SAMPLERS = "tests.data.test_samplers"
 # The last step's loss is finite; by the learning rate its update is not.
 ONE_STEP = ("trainer.max_steps=1", "optimizer=sgd", "trainer.gradient_clip_norm=null")
 

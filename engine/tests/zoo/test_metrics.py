@@ -61,7 +61,7 @@ def evaluated(processes: Any, cut: int = BATCH) -> dict[str, float]:
 def test_a_metric_is_of_the_whole_set_on_any_number_of_processes() -> None:
     """As torchmetrics computes it of all samples at once; not the mean over batches."""
     alone = evaluated(None)
-    from tests.engine.distributed.test_distributed import in_processes
+    from tests.distributed.test_distributed import in_processes
 
     assert in_processes(2, evaluated) == dict.fromkeys(range(2), alone)
     at_once = evaluated(None, cut=SAMPLES)

@@ -14,7 +14,6 @@ exit status: 0 the same bits, 1 they differ, 2 they cannot be compared
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -26,7 +25,7 @@ from seedbed import compare
 from seedbed.compare import Difference, Record, checkout, report, versions
 from seedbed.compare.checkout import Tree
 from seedbed.config import options
-from seedbed.errors import InputError, exit_status, printable
+from seedbed.errors import InputError, printable
 from seedbed.record import code
 
 
@@ -122,7 +121,3 @@ def parse() -> argparse.Namespace:
             "without running code"
         )
     return arguments
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -16,11 +16,9 @@ exit status: 0 evaluated, 2 it cannot be
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from seedbed.config import options
-from seedbed.errors import exit_status
 from seedbed.tools import places, request
 
 
@@ -56,7 +54,3 @@ def parse() -> argparse.Namespace:
     )
     options.add_trust(parser)
     return parser.parse_intermixed_args()
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -19,13 +19,12 @@ exit status: 0 exported, 1 exported, with outputs of other bits, 2 it cannot be
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from seedbed import record
 from seedbed.config import options
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError
 from seedbed.tools import places, request
 
 FOLDER = Path("exports")
@@ -93,7 +92,3 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--overwrite", action="store_true", help="replace what is there already")
     options.add_trust(parser)
     return parser.parse_intermixed_args()
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

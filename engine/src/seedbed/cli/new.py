@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 # Stems of the examples' files in src/project/ and configs/; what is not named here is yours.
@@ -125,7 +125,3 @@ def git(*words: str) -> str:
             f"git {words[0]}: expected success, got {reason}; see git status"
         ) from None
     return done.stdout
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -13,11 +13,10 @@ exit status: 0 packed, 2 it cannot be
 """
 
 import hashlib
-import sys
 from pathlib import Path
 
 from seedbed.config import options
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError
 from seedbed.tools import package, places
 
 
@@ -38,7 +37,3 @@ def main() -> int:
     print(f"{arguments.out}: {len(content):,} bytes, SHA-256 {digest}")
     print(f"check it: python scripts/verify.py {arguments.out} --restore-code")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -34,12 +34,13 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import launch
 from seedbed.config import options
 from seedbed.config.compose import configuration
-from seedbed.errors import InputError, exit_status
+from seedbed.determinism import running
+from seedbed.errors import InputError
 
 if TYPE_CHECKING:
     from seedbed.probe.probe import Finding
 
-PRESETS = Path(__file__).resolve().parents[1] / "configs" / "determinism"
+PRESETS = Path(running.__file__).parent / "presets"
 WIDTHS = (33, 6, 29, 29, 19)
 
 
@@ -144,7 +145,3 @@ def aligned(cells: Iterable[str]) -> str:
     *columns, note = cells
     padded = (f"{cell:{width}}" for cell, width in zip(columns, WIDTHS, strict=True))
     return " ".join((*padded, note)).rstrip()
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

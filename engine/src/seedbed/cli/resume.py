@@ -23,12 +23,11 @@ interrupted again
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from seedbed import record
 from seedbed.config import options
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import InputError
 from seedbed.launch import resume
 
 
@@ -66,7 +65,3 @@ def parse() -> argparse.Namespace:
         parser, online="open addresses that the record names: downloads of data, loggers"
     )
     return parser.parse_intermixed_args()
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seedbed.config import options
-from seedbed.errors import InputError, exit_status, printable
+from seedbed.errors import InputError, printable
 from seedbed.tools import places, table
 from seedbed.tools.table import Condition, Row
 
@@ -118,7 +118,3 @@ def csv_text(rows: Sequence[Row], columns: Sequence[str]) -> str:
     for row in rows:
         writer.writerow([table.show(row[key]) if key in row else "" for key in columns])
     return text.getvalue()
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -16,11 +16,10 @@ exit status: 0 reported, 1 runs that promise the same bits differ, 2 there is no
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from seedbed.config import options
-from seedbed.errors import exit_status, printable
+from seedbed.errors import printable
 from seedbed.sweeps import comparison, groups, promises, report
 
 
@@ -53,7 +52,3 @@ def parse() -> argparse.Namespace:
         "followed, on the test set if there is one)",
     )
     return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

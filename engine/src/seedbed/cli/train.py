@@ -6,12 +6,6 @@ python train.py -m seed=0,1,2                a sweep; ends with a table over the
 python train.py --cfg job                    the configuration that would run
 """
 
-import signal
-
-# Ctrl-C during the imports below ends us without a traceback, unless we were told to ignore it.
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
 import sys
 from pathlib import Path
 
@@ -20,12 +14,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from seedbed import config, launch, signals
+from seedbed import config, launch, project, signals
 from seedbed.config import command
-from seedbed.errors import InputError, exit_status, print_error
+from seedbed.errors import InputError, print_error
 
 
-@hydra.main(version_base="1.3", config_path="configs", config_name="config")
 def train(composed: DictConfig) -> float | None:
     """Run one job, in a process of its own; return its objective to Hydra."""
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -53,8 +46,6 @@ def train(composed: DictConfig) -> float | None:
 
 def main() -> int:
     """Train as the command line says; return the exit status."""
-    return command.run(train)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    configs = str(project.configs().resolve())
+    decorated = hydra.main(version_base="1.3", config_path=configs, config_name="config")
+    return command.run(decorated(train))

@@ -25,7 +25,7 @@ from seedbed.compare.checkout import Tree
 from seedbed.compare.stages import stage_of
 from seedbed.compare.verify import Outcome
 from seedbed.config import options
-from seedbed.errors import InputError, exit_status, printable
+from seedbed.errors import InputError, printable
 
 
 def main() -> int:
@@ -165,7 +165,3 @@ def report(outcome: Outcome, name: str, tree: Tree) -> Iterator[str]:
             else "\nDifferences that changed no bit"
         )
         yield from causes.table(found)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from seedbed import project
 from seedbed.errors import InputError
-from seedbed.record import git, source
+from seedbed.record import git
 from seedbed.record.code import Code
 
 
@@ -30,13 +31,15 @@ class Tree:
     @classmethod
     def at(cls, root: Path) -> "Tree":
         """Return the code of a record that lies in a folder."""
-        path = os.pathsep.join((str(root / "src"), str(root)))
-        return cls(root, {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"})  # not what lies here
+        places = (root / "engine/src", root / "src", root)
+        path = os.pathsep.join(map(str, places))
+        variables = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)}
+        return cls(root, variables)  # not what lies here
 
 
 def here() -> Tree:
     """Return the code of this checkout, which processes import anyway."""
-    return Tree(source.project_root(), is_recorded=False)
+    return Tree(project.root(), is_recorded=False)
 
 
 @contextmanager
@@ -70,7 +73,7 @@ def checkout(run: Path, commit: str) -> Iterator[Path]:
             f"{run}: expected a git commit in the record, got {commit}; replay with the code that "
             "is here"
         )
-    root = source.project_root()
+    root = project.root()
     with tempfile.TemporaryDirectory(prefix="seedbed-code-") as parent:
         tree = Path(parent, "code")
         with _worktree(root, tree, commit) as place:

@@ -5,9 +5,9 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
+from seedbed import project
 from seedbed.config import hydra_errors
 from seedbed.config.check import check, resolve
-from seedbed.record import source
 
 
 def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
@@ -19,7 +19,7 @@ def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
     Raises:
         InputError: Hydra cannot compose it.
     """
-    folder = (folder or source.configs()).resolve()
+    folder = (folder or project.configs()).resolve()
     try:
         with hydra.initialize_config_dir(str(folder), version_base="1.3"):
             return hydra.compose("config", overrides=list(overrides))

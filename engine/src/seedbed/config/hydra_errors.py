@@ -14,12 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from seedbed import project
 from seedbed.config import launchers, missing
 from seedbed.config.check import advice_on
 from seedbed.config.rules import OPEN_SECTIONS, RULES
 from seedbed.errors import InputError
 from seedbed.names import flatten
-from seedbed.record import source
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
 # Groups that people add options to.
@@ -93,11 +93,11 @@ def _unknown_key(key: str, text: str) -> InputError:
 
 def _is_group(name: str) -> bool:
     """Return whether `configs/NAME/` has options; `configs/hydra/` has groups alone."""
-    return any((source.configs() / name).glob("*.yaml"))
+    return any((project.configs() / name).glob("*.yaml"))
 
 
 def _unknown_group(name: str, _text: str) -> InputError:
-    groups = sorted(filter(_is_group, (path.name for path in source.configs().iterdir())))
+    groups = sorted(filter(_is_group, (path.name for path in project.configs().iterdir())))
     close = difflib.get_close_matches(name, groups, n=1, cutoff=0.5)
     known = f"did you mean {close[0]}" if close else f"groups are {', '.join(groups)}"
     return InputError(f"{name}: expected a known config group, got a new one; {known}")
@@ -105,7 +105,7 @@ def _unknown_group(name: str, _text: str) -> InputError:
 
 def _unknown_option(path: str, text: str) -> InputError:
     group, _, option = path.rpartition("/")
-    options = sorted(file.stem for file in (source.configs() / group).glob("*.yaml"))
+    options = sorted(file.stem for file in (project.configs() / group).glob("*.yaml"))
     close = difflib.get_close_matches(option, options, n=1, cutoff=0.5)
     advice = f"did you mean {group}={close[0]}" if close else f"see configs/{group}/"
     if group in _ONES_OWN:
@@ -149,7 +149,7 @@ def _missing_key(key: str, text: str) -> InputError:
 
 def _composed_again() -> DictConfig:
     """Return what Hydra composes of the command line, without its own keys."""
-    folder = str(source.configs().resolve())
+    folder = str(project.configs().resolve())
     with hydra.initialize_config_dir(folder, version_base="1.3"):
         return hydra.compose("config", overrides=list(HydraConfig.get().overrides.task))
 
@@ -226,9 +226,9 @@ def known_keys() -> list[str]:
 
     An experiment's file has keys of the other groups.
     """
-    groups = filter(_is_group, (path.name for path in source.configs().iterdir()))
+    groups = filter(_is_group, (path.name for path in project.configs().iterdir()))
     keys = {*RULES, *groups}
-    for path in source.configs().glob("*/*.yaml"):
+    for path in project.configs().glob("*/*.yaml"):
         try:
             names = _keys(path) if path.parent.name != "experiment" else ()
         except COMPOSITION_ERRORS:

@@ -6,8 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from seedbed import project
 from seedbed.errors import InputError
-from seedbed.record import source
 
 INSTALL = "pip install -r requirements-loggers.txt"
 
@@ -19,7 +19,7 @@ def choose(names: Any, settings: DictConfig) -> dict[str, Any]:
         names: one name, or a list: files in configs/logger/.
         settings: the configuration that their `${...}` refer to.
     """
-    folder = source.configs() / "logger"
+    folder = project.configs() / "logger"
     known = {path.stem: path for path in folder.glob("*.yaml")}
     chosen = OmegaConf.create({key: value for key, value in settings.items() if key != "logger"})
     chosen["logger"] = {}

@@ -5,9 +5,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from seedbed import project
 from seedbed.config.rules import OPTIONAL_KEYS, RULES, SUPERVISED
 from seedbed.errors import InputError
-from seedbed.record import source
 
 NOTHING: Any = object()
 _TASK = "a task for method=supervised, such as {name: classification}"
@@ -63,7 +63,7 @@ def _advice(section: str, key: str, them: str) -> str:
     for line in overrides:
         if line.startswith("~") and _is_in(line[1:].partition("=")[0], key):
             return f"do not delete {them} by {line}"
-    file = source.configs() / section / f"{choice}.yaml"
+    file = project.configs() / section / f"{choice}.yaml"
     if choice and file.is_file():
         return f"add {them} to configs/{section}/{choice}.yaml"
     return f"add {them} to {f'the section {section}' if section else 'the configuration'}"

@@ -6,10 +6,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from seedbed import project
 from seedbed.config.rules import SUPERVISED, require_sections
 from seedbed.errors import InputError
 from seedbed.names import flatten
-from seedbed.record import source, untrusted
+from seedbed.record import untrusted
 
 
 def is_trusted(target: str, trusted: Sequence[str]) -> bool:
@@ -61,7 +62,7 @@ def require_trusted(
         (LD_PRELOAD runs code), or a section is none.
     """
     require_sections(settings)
-    configs = source.configs()
+    configs = project.configs()
     ours = untrusted.read_config(configs / "config.yaml", resolved=False).trusted_packages
     local = [*ours, *trust]
     for key, target in flatten(OmegaConf.to_container(settings)).items():
@@ -69,7 +70,7 @@ def require_trusted(
             raise InputError(
                 f"{run}: expected classes from trusted_packages of this checkout "
                 f"({', '.join(local)}), got {target} ({key}) in the record"
-                + _how_to_trust(str(target).rpartition(".")[0], run, root or source.project_root())
+                + _how_to_trust(str(target).rpartition(".")[0], run, root or project.root())
             )
     presets = (configs / "determinism").glob("*.yaml")
     known = {name for path in presets for name in _variables(path)}

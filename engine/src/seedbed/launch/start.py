@@ -10,18 +10,18 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import determinism, record, signals
+from seedbed import determinism, project, record, signals
 from seedbed.config import targets
 from seedbed.errors import InputError
 from seedbed.launch import devices, process
-from seedbed.record import source, terminal
+from seedbed.record import terminal
 
 
 def start(config: DictConfig, folder: Path) -> int:
     """Create the run folder and train in it, in a process of its own; return the exit status."""
     environment = training_environment(config)
     devices.require(config.trainer.device, environment)
-    targets.require_installed(config, source.project_root())
+    targets.require_installed(config, project.root())
     create_run_folder(folder, config)
     return run_worker(config, folder, environment)
 
@@ -29,13 +29,15 @@ def start(config: DictConfig, folder: Path) -> int:
 def training_environment(config: DictConfig) -> dict[str, str]:
     """Return the environment variables that the training process starts with.
 
-    It imports from this checkout, not from the current folder: that may be somebody's record.
+    It imports from this project, not from the current folder: that may be somebody's record.
     """
     preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
     environment = determinism.environment_variables(preset, os.environ)
+    root = project.root()
     places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
-    places = list(dict.fromkeys([*places, str(source.project_root())]))
+    places = list(dict.fromkeys([*places, str(root / "src"), str(root)]))
     environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
+    environment[project.PROJECT] = str(root)
     if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
         # Threads that wait for each other, spinning, hold the cores that others need: a step may
         # take many times as long. That they sleep instead changes no bit.

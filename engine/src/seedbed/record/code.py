@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from seedbed.record import blobs, git, neutral, source
+from seedbed import project
+from seedbed.record import blobs, git, neutral
 from seedbed.record.change import Change
 
 LACKS = "git.lacks."  # before the path of code that a record lacks
@@ -116,7 +117,7 @@ def is_same(before: Code, now: Code) -> bool:
 
 def changed_here(code: Code) -> list[str]:
     """Return the imported files of a record that are not the same in this checkout."""
-    root, found = source.project_root(), []
+    root, found = project.root(), []
     for path, blob in (code.imported or {}).items():
         try:
             content = (root / path).read_bytes()
@@ -134,7 +135,7 @@ def texts(code: Code, patch: bytes, paths: Iterable[str]) -> dict[str, bytes] | 
         The content by path, without files that were not there; None if git lacks the commit, or
         the patch does not fit it.
     """
-    root = source.project_root()
+    root = project.root()
     if code.commit is not None and not blobs.is_commit(code.commit):
         return None
     with tempfile.TemporaryDirectory(prefix="seedbed-git-") as folder:
@@ -166,7 +167,7 @@ def texts(code: Code, patch: bytes, paths: Iterable[str]) -> dict[str, bytes] | 
 
 def _files(before: Code, now: Code) -> tuple[list[dict[str, str]], bool]:
     """Return the blob ids of both, as far as they can be compared, and whether that is all code."""
-    root = source.project_root()
+    root = project.root()
     codes = (before, now)
     trees = [blobs.recorded_files(root, each.commit, each.patched) for each in codes]
     if None not in trees:

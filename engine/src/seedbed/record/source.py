@@ -25,16 +25,6 @@ _DIFF = (
 )  # fmt: skip
 
 
-def project_root() -> Path:
-    """Return the folder of the checkout that this package runs from."""
-    return Path(__file__).resolve().parents[3]
-
-
-def configs() -> Path:
-    """Return the folder of the checkout's configurations."""
-    return project_root() / "configs"
-
-
 def snapshot(root: Path) -> tuple[dict[str, Any], bytes]:
     """Return what git knows of a checkout, and a patch of everything that is not committed.
 

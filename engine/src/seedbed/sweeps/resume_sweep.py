@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import offline, record
+from seedbed import offline, project, record
 from seedbed.errors import InputError
 from seedbed.record import blobs, origin, source, terminal, untrusted
 from seedbed.record.change import Change
@@ -90,7 +90,7 @@ def resume_run(
     _require_unchanged(changes, allow_changed)
     untrusted.require_no_way_out(folder)
     _require_idle(folder)
-    command = [sys.executable, str(source.project_root() / "train.py"), "--multirun", *options]
+    command = [sys.executable, str(project.root() / "train.py"), "--multirun", *options]
     command += [
         *words,
         f"hydra.sweep.dir={_quoted(folder)}",
@@ -169,7 +169,7 @@ def _configuration(hydra: DictConfig) -> dict[str, Any]:
 
     Those of --config-dir and --config-path; Hydra's own are packages.
     """
-    ours = str(source.configs())
+    ours = str(project.configs())
     named = ("main", "command-line")
     found = [one.path for one in hydra.runtime.config_sources if one.provider in named]
     return {
@@ -196,7 +196,7 @@ def _options(folder: Path, plan: Mapping[str, Any]) -> list[str]:
 
 def _code() -> dict[str, Any]:
     """Return the code that is here and the versions of what it stands on, without importing it."""
-    git, patch = source.snapshot(source.project_root())
+    git, patch = source.snapshot(project.root())
     return {
         "git": git,
         "patched": blobs.patched_files(patch),

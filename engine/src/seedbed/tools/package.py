@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from seedbed import config, record
+from seedbed import config, project, record
 from seedbed.compare import Record
 from seedbed.compare.checkout import Tree
 from seedbed.errors import InputError
-from seedbed.record import blobs, git, source, untrusted
+from seedbed.record import blobs, git, untrusted
 from seedbed.tools import places
 
 MAX_BYTES = 1 << 30  # of a package, and of the code of a commit
@@ -226,7 +226,7 @@ def _complete(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
 
 
 def _of_commit(run: Path, *arguments: str) -> bytes:
-    content = git.run(source.project_root(), *_AS_IT_IS, *arguments)
+    content = git.run(project.root(), *_AS_IT_IS, *arguments)
     if content is None:
         raise InputError(
             f"{run}: expected a commit that this checkout has, got {commit_of(run)} (git "

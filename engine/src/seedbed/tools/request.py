@@ -16,10 +16,10 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, offline, record
+from seedbed import config, launch, offline, project, record
 from seedbed.config import hydra_errors
 from seedbed.errors import InputError
-from seedbed.record import source, untrusted
+from seedbed.record import untrusted
 
 _MISSING: Any = object()
 
@@ -96,7 +96,7 @@ def _apply(override: Override, settings: DictConfig) -> None:
 
 def _composed(override: str) -> DictConfig:
     """Return the configuration of train.py with another data set, nothing of it resolved."""
-    folder = str(source.project_root() / "configs")
+    folder = str(project.root() / "configs")
     try:
         with initialize_config_dir(folder, version_base="1.3"):
             return compose("config", [override])

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from seedbed import determinism
-from seedbed.record import blobs, source
+from seedbed import determinism, project
+from seedbed.record import blobs
 from seedbed.training.shards import Shards
 from seedbed.worker import loaded
 
@@ -67,7 +67,7 @@ def complete(
         dataset: of the training samples.
         patch: what changes the recorded commit into the code that runs.
     """
-    root, git = source.project_root(), found["git"]
+    root, git = project.root(), found["git"]
     versions = found["versions"] | loaded.more_versions(settings, root)
     recorded = blobs.recorded_files(root, git["commit"], blobs.patched_files(patch))
     if recorded is not None:  # otherwise no code is recorded, and the record says so

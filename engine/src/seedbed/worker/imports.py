@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seedbed import record
-from seedbed.record import code, git, source
+from seedbed import project, record
+from seedbed.record import code, git
 from seedbed.record.origin import Origin
 from seedbed.worker.loaded import file_below
 
@@ -19,7 +19,7 @@ def completed(folder: Path, before: Origin, now: Origin) -> tuple[Origin, Origin
     A process that resumes has imported what its settings name; what its first step will import on
     top, the one before has imported too, or a file among these is another.
     """
-    root = source.project_root()
+    root = project.root()
     recorded = record.read_json(folder / "environment.json").get("imported_files")
     here = _blobs(_imported(root), root, now.environment["git"]["commit"])
     files = recorded, here if recorded else None
@@ -42,7 +42,7 @@ class Imports:
     ) -> None:
         """Take the run folder, what else its environment.json holds, and the checkout's root."""
         self._folder, self._environment = folder, environment
-        self._root = root or source.project_root()
+        self._root = root or project.root()
         self._files: dict[str, str] = {}
         self._modules = 0
 

@@ -10,7 +10,7 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from seedbed import config, record, signals
+from seedbed import config, project, record, signals
 from seedbed.errors import InputError, Interrupted
 from seedbed.record import source, terminal
 from seedbed.worker import ending, failure
@@ -63,7 +63,7 @@ def train(job: Job, summary: Summary) -> int:
             summary.write()
         config.check(job.settings)
         with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
-            code = other_thread.submit(source.snapshot, source.project_root())
+            code = other_thread.submit(source.snapshot, project.root())
             from seedbed.worker import experiment
         experiment.run_experiment(job, summary, *code.result())
     except (Interrupted, KeyboardInterrupt):

@@ -1,0 +1,33 @@
+"""The commands: train.py and scripts/*.py call them, and `python -m seedbed COMMAND`.
+
+Nothing heavy is imported here: a Ctrl-C during the imports of a command ends it quietly.
+"""
+
+import importlib
+import os
+import signal
+from pathlib import Path
+
+from seedbed.errors import exit_status
+from seedbed.project import PROJECT
+
+COMMANDS = (
+    "train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate", "export", "pack",
+    "probe_ops", "new",
+)  # fmt: skip
+
+
+def run(command: str, script: str | None = None) -> int:
+    """Run a command with the options of this process's command line; return the exit status.
+
+    Args:
+        command: one of COMMANDS.
+        script: the file that was started, in a project's folder or in its scripts/; None: the
+            project is where the command is given.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `exit_status` undoes it
+    if script is not None:
+        folder = Path(script).resolve().parent
+        os.environ[PROJECT] = str(folder.parent if folder.name == "scripts" else folder)
+    return exit_status(importlib.import_module(f"seedbed.cli.{command}").main)

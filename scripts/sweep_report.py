@@ -1,0 +1,11 @@
+"""Report on a sweep, or compare two: python scripts/sweep_report.py SWEEP [OTHER]
+
+--help shows every option.
+"""
+
+import sys
+
+from seedbed import cli
+
+if __name__ == "__main__":
+    sys.exit(cli.run("sweep_report", __file__))
