@@ -1,13 +1,13 @@
 """Measure Seedbed beside a bare loop and beside baselines, and write docs/benchmarks.md.
 
-usage: python scripts/measure/benchmark.py [--rounds N] [--mnist FOLDER] [--out FOLDER] [--quick]
-       python scripts/measure/benchmark.py --only WORD [--rounds N]
+usage: python engine/measure/benchmark.py [--rounds N] [--mnist FOLDER] [--out FOLDER] [--quick]
+       python engine/measure/benchmark.py --only WORD [--rounds N]
 
 example:
-    python scripts/measure/benchmark.py                       all but the time to an accuracy
-    python scripts/measure/benchmark.py --mnist data          that too: FOLDER/MNIST/raw holds MNIST
-    python scripts/measure/benchmark.py --only samples        print one workload's table
-    python scripts/measure/benchmark.py --quick --out trial   does it work? takes seconds, and says
+    python engine/measure/benchmark.py                       all but the time to an accuracy
+    python engine/measure/benchmark.py --mnist data          that too: FOLDER/MNIST/raw holds MNIST
+    python engine/measure/benchmark.py --only samples        print one workload's table
+    python engine/measure/benchmark.py --quick --out trial   does it work? takes seconds, and says
     little
 
 Programs take turns; up to 20 of them are in memory at a time, about 0.6 GB each. Leave the machine
@@ -33,10 +33,9 @@ import invariance_runs
 import timing
 from benchmark_report import Results
 
-from seedbed import compare
+from seedbed import compare, project
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status
-from seedbed.record import source
 
 PAGE = """# How fast
 
@@ -52,7 +51,7 @@ over that of the bare loop. Raw numbers: `benchmarks.json`.
 
 The programs:
 
-- **bare loop** (`scripts/measure/baselines/bare.py`): tensors in memory, same model, loss,
+- **bare loop** (`engine/measure/baselines/bare.py`): tensors in memory, same model, loss,
 clipping, optimizer,
   batch size and threads, eager, in PyTorch's own memory order (NCHW), as most people write it. It
   loads nothing, **augments nothing**, logs nothing and keeps no record. "channels-last" is the same
@@ -61,10 +60,10 @@ clipping, optimizer,
 - **Seedbed** under its presets. It shifts and rotates every image, logs, and writes the record.
   `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise; "no
   augmentation" is the same work on images as the bare loop does.
-- **plain PyTorch loop** (`scripts/measure/baselines/plain.py`): torchvision's MNIST with its
+- **plain PyTorch loop** (`engine/measure/baselines/plain.py`): torchvision's MNIST with its
 transforms, among
   them the same shift and rotation, and a `DataLoader`.
-- **Lightning** (`scripts/measure/baselines/lightning_loop.py`): the same data, with
+- **Lightning** (`engine/measure/baselines/lightning_loop.py`): the same data, with
   ModelCheckpoint, LearningRateMonitor, CSVLogger and the progress bar.
 
 Seedbed's own digits are loaded, shifted and rotated a batch at a time. In the section
@@ -156,7 +155,7 @@ def parse() -> argparse.Namespace:
         "--out",
         metavar="FOLDER",
         type=Path,
-        default=source.project_root() / "docs",
+        default=project.root() / "docs",
         help="where benchmarks.md, .png and .json go (default: docs)",
     )
     parser.add_argument(
@@ -227,7 +226,7 @@ def write(arguments: argparse.Namespace, results: Results, circumstances: str) -
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     facts = {
-        "command": " ".join(["python scripts/measure/benchmark.py", *sys.argv[1:]]),
+        "command": " ".join(["python engine/measure/benchmark.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
         "environment": circumstances,
     }

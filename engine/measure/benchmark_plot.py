@@ -1,9 +1,9 @@
 """Draw a benchmark: how fast each program trains beside the bare loop.
 
-usage: python scripts/measure/benchmark_plot.py BENCHMARKS.json OUT.png
+usage: python engine/measure/benchmark_plot.py BENCHMARKS.json OUT.png
 
 example:
-    python scripts/measure/benchmark_plot.py docs/benchmarks.json docs/benchmarks.png
+    python engine/measure/benchmark_plot.py docs/benchmarks.json docs/benchmarks.png
 
 exit status: 0 drawn, 2 it cannot be drawn
 """

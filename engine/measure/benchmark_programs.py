@@ -15,9 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from project.data import mnist5k
 from timing import STEPS, Program
 
-from seedbed import launch
+from seedbed import launch, project
 from seedbed.config import compose
-from seedbed.record import source
 
 _HERE = Path(__file__).parent
 NO_STAGE = 10**9  # fingerprint.every_steps: only the last step has one
@@ -138,7 +137,7 @@ def train_py(name: str, *overrides: str) -> Program:
     """Return the command that a person types."""
 
     def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
-        script = str(source.project_root() / "train.py")
+        script = str(project.root() / "train.py")
         words = ("trainer.device=cpu", f"hydra.run.dir={folder / 'run'}", *overrides)
         return (sys.executable, script, *words), os.environ
 

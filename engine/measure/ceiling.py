@@ -1,6 +1,6 @@
 """What the machine could do at best: a step's floating-point operations over the fastest rate.
 
-python scripts/measure/ceiling.py JSON
+python engine/measure/ceiling.py JSON
 
 A step that did nothing but matrix products as fast as large ones go, and nothing else, would take
 this long. Small layers, memory traffic and activations keep every real step well above it.

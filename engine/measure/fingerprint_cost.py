@@ -1,9 +1,9 @@
 """Measure what fingerprints cost: steps with and without them, in turns, in one process.
 
-usage: python scripts/measure/fingerprint_cost.py [--rounds N] [--steps N]
+usage: python engine/measure/fingerprint_cost.py [--rounds N] [--steps N]
 
 example:
-    python scripts/measure/fingerprint_cost.py --rounds 3
+    python engine/measure/fingerprint_cost.py --rounds 3
 
 A round is a process for each workload, under determinism=strict, without loader workers. Turns of
 15 steps alternate; a cell is the median step of a round, and the last column the median over the

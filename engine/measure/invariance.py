@@ -1,10 +1,10 @@
 """Measure what may change around a run without changing a bit, and write docs/guarantees.md.
 
-usage: python scripts/measure/invariance.py [--out FILE] [--only WORD] [--threads N]
+usage: python engine/measure/invariance.py [--out FILE] [--only WORD] [--threads N]
 
 example:
-    python scripts/measure/invariance.py                      the whole table, about twenty minutes
-    python scripts/measure/invariance.py --only worker        some rows, printed and not written
+    python engine/measure/invariance.py                      the whole table, about twenty minutes
+    python engine/measure/invariance.py --only worker        some rows, printed and not written
 
 exit status: 0 every cell that is promised to be is `same`, 1 some are not, 2 it cannot be measured
 """
@@ -21,10 +21,9 @@ import invariance_runs
 from invariance_rows import EXPERIMENTS, NOT_MEASURED, parts, plainly
 from invariance_runs import SAME, Measured, Row
 
-from seedbed import compare
+from seedbed import compare, project
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status
-from seedbed.record import source
 
 PAGE = """# What may change without changing a bit
 
@@ -102,7 +101,7 @@ def parse() -> argparse.Namespace:
         "--out",
         metavar="FILE",
         type=Path,
-        default=source.project_root() / "docs" / "guarantees.md",
+        default=project.root() / "docs" / "guarantees.md",
         help="the page to write (default: docs/guarantees.md)",
     )
     parser.add_argument("--only", metavar="WORD", default="", help="only rows that say this")
@@ -122,7 +121,7 @@ def write(out: Path, measured: Mapping[str, Sequence[Measured]], base: compare.R
         part: "\n".join(invariance_runs.table([*EXPERIMENTS], r)) for part, r in measured.items()
     }
     content = PAGE.format(
-        command=" ".join(["python scripts/measure/invariance.py", *sys.argv[1:]]),
+        command=" ".join(["python engine/measure/invariance.py", *sys.argv[1:]]),
         date=datetime.date.today().isoformat(),
         environment=invariance_runs.circumstances(base),
         same=SAME,

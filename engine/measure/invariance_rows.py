@@ -18,9 +18,8 @@ from pathlib import Path
 
 from invariance_runs import Row
 
-from seedbed import record
+from seedbed import project, record
 from seedbed.errors import InputError
-from seedbed.record import source
 
 # Three epochs of 20 steps, so that validation, checkpoints and epochs all come and go.
 _SHORT = ("trainer.max_epochs=3", "trainer.checkpoint_every_steps=20")
@@ -146,7 +145,7 @@ def _command(folder: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def _script(name: str) -> Path:
-    return source.project_root() / name
+    return project.root() / name
 
 
 @contextmanager

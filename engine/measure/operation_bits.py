@@ -1,11 +1,11 @@
 """Compare the bits of the probe's operations between two environments, machines, or threads.
 
-usage: python scripts/measure/operation_bits.py FILE [--against FILE] [--threads N]
+usage: python engine/measure/operation_bits.py FILE [--against FILE] [--threads N]
 
 example:
-    python3.12 scripts/measure/operation_bits.py build/2.11.json
-    python3.11 scripts/measure/operation_bits.py build/2.15.json --against build/2.11.json
-    python scripts/measure/operation_bits.py build/1.json --threads 1 --against build/2.15.json
+    python3.12 engine/measure/operation_bits.py build/2.11.json
+    python3.11 engine/measure/operation_bits.py build/2.15.json --against build/2.11.json
+    python engine/measure/operation_bits.py build/1.json --threads 1 --against build/2.15.json
 
 Each operation of `probe_ops.py` runs forward and backward under determinism=strict on the CPU, on
 the same drawn inputs, with N threads (as many as the preset has). FILE gets the fingerprints of its

@@ -1,9 +1,9 @@
 """Measure what determinism=portable costs beside strict, and which pin costs it.
 
-usage: python scripts/measure/portable_cost.py [--rounds N] [--steps N]
+usage: python engine/measure/portable_cost.py [--rounds N] [--steps N]
 
 example:
-    python scripts/measure/portable_cost.py --rounds 5
+    python engine/measure/portable_cost.py --rounds 5
 
 A round trains every model under every setting for some steps, each in a process of its own, one
 after another. A cell is the median over the rounds of the median step: milliseconds of processor

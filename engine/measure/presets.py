@@ -1,9 +1,9 @@
 """Write docs/presets.md: the four presets side by side, from configs/determinism/.
 
-usage: python scripts/measure/presets.py
+usage: python engine/measure/presets.py
 
 example:
-    python scripts/measure/presets.py && git diff docs/presets.md
+    python engine/measure/presets.py && git diff docs/presets.md
 
 exit status: 0 written, 2 a file cannot be read or written
 """
@@ -25,7 +25,7 @@ Settings = dict[str, str]
 _PAGE = """\
 # Presets
 
-`determinism=` chooses one of four presets. `python scripts/measure/presets.py` generates this page
+`determinism=` chooses one of four presets. `python engine/measure/presets.py` generates this page
 from `configs/determinism/*.yaml`. Each setting has a comment in those files.
 
 - Any setting can be overridden alone: `determinism.threads=4`, `determinism.env.OMP_DYNAMIC=TRUE`.

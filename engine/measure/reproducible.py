@@ -1,9 +1,9 @@
 """Draw docs/reproducible.png: two runs with the same bits, and a third that diverges.
 
-usage: python scripts/measure/reproducible.py [--runs DIR] [--out FILE]
+usage: python engine/measure/reproducible.py [--runs DIR] [--out FILE]
 
 example:
-    python scripts/measure/reproducible.py --runs runs/reproducible
+    python engine/measure/reproducible.py --runs runs/reproducible
 
 Trains the CNN for 5 epochs three times: A; B, the same with two data-loader workers; and C, with
 one thread instead of two. Runs that are already in DIR are not trained again.

@@ -1,9 +1,9 @@
 """Measure what the same bits with any number of cores cost: shards, on 1, 2 and 4 processes.
 
-usage: python scripts/measure/shards_cost.py [--rounds N] [--steps N]
+usage: python engine/measure/shards_cost.py [--rounds N] [--steps N]
 
 example:
-    python scripts/measure/shards_cost.py --rounds 3
+    python engine/measure/shards_cost.py --rounds 3
 
 A round trains every model in every way by train.py, one after another. A cell is the median over
 the rounds of the time of a step, in milliseconds, and in brackets its ratio to two threads without

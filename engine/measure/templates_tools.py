@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seedbed import record
-from seedbed.record import source
+from seedbed import project, record
 
 BASELINES = Path(__file__).parent / "baselines"
 LEARNING_RATE = 0.0012345  # looked for in the files of a run
@@ -52,7 +51,7 @@ class Tool:
 
 def tools(template: Path | None) -> list[Tool]:
     """Return what can be tried: the Hydra template only where a clone of it is given."""
-    root = source.project_root()
+    root = project.root()
     found = [Tool("Seedbed", _seedbed, _fingerprint, _is_finished, root, {"shards": 2})]
 
     def add(name: str, package: str, train: Train, code: Path = root) -> None:
@@ -69,7 +68,7 @@ def tools(template: Path | None) -> list[Tool]:
 
 
 def _run(command: Sequence[str]) -> tuple[bool, str]:
-    paths = [str(BASELINES), str(source.project_root() / "src"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(BASELINES), str(project.root() / "src"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -156,7 +155,7 @@ def _seedbed(folder: Path, change: Mapping[str, Any]) -> tuple[bool, str]:
         ]  # fmt: skip
     if settings["refused"]:
         words.append("model._target_=tried_seedbed.Refused")
-    root = source.project_root()
+    root = project.root()
     if settings["resume"]:
         script = str(root / "scripts" / "resume.py")
         return _run([sys.executable, script, str(folder), "logger=csv"])  # no signal again

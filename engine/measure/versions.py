@@ -1,9 +1,9 @@
 """Run the tests with another Python and another PyTorch, in an environment of their own.
 
-usage: python scripts/measure/versions.py FOLDER [--python PYTHON] [--torch VERSION] [-- PYTEST...]
+usage: python engine/measure/versions.py FOLDER [--python PYTHON] [--torch VERSION] [-- PYTEST...]
 
 example:
-    python scripts/measure/versions.py build/3.12-2.11 --python python3.12 --torch 2.11.0
+    python engine/measure/versions.py build/3.12-2.11 --python python3.12 --torch 2.11.0
 
 FOLDER becomes a virtual environment of about 6 GB, or is one that an earlier call made. All other
 packages have the versions of requirements.txt. What follows `--` goes to pytest: without it, the

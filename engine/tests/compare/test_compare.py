@@ -582,15 +582,21 @@ def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
 
     assert {"code"} == {change.kind for change in found}
     assert blamed("loss") == "src/project/models/cnn.py"
-    assert blamed("batch") == "src/seedbed/data/source.py"
+    assert blamed("batch") == "engine/src/seedbed/data/source.py"
     assert causes.changes(compare.read(b), compare.read(b)) == []
 
 
 def test_code_that_a_training_process_never_imports_is_no_cause(tmp_path: Path) -> None:
     """A file of the docs, of the tests, of another room; negative control: the training loop."""
     files = (
-        *("docs/a.py", "tests/a.py", "scripts/a.py", "src/seedbed/sweeps/report.py", "train.py"),
-        *("notes.txt", "src/seedbed/training/loop.py"),
+        *(
+            "docs/a.py",
+            "tests/a.py",
+            "scripts/a.py",
+            "engine/src/seedbed/sweeps/report.py",
+            "train.py",
+        ),
+        *("notes.txt", "engine/src/seedbed/training/loop.py"),
     )
     patch = "".join(f"diff --git a/{name} b/{name}\nindex 00..12\n" for name in files)
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", patch=patch)
@@ -598,7 +604,7 @@ def test_code_that_a_training_process_never_imports_is_no_cause(tmp_path: Path) 
 
     assert {change.key for change in found} == set(files)
     ranked = causes.rank(Difference(1, "loss", "", "", located=False), found)
-    assert [change.key for change in ranked] == ["src/seedbed/training/loop.py"]
+    assert [change.key for change in ranked] == ["engine/src/seedbed/training/loop.py"]
 
 
 def test_files_with_the_same_content_are_the_same_whatever_they_were_before(

@@ -12,8 +12,8 @@ from seedbed.compare import plot
 from seedbed.errors import InputError
 from seedbed.record import plots
 from tests import pictures
-from tests.record.test_plots import size
 from tests.made_up_runs import fingerprint_rows, metrics, write_run
+from tests.record.test_plots import size
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed import compare, launch, record
+from seedbed import compare, launch, project, record
 from seedbed.compare import checkout, verify
 from seedbed.errors import InputError
 from seedbed.record import source
@@ -326,7 +326,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, s
     for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b",
                                                  "commit", "-qm", "one"]):  # fmt: skip
         subprocess.run(["git", "-C", str(root), *words], check=True)
-    monkeypatch.setattr(source, "project_root", lambda: root)
+    monkeypatch.setattr(project, "root", lambda: root)
     return root, source.snapshot(root)[0]["commit"]
 
 

@@ -76,7 +76,7 @@ def test_a_later_change_of_the_engine_merges(checkout: Path) -> None:
     succeed(checkout, "git", "add", "-A")
     succeed(checkout, "git", "commit", "-qm", "my project")
     succeed(checkout, "git", "checkout", "-q", "engine")
-    replace(checkout / "src/seedbed/data/source.py", '"""Load a batch."""', '"""Load it."""')
+    replace(checkout / "engine/src/seedbed/data/source.py", '"""Load a batch."""', '"""Load it."""')
     replace(checkout / "configs/trainer/default.yaml", "max_epochs: 16", "max_epochs: 17")
     replace(checkout / "configs/config.yaml", "schedule: onecycle", "schedule: cosine")
     succeed(checkout, "git", "commit", "-qam", "change the engine")

@@ -484,7 +484,7 @@ def test_the_page_quotes_what_is_really_said() -> None:
     page = (ROOT / "docs" / "debugging.md").read_text()
     table = page.split("| message | meaning |")[1].split("\n\n")[0]
     code = "".join(
-        (ROOT / "src/seedbed/explain" / name).read_text()
+        (ROOT / "engine/src/seedbed/explain" / name).read_text()
         for name in ("trace_compare.py", "explain.py")
     )
     said = [text for line in table.splitlines() for text in re.findall(r"`([^`]+)`", line)]

@@ -28,8 +28,8 @@ from seedbed.loggers import Entry, Run
 from seedbed.record import plots, source
 from seedbed.training import checkpoint
 from seedbed.worker import assemble
-from tests.worker.test_resume import begun, stopped, work
 from tests.running import QUICK, ROOT, command, refusal, train, trained
+from tests.worker.test_resume import begun, stopped, work
 
 LIBRARIES = ("tensorboard", "mlflow", "wandb")
 INSTALLED = [name for name in LIBRARIES if config_loggers.is_installed(name)]

@@ -254,7 +254,7 @@ def test_torchvision_s_samples_are_those_of_the_plain_loop(tmp_path: Path) -> No
 @pytest.mark.long
 def test_a_quick_run_measures_every_row_of_its_table(tmp_path: Path) -> None:
     """Page, picture and numbers are written, and no cell of a measured table is empty."""
-    done = command("scripts/measure/benchmark.py", "--quick", "--out", str(tmp_path))
+    done = command("engine/measure/benchmark.py", "--quick", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     numbers = json.loads((tmp_path / "benchmarks.json").read_text())
     [workload] = numbers["workloads"]

@@ -159,5 +159,5 @@ def test_a_training_that_fails_says_why(tmp_path: Path) -> None:
 
 def test_a_word_of_no_row_is_refused() -> None:
     """--only with nothing to measure is bad input."""
-    done = command("scripts/measure/invariance.py", "--only", "no such row")
+    done = command("engine/measure/invariance.py", "--only", "no such row")
     assert "--only: expected a word of a row, got no such row" in refusal(done)

@@ -11,7 +11,7 @@ FOLDER = ROOT / "configs" / "determinism"
 
 
 def test_the_page_is_what_the_files_give() -> None:
-    """A changed preset needs `python scripts/measure/presets.py`."""
+    """A changed preset needs `python engine/measure/presets.py`."""
     assert presets.PAGE.read_text() == presets.page(FOLDER)
 
 

@@ -7,7 +7,7 @@ import versions
 
 from tests.running import ROOT, command, refusal
 
-SCRIPT = "scripts/measure/versions.py"
+SCRIPT = "engine/measure/versions.py"
 REQUIREMENTS = (ROOT / "requirements.txt").read_text()
 
 

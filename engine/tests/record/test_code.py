@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from seedbed import project
 from seedbed.record import blobs, code, source
 from seedbed.record.change import Change
 from seedbed.record.code import Code
@@ -17,7 +18,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a repository with two commits, which is the project for a while."""
     root = tmp_path / "repository"
     (root / "src").mkdir(parents=True)
-    monkeypatch.setattr(source, "project_root", lambda: root)
+    monkeypatch.setattr(project, "root", lambda: root)
     git(root, "init", "-q")
     for text in ("one\n", "two\n"):
         (root / "src" / "a.py").write_text(text)
@@ -103,7 +104,7 @@ def test_texts_of_a_project_in_a_folder_of_a_repository(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Paths of records begin at the project's root."""
-    monkeypatch.setattr(source, "project_root", lambda: repository / "src")
+    monkeypatch.setattr(project, "root", lambda: repository / "src")
     (repository / "src" / "a.py").write_text("three\n")
     held, patch = recorded(repository / "src")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from seedbed import project
 from seedbed.compare import checkout
 from seedbed.record import blobs, code, source
 from seedbed.record.origin import Origin, changes
@@ -47,7 +48,7 @@ def root(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "pyproject.toml").write_text("")
     git(root, "init", "-q")
     commit(root)
-    monkeypatch.setattr(source, "project_root", lambda: root)
+    monkeypatch.setattr(project, "root", lambda: root)
     return root
 
 
@@ -390,7 +391,7 @@ def test_other_checkouts_are_recorded_as_well(
 ) -> None:
     """A worktree of a bare repository, a shallow clone, a folder of a larger repository."""
     tree = make(root, tmp_path)
-    monkeypatch.setattr(source, "project_root", lambda: tree)
+    monkeypatch.setattr(project, "root", lambda: tree)
     clean, patch = source.snapshot(tree)
     assert (clean["dirty"], patch) == (False, b"")
     before = origin(tree)

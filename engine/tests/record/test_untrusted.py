@@ -15,13 +15,13 @@ import yaml
 from omegaconf import OmegaConf
 from project.data.mnist import MNIST
 
-from seedbed import compare, config, errors, launch, offline, record
+from seedbed import compare, config, errors, launch, offline, project, record
 from seedbed.compare import causes
 from seedbed.config import build
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
-from seedbed.record import blobs, source, untrusted
+from seedbed.record import blobs, untrusted
 from seedbed.record.change import Change
 from tests.fake_runs import write_run
 from tests.running import ROOT
@@ -286,7 +286,7 @@ def test_the_environment_of_a_training_process_is_its_own(monkeypatch: pytest.Mo
     """Computed once more in it, it is the same; torchrun's processes compare the two."""
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}/a")
     first = launch.training_environment(settings())
-    assert first["PYTHONPATH"].split(os.pathsep) == ["/a", str(source.project_root())]
+    assert first["PYTHONPATH"].split(os.pathsep) == ["/a", str(project.root())]
     for name, value in first.items():
         monkeypatch.setenv(name, value)
     assert launch.training_environment(settings()) == first

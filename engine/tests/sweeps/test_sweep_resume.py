@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import record
+from seedbed import project, record
 from seedbed.errors import InputError
-from seedbed.record import source
 from seedbed.sweeps import resume_sweep
 from seedbed.worker import loaded
 from tests.end_to_end.kill_sweep import BASIC, JOBLIB, different, killed
@@ -152,7 +151,7 @@ def test_an_empty_folder_is_neither_run_nor_sweep(tmp_path: Path) -> None:
     assert "name a run or a sweep" in refusal(resumed(tmp_path))
 
 
-OUR_CONFIGS = str(source.project_root() / "configs")
+OUR_CONFIGS = str(project.root() / "configs")
 
 
 def told(

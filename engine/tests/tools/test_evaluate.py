@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from seedbed import launch, record
 from seedbed.errors import InputError
 from seedbed.tools import places, request, weights
-from tests.tools.conftest import contents
 from tests.running import command, refusal, trained
+from tests.tools.conftest import contents
 
 SCRIPT = "scripts/evaluate.py"
 

@@ -18,9 +18,9 @@ from torch.utils.data import TensorDataset
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.tools import exporting
-from tests.tools.conftest import contents
 from tests.running import ROOT, command, refusal, trained
 from tests.tiny.data import Noisy
+from tests.tools.conftest import contents
 
 SCRIPT = "scripts/export.py"
 # Builds the model by hand and gives it the checkpoint's weights.

@@ -16,8 +16,8 @@ from seedbed.compare import verify
 from seedbed.errors import InputError
 from seedbed.tools import package
 from tests import tiny
-from tests.tools.conftest import contents
 from tests.running import ROOT, command, refusal
+from tests.tools.conftest import contents
 
 PATCH = b"""diff --git a/src/project/marker.py b/src/project/marker.py
 new file mode 100644

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import seedbed
-from seedbed import determinism, fingerprint
-from seedbed.record import blobs, source
+from seedbed import determinism, fingerprint, project
+from seedbed.record import blobs
 from seedbed.worker import environment, experiment
 
 GPU_LIBRARIES = {"cudnn", "nccl", "driver"}
@@ -29,7 +29,7 @@ def test_a_record_names_what_the_run_uses(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_data_with_a_digest_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large file of the checkout whose SHA-256 is recorded; control: one that nothing names."""
-    monkeypatch.setattr(source, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(project, "root", lambda: tmp_path)
     monkeypatch.setattr(blobs, "recorded_files", lambda *_: {})
     monkeypatch.chdir(tmp_path)
     git = {"commit": "0" * 40, "dirty": True, "lacks": {"data.bin": "9 bytes", "other.bin": "9"}}

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from seedbed import record
+from seedbed import project, record
 from seedbed.worker import imports
 from tests import pages
 from tests.running import ROOT
@@ -20,7 +20,7 @@ from tests.running import ROOT
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = tmp_path / "checkout"
     (root / "src").mkdir(parents=True)
-    monkeypatch.setattr(imports.source, "project_root", lambda: root)
+    monkeypatch.setattr(project, "root", lambda: root)
     yield root
     for name in ("seen_first", "seen_later"):
         sys.modules.pop(name, None)
@@ -60,9 +60,11 @@ def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
     """The model's file and the loop's; neither another model nor what starts or compares runs."""
     files = record.read_json(quick_run / "environment.json")["imported_files"]
 
-    assert {"src/project/models/cnn.py", "src/seedbed/training/loop.py"} <= files.keys()
+    assert {"src/project/models/cnn.py", "engine/src/seedbed/training/loop.py"} <= files.keys()
     assert "src/project/models/recurrent.py" not in files
-    assert not [path for path in files if path.startswith(("src/seedbed/compare", "scripts"))]
+    assert not [
+        path for path in files if path.startswith(("engine/src/seedbed/compare", "scripts"))
+    ]
     words = ["git", "hash-object", "--no-filters", "src/project/models/cnn.py"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert files["src/project/models/cnn.py"] == done.stdout.strip()

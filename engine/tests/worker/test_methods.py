@@ -19,12 +19,12 @@ from seedbed.training.state import TrainingState
 from seedbed.worker import experiment
 from tests import tiny
 from tests.end_to_end.kill_anywhere import differences
+from tests.running import composed
+from tests.tiny.methods import WassersteinGAN
 from tests.worker.test_resume import StopAt, work
 from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,
 )
-from tests.running import composed
-from tests.tiny.methods import WassersteinGAN
 
 MODULES = "tests.tiny.methods"
 STEPS = ("training_step", "validation_step")

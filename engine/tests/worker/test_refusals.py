@@ -7,11 +7,11 @@ import pytest
 from seedbed import config, launch, record
 from seedbed.training import checkpoint
 from tests import tiny
+from tests.running import QUICK, composed
 from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,
 )
 from tests.worker.test_resume import work
-from tests.running import QUICK, composed
 
 SAMPLERS = "tests.data.test_samplers"
 # The last step's loss is finite; by the learning rate its update is not.

@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import config, launch, record, signals
+from seedbed import config, launch, project, record, signals
 from seedbed.config.compose import compose
 from seedbed.config.request import Request
 from seedbed.errors import InputError
@@ -555,7 +555,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "README.md").write_text("text\n")
     git(tmp_path, "init", "-q")
     commit(tmp_path)
-    monkeypatch.setattr(source, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(project, "root", lambda: tmp_path)
     return tmp_path
 
 

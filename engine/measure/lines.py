@@ -1,0 +1,80 @@
+"""Count the lines of each room of the engine, and of the tests and the docs, beside their budgets.
+
+usage: python measure/lines.py
+
+exit status: 0 all are within their budgets, 1 a room is over it
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = "engine/src/seedbed"
+# At most so many lines, blank ones and docstrings included.
+BUDGETS = {
+    "single files": 850,
+    "config": 650,
+    "launch, worker": 1520,
+    "training": 1500,
+    "data": 850,
+    "record": 700,
+    "determinism": 330,
+    "operations": 250,
+    "distributed, loggers": 570,
+    "compare": 750,
+    "explain": 620,
+    "probe": 350,
+    "sweeps": 700,
+    "recorder, integrations": 770,
+    "tools": 230,
+    "cli": 400,
+}
+OTHERS = {
+    "template: train.py, scripts, configs, src, tests, Makefile": (
+        2500,
+        ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"],
+    ),
+    "engine/tests": (12000, ["engine/tests/*.py"]),
+    "engine/measure": (1000, ["engine/measure/*.py"]),
+}
+
+
+def main() -> int:
+    """Print the table; return the exit status."""
+    rows = [(room, count(*places_of(room)), budget) for room, budget in BUDGETS.items()]
+    rows.append(("engine", sum(row[1] for row in rows), 11000))
+    rows += [(name, count(*places), budget) for name, (budget, places) in OTHERS.items()]
+    for name, lines, budget in rows:
+        print(f"{lines:7,} of {budget:6,}  {name}{'' if lines <= budget else '  OVER'}")
+    words = sum(len(text(path).split()) for path in tracked("*.md") if "CHANGELOG" not in path)
+    print(f"{words:7,} of 15,000  words of docs{'' if words <= 15000 else '  OVER'}")
+    return int(any(lines > budget for _, lines, budget in rows) or words > 15000)
+
+
+def places_of(room: str) -> list[str]:
+    """Return where the files of a room are, as patterns of git."""
+    if room == "single files":
+        return [f":(glob){SOURCE}/*.py"]
+    return [f"{SOURCE}/{name}/*.py" for name in room.split(", ")]
+
+
+def count(*places: str) -> int:
+    """Return the lines of the tracked text files at some places."""
+    return sum(len(text(path).splitlines()) for path in tracked(*places))
+
+
+def tracked(*places: str) -> list[str]:
+    """Return the files that git tracks at some places."""
+    words = ["git", "ls-files", "--", *places]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+
+
+def text(path: str) -> str:
+    """Return the text of a file; of one that was deleted, none."""
+    file = ROOT / path
+    return file.read_text() if file.is_file() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
