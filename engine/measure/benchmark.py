@@ -1,148 +1,105 @@
-"""Measure Seedbed beside a bare loop and beside baselines, and write docs/benchmarks.md.
+"""Measure Seedbed's speed and memory over a raw loop and Lightning; write docs/benchmarks.md.
 
-usage: python engine/measure/benchmark.py [--rounds N] [--mnist FOLDER] [--out FOLDER] [--quick]
-       python engine/measure/benchmark.py --only WORD [--rounds N]
+usage: python engine/measure/benchmark.py [--rounds N] [--only WORD] [--against CHECKOUT]
+                                          [--out FILE]
 
 example:
-    python engine/measure/benchmark.py                       all but the time to an accuracy
-    python engine/measure/benchmark.py --mnist data          that too: FOLDER/MNIST/raw holds MNIST
-    python engine/measure/benchmark.py --only samples        print one workload's table
-    python engine/measure/benchmark.py --quick --out trial   does it work? takes seconds, and says
-    little
+    python engine/measure/benchmark.py                     everything, about fifteen minutes
+    python engine/measure/benchmark.py --only samples      print one table
+    python engine/measure/benchmark.py --against ../old    and whole runs, over another version's
 
-Programs take turns; up to 20 of them are in memory at a time, about 0.6 GB each. Leave the machine
-alone meanwhile. Lightning is measured where it is installed: pip install -r requirements-bench.txt
+Programs take turns; up to ten of them are in memory at a time, about 0.6 GB each. Leave the machine
+alone meanwhile. Lightning is measured where it is installed.
 
 exit status: 0 measured, 2 it cannot be measured
 """
 
 import argparse
 import datetime
+import importlib.util
 import json
+import os
+import struct
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import benchmark_plot
-import benchmark_programs as programs
-import benchmark_report as report
-import benchmark_sections as sections
-import benchmark_targets
-import invariance_runs
 import timing
-from benchmark_report import Results
+from guarantees import machine
+from omegaconf import OmegaConf
+from project.data import mnist5k
+from timing import Measured, Program
 
-from seedbed import compare, project
-from seedbed.config import options
+from seedbed import compare, launch, project
+from seedbed.config import compose, options
 from seedbed.errors import InputError, exit_status
 
+BASELINES = Path(__file__).parent / "baselines"
+MANY = 10**7  # more steps than anybody waits for
+RAW, RAW_ORDER = "raw loop", "raw loop, channels-last"
+PLAIN, LIGHTNING = "plain loop", "Lightning"
+NO_AUGMENTATION = "data.augment=null"  # as the raw loop
+_AFFINE = (
+    "{_target_: torchvision.transforms.RandomAffine, degrees: 10, "
+    "translate: [0.0714, 0.0714], interpolation: 2}"
+)
+# torchvision's MNIST, loaded a sample at a time with its own transforms: what people write.
+SAMPLES = (
+    "data.loading_threads=1",
+    *(f"~data.train.{key}" for key in ("split", "seed", "augment")),
+    "data.train._target_=torchvision.datasets.MNIST",
+    "+data.train.train=true",
+    "+data.train.transform._target_=torchvision.transforms.Compose",
+    f"+data.train.transform.transforms=[{_AFFINE}, {{_target_: torchvision.transforms.ToTensor}}, "
+    "{_target_: torchvision.transforms.Normalize, mean: [0.1307], std: [0.3081]}]",
+)
 PAGE = """# How fast
 
-Measured by `{command}` on {date}, on {environment}.
+Measured by `{command}` on {date}, on {machine}.
 
-Every program is a process of its own. In a round (of {rounds}) all programs of a table are started,
-do {warm_up} steps each, and then take {turns} turns of {seconds} seconds, in random order; while
-one trains, the others are stopped. So a ratio is that of two programs in the same minutes; given
-are the median and the range over the rounds. What counts is steps that lie within a turn. There is
-no validation in them; logging and everything else is in the time of a step, of Seedbed's and
-Lightning's also checkpoints (every 200 steps, every epoch). Memory is the most that a process held,
-over that of the bare loop. Raw numbers: `benchmarks.json`.
+In a round all programs of a table are started, take {warm_up} steps each, and then {turns} turns of
+{seconds} s in random order; while one trains, the others are stopped. Given are the median and the
+range over {rounds} rounds of: milliseconds a step; speed over that of the table's first program in
+the same round; memory over its memory. There is no validation in a turn; logging, checkpoints and
+everything else of a step are.
 
-The programs:
+- **raw loop** (`engine/measure/baselines/raw.py`): tensors in memory, the same model, loss,
+  clipping, optimizer, batch size and threads. It loads, augments and records nothing.
+- **plain loop** (`samples.py`): torchvision's MNIST, a sample at a time with its transforms, and a
+  `DataLoader`. **Lightning**: the same, with its usual callbacks.
 
-- **bare loop** (`engine/measure/baselines/bare.py`): tensors in memory, same model, loss,
-clipping, optimizer,
-  batch size and threads, eager, in PyTorch's own memory order (NCHW), as most people write it. It
-  loads nothing, **augments nothing**, logs nothing and keeps no record. "channels-last" is the same
-  with model and images in the order (N, H, W, C); "bfloat16", here and below, is autocast: the only
-  rows that are not of float32.
-- **Seedbed** under its presets. It shifts and rotates every image, logs, and writes the record.
-  `strict` and `seeded` hash every step (fingerprints) unless the name says otherwise; "no
-  augmentation" is the same work on images as the bare loop does.
-- **plain PyTorch loop** (`engine/measure/baselines/plain.py`): torchvision's MNIST with its
-transforms, among
-  them the same shift and rotation, and a `DataLoader`.
-- **Lightning** (`engine/measure/baselines/lightning_loop.py`): the same data, with
-  ModelCheckpoint, LearningRateMonitor, CSVLogger and the progress bar.
-
-Seedbed's own digits are loaded, shifted and rotated a batch at a time. In the section
-"{samples}" it loads what the plain loop does instead, with the same transforms, a sample at a time,
-as most data sets do. Before each sample it seeds the generators of `random`, NumPy and torch: the
-row "generators not seeded", whose augmentation is not reproducible, shows what that costs.
-
-## What is asked for
-
-{targets}
-
-![Speed beside the bare loop, which augments nothing](benchmarks.png)
-
-{workloads}
-
-## What each setting of strict costs
-
-Strict, without one thing at a time. A 1.05 says that a step is 5 % faster without it.
-
-{settings}
-
-## torch.compile
-
-Pays for itself once the time saved in the steps exceeds the later first step (Seedbed's is that of
-the training process, which `train.py` starts when it has composed the configuration).
-
-{compiled}
-
-## What the machine could do at best
-
-The model's floating-point operations (`torch.utils.flop_counter`, forward and backward) over the
-fastest rate of a 2048 x 2048 float32 matrix product with as many threads.
-
-{ceilings}
-
-## From the shell to the first step
-
-Until the first step's fingerprints are on disk (Seedbed, from `python train.py`), or until its end.
-
-{first_steps}
-
-## Cost against the number of steps
-
-`strict` with all that it does by default; a cost that accumulates would show in the last rows.
-
-{growth}
-
-## Time to an accuracy on all of MNIST
-
-From the shell to the end of the program, which evaluates on the official test set: the fewest
-epochs, each with a schedule of its own, whose median over the seeds (one a round, at most three)
-reaches the accuracy. Seedbed keeps 5,000 of the 60,000 digits for validation after each epoch; the
-others train on all of them and do not validate.
-
-{accuracies}
+{tables}
 
 {kept}"""
-NOT_MEASURED = "Not measured: {reason}."
+KEPT = "<!-- What follows is written by hand and is kept when this page is measured again. -->"
 
 
 def main() -> int:
     """Measure, print and write."""
     arguments = parse()
-    if arguments.rounds < 1:
-        raise InputError(f"--rounds: expected an integer >= 1, got {arguments.rounds}; try 3")
-    mnist = arguments.mnist
-    if mnist is not None and not (mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").exists():
-        raise InputError(
-            f"--mnist: expected a folder that holds MNIST/raw, got {mnist}; make one by "
-            f"python train.py data=mnist data.root={mnist} trainer.max_steps=1"
-        )
+    tables: list[str] = []
     with tempfile.TemporaryDirectory(prefix="seedbed-benchmark-") as temporary:
         folder = Path(temporary)
-        circumstances = describe_machine(folder / "machine")
-        if arguments.only is not None:
-            print_some(arguments, folder, circumstances)
-            return 0
-        results = measure(arguments, folder)
-    write(arguments, results, circumstances)
+        subprocess.run(shell("trainer.max_steps=2", folder=folder / "first"), check=True)
+        described = machine(compare.read(folder / "first"))
+        for title, programs in sections(write_digits(folder / "digits")).items():
+            if arguments.only in title:
+                rounds = timing.measure(programs, arguments.rounds, folder / title)
+                tables.append(f"## {title}\n\n{table(programs, rounds)}")
+                print(tables[-1], flush=True)
+        if not arguments.only:
+            tables.append(first_step(arguments.rounds, folder))
+            print(tables[-1], flush=True)
+        if arguments.against is not None:
+            tables.append(whole_runs(arguments.rounds, arguments.against.resolve(), folder))
+            print(tables[-1], flush=True)
+    if not arguments.only:
+        write(arguments, tables, described)
     return 0
 
 
@@ -150,125 +107,184 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = options.parser(__doc__)
     parser.add_argument("--rounds", metavar="N", type=int, default=3, help="(default: 3)")
-    parser.add_argument("--mnist", metavar="FOLDER", type=Path, help="holds MNIST/raw")
-    parser.add_argument(
-        "--out",
-        metavar="FOLDER",
-        type=Path,
-        default=project.root() / "docs",
-        help="where benchmarks.md, .png and .json go (default: docs)",
-    )
-    parser.add_argument(
-        "--only", metavar="WORD", help="print the workloads whose names hold it, write nothing"
-    )
-    parser.add_argument("--quick", action="store_true", help="one round of two programs")
+    parser.add_argument("--only", metavar="WORD", default="", help="tables whose titles have it")
+    parser.add_argument("--against", metavar="CHECKOUT", type=Path, help="another version")
+    page = project.root() / "docs" / "benchmarks.md"
+    parser.add_argument("--out", metavar="FILE", type=Path, default=page)
     return parser.parse_args()
 
 
-def describe_machine(folder: Path) -> str:
-    """Say what runs run on; the first run also brings what is read into the disk's cache."""
-    workload = programs.Workload("a trial", (), 2)
-    timing.run(programs.seedbed("strict", workload, "determinism=strict"), folder)
-    return invariance_runs.circumstances(compare.read(folder / "run"))
+def sections(data: Path) -> dict[str, list[Program]]:
+    """Return the programs of each table; the first of each is what the others are compared with."""
+    lstm = ("experiment=adding_lstm",)
+    samples = (*SAMPLES, f"+data.train.root={data}")
+    workers = ("determinism=strict", "data.num_workers=2", *samples)
+    return {
+        "CNN, batch 64": [
+            baseline(RAW_ORDER, "raw.py", data, channels_last=True),
+            baseline(RAW, "raw.py", data),
+            seedbed("strict", "determinism=strict", NO_AUGMENTATION),
+            seedbed("fast", "determinism=fast", NO_AUGMENTATION),
+            seedbed("strict, augmented", "determinism=strict"),
+            seedbed("fast, augmented", "determinism=fast"),
+        ],
+        "LSTM, batch 64": [
+            baseline(RAW, "raw.py", data, *lstm),
+            seedbed("strict", "determinism=strict", *lstm),
+            seedbed("fast", "determinism=fast", *lstm),
+        ],
+        "CNN, torchvision's samples": [
+            baseline(PLAIN, "samples.py", data, workers=0),
+            seedbed("strict", "determinism=strict", *samples),
+            seedbed("fast", "determinism=fast", *samples),
+            *lightning(data, 0),
+        ],
+        "CNN, torchvision's samples, 2 loader workers": [
+            baseline(PLAIN, "samples.py", data, workers=2),
+            seedbed("strict", *workers),
+            *lightning(data, 2),
+        ],
+    }
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> Results:
-    """Measure everything that was asked for."""
-    data = programs.write_digits(folder / "digits")
-    count, results = arguments.rounds, Results()
-    if arguments.quick:
-        section = sections.quick(data)
-        results.workloads = [(section, sections.measure(section, 1, folder / "runs", log))]
-        return results
-    for found, chosen in (
-        (results.workloads, sections.workloads(data)),
-        (results.knobs, sections.knobs()),
-        (results.compiled, [sections.compiled(data)]),
-    ):
-        for section in chosen:
-            found.append((section, sections.measure(section, count, folder / "runs", log)))
-    for workload in sections.WORKLOADS:
-        results.ceilings[workload.name] = sections.measure_ceiling(workload, folder / workload.name)
-    results.first_step_seconds = sections.first_steps(data, count, folder / "first")
-    results.growth = sections.measure_growth(min(count, 3), folder / "growth")
-    if arguments.mnist is not None:
-        makers = sections.accuracy_programs(arguments.mnist.resolve())
-        results.accuracies = sections.time_to_accuracy(
-            makers, min(count, 3), folder / "accuracy", log
-        )
-    return results
+def seedbed(name: str, *overrides: str) -> Program:
+    """Return Seedbed as a program: the training process that `train.py` starts."""
+    words = (
+        f"trainer.max_steps={MANY}", f"trainer.max_epochs={MANY}", "trainer.device=cpu",
+        "trainer.validate_every_epochs=0",
+    )  # fmt: skip
+    settings = compose.configuration(*words, *overrides)
+
+    def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        launch.create_run_folder(folder / "run", settings)
+        script = str(BASELINES / "seedbed_steps.py")
+        command = (sys.executable, script, str(folder / timing.STEPS), str(folder / "run"))
+        return command, launch.training_environment(settings)
+
+    return Program(name, prepare)
 
 
-def print_some(arguments: argparse.Namespace, folder: Path, circumstances: str) -> None:
-    """Measure and print the tables of some workloads.
+def baseline(name: str, script: str, data: Path, *overrides: str, **more: Any) -> Program:
+    """Return a program of baselines/ with model, optimizer, batches and threads of overrides."""
+    plain: Any = OmegaConf.to_container(compose.configuration(*overrides))
+    keys = ("_target_", "name", "accepts")
+    arguments = {
+        "workload": "cnn" if plain["data"]["kind"] == "image" else "lstm",
+        "model": {key: value for key, value in plain["model"].items() if key not in keys},
+        "optimizer": {key: value for key, value in plain["optimizer"].items() if key not in keys},
+        "batch_size": plain["data"]["batch_size"],
+        "threads": plain["determinism"]["threads"],
+        "samples": plain["data"]["train"].get("samples"),
+        "data": str(data),
+        **more,
+    }
+    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments["threads"])}
+
+    def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        text = json.dumps({**arguments, "out": str(folder)})
+        return (sys.executable, str(BASELINES / script), text), environment
+
+    return Program(name, prepare)
+
+
+def lightning(data: Path, workers: int) -> list[Program]:
+    """Return Lightning's program, where it is installed."""
+    if importlib.util.find_spec("lightning") is None:
+        return []
+    return [baseline(LIGHTNING, "lightning_samples.py", data, workers=workers)]
+
+
+def write_digits(folder: Path) -> Path:
+    """Write mnist5k as the raw files that torchvision's MNIST reads; return their root."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    images, labels = mnist5k.read(mnist5k.find())
+    for name in ("train", "t10k"):
+        for kind, array in (("images-idx3", images[:4000]), ("labels-idx1", labels[:4000])):
+            header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
+            (raw / f"{name}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    return folder
+
+
+def table(programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]]) -> str:
+    """Return the Markdown table of a section."""
+    base = programs[0].name
+    lines = ["| | ms a step | speed | memory |", "| --- | --- | --- | --- |"]
+    for name in (program.name for program in programs):
+        milliseconds = [1000 * r[name].step_seconds for r in rounds]
+        speed = [r[base].step_seconds / r[name].step_seconds for r in rounds]
+        memory = [r[name].peak_bytes / r[base].peak_bytes for r in rounds]
+        cells = (timing.ratio(milliseconds), timing.ratio(speed), timing.ratio(memory))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def shell(*overrides: str, folder: Path, checkout: Path | None = None) -> list[str]:
+    """Return the command that a person types."""
+    script = str((checkout or project.root()) / "train.py")
+    return [sys.executable, script, f"hydra.run.dir={folder}", *overrides]
+
+
+def first_step(rounds: int, folder: Path) -> str:
+    """Measure the seconds from the shell to the first step's fingerprints on disk."""
+    seconds = []
+    for number in range(rounds + 2):
+        run = folder / f"start_{number}"
+        command = shell("trainer.log_every_steps=1", folder=run)
+        seconds.append(timing.seconds_until(command, partial(has_row, run / "fingerprints.csv")))
+    return f"## From the shell to the first step\n\n`python train.py`: {timing.ratio(seconds)} s"
+
+
+def has_row(path: Path) -> bool:
+    """Return whether a table has a row below its header."""
+    return path.exists() and path.read_text().count("\n") > 1
+
+
+def whole_runs(rounds: int, other: Path, folder: Path) -> str:
+    """Measure whole runs of 8 epochs with this checkout and with another one, in turns.
 
     Raises:
-        InputError: no name of a workload holds the word.
+        InputError: the other checkout has no environment of its own.
     """
-    found = list(sections.workloads(programs.write_digits(folder / "digits")))
-    chosen = [section for section in found if arguments.only in section.title]
-    if not chosen:
-        titles = "; ".join(section.title for section in found)
-        raise InputError(f"--only: expected a part of {titles}, got {arguments.only}; name one")
-    print(circumstances)
-    for section in chosen:
-        measured = sections.measure(section, arguments.rounds, folder / "runs", log)
-        print(f"\n### {section.title}\n\n{report.speeds(section, measured)}", flush=True)
-
-
-def log(text: str) -> None:
-    """Print progress, apart from what was measured."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def write(arguments: argparse.Namespace, results: Results, circumstances: str) -> None:
-    """Write the page, its picture and the raw numbers, and print the page's tables."""
-    out = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "command": " ".join(["python engine/measure/benchmark.py", *sys.argv[1:]]),
-        "date": datetime.date.today().isoformat(),
-        "environment": circumstances,
-    }
-    turns = results.workloads[0][0].turns
-    page = PAGE.format(
-        **facts,
-        samples=programs.SAMPLES,
-        rounds=1 if arguments.quick else arguments.rounds,
-        warm_up=turns.warm_up_steps,
-        turns=turns.count,
-        seconds=turns.seconds,
-        targets=benchmark_targets.targets(results),
-        workloads=in_parts(results.workloads, report.speeds),
-        settings=in_parts(results.knobs, report.knobs),
-        compiled=in_parts(results.compiled, report.starts),
-        ceilings=report.ceilings(results) if results.ceilings else not_quick(),
-        first_steps=report.first_steps(results) if results.first_step_seconds else not_quick(),
-        growth=report.growth(results) if results.growth else not_quick(),
-        accuracies=report.accuracies(results)
-        if results.accuracies
-        else NOT_MEASURED.format(reason="`--mnist` was not given"),
-        kept=invariance_runs.kept_part(out / "benchmarks.md"),
+    python = other / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise InputError(f"--against: expected {python}; do make install there")
+    ratios: list[float] = []
+    ours: list[float] = []
+    theirs: list[float] = []
+    for number in range(rounds):
+        for where, seconds in ((project.root(), ours), (other, theirs)):
+            run = folder / f"whole_{number}_{where.name}"
+            command = shell("trainer.max_epochs=8", folder=run, checkout=where)
+            if where == other:
+                command[0] = str(python)
+            started = time.monotonic()
+            subprocess.run(command, check=True, capture_output=True)
+            seconds.append(time.monotonic() - started)
+        ratios.append(ours[-1] / theirs[-1])
+    return (
+        f"## A run of 8 epochs beside an earlier version\n\n{timing.ratio(ours)} s; seconds over "
+        f"those of the other: {timing.ratio(ratios)}"
     )
-    (out / "benchmarks.md").write_text(page)
-    numbers = report.numbers(results)
-    (out / "benchmarks.json").write_text(json.dumps(facts | numbers, indent=1) + "\n")
-    benchmark_plot.draw(numbers["workloads"], out / "benchmarks.png")
-    print(page)
 
 
-def in_parts(
-    measured: Sequence[tuple[sections.Section, list[timing.Round]]],
-    describe: Callable[[sections.Section, Sequence[timing.Round]], str],
-) -> str:
-    """Return a table for each section, below its name."""
-    parts = [f"### {section.title}\n\n{describe(section, each)}" for section, each in measured]
-    return "\n\n".join(parts) or not_quick()
-
-
-def not_quick() -> str:
-    """Say why a quick run leaves something out."""
-    return NOT_MEASURED.format(reason="this was a quick run")
+def write(arguments: argparse.Namespace, tables: Sequence[str], described: str) -> None:
+    """Write the page, with what was written by hand in the one that is there."""
+    out: Path = arguments.out
+    text = out.read_text() if out.exists() else ""
+    page = PAGE.format(
+        command=" ".join(["python engine/measure/benchmark.py", *sys.argv[1:]]),
+        date=datetime.date.today().isoformat(),
+        machine=described,
+        warm_up=timing.WARM_UP_STEPS,
+        turns=timing.TURNS,
+        seconds=timing.TURN_SECONDS,
+        rounds=arguments.rounds,
+        tables="\n\n".join(tables),
+        kept=KEPT + text.partition(KEPT)[2] if KEPT in text else "",
+    )
+    out.write_text(page)
+    print(out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The training process with a stopwatch: notes when each step ended.
 
-python engine/measure/benchmark_worker.py STEPS_FILE RUN_FOLDER
+python engine/measure/baselines/seedbed_steps.py STEPS_FILE RUN_FOLDER
 """
 
 import sys

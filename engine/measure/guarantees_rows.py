@@ -1,9 +1,5 @@
-"""The rows of the table of guarantees, and the ways of training that they need.
+"""The rows of the table of guarantees, and the ways of training that they need."""
 
-To add a row, add an entry to MAY_CHANGE, FOUR_SHARDS, TWO_SHARDS or CHANGES_BITS.
-"""
-
-import importlib.util
 import os
 import pty
 import signal
@@ -11,15 +7,37 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from invariance_runs import Row
-
 from seedbed import project, record
 from seedbed.errors import InputError
+
+# Trains with overrides in a folder that does not exist yet; returns the run folder.
+Train = Callable[[Path, Sequence[str]], Path]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Something that changes: in the configuration, or in the way of training."""
+
+    change: str
+    overrides: tuple[str, ...] = ()
+    train: Train | None = None  # None: `python train.py`
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that are compared with the same unmodified runs."""
+
+    title: str
+    overrides: tuple[str, ...]
+    rows: tuple[Row, ...]
+    is_promised: bool = True  # that all cells are `same`
+
 
 # Three epochs of 20 steps, so that validation, checkpoints and epochs all come and go.
 _SHORT = ("trainer.max_epochs=3", "trainer.checkpoint_every_steps=20")
@@ -160,27 +178,6 @@ def _busy(count: int) -> Iterator[None]:
             process.wait()
 
 
-def _launchers() -> Iterator[Row]:
-    """Yield a row for each launcher of requirements-cluster.txt that is installed."""
-    for package, launcher in (("submitit", "submitit_local"), ("ray", "ray")):
-        if importlib.util.find_spec(package) is not None:
-            train = partial(in_a_sweep, words=(f"hydra/launcher={launcher}",))
-            yield Row(f"two at a time in a sweep ({launcher} launcher)", train=train)
-
-
-def logged(folder: Path, overrides: Sequence[str], logger: str) -> Path:
-    """Train with a logger; if it has a store of its own, that is beside the run folder."""
-    store = f"logger.mlflow.tracking_uri=sqlite:///{folder.resolve()}.db"
-    return plainly(folder, [*overrides, f"logger={logger}", *([store] * (logger == "mlflow"))])
-
-
-def _loggers() -> Iterator[Row]:
-    """Yield a row for each logger of requirements-loggers.txt that is installed."""
-    for logger in ("tensorboard", "mlflow", "wandb"):
-        if importlib.util.find_spec(logger) is not None:
-            yield Row(f"logged to {logger}", train=partial(logged, logger=logger))
-
-
 def _workers(count: int, *more: str) -> tuple[str, ...]:
     return (f"data.num_workers={count}", *more)
 
@@ -198,7 +195,6 @@ MAY_CHANGE = (
     Row("validation only at the end", ("trainer.validate_every_epochs=0",)),
     Row("logging every step", ("trainer.log_every_steps=1",)),
     Row("no logging", ("trainer.log_every_steps=0",)),
-    *_loggers(),
     Row("fingerprints every 7 steps", ("fingerprint.every_steps=7",)),
     Row("checkpoints every 7 steps", ("trainer.checkpoint_every_steps=7",)),
     Row("a terminal with a progress bar", train=on_a_terminal),
@@ -211,7 +207,6 @@ MAY_CHANGE = (
         "two at a time in a sweep (joblib launcher)",
         train=partial(in_a_sweep, words=("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")),
     ),
-    *_launchers(),
     Row("interrupted by SIGTERM, resumed", train=interrupted),
     Row("killed by SIGKILL, resumed", train=partial(interrupted, number=signal.SIGKILL)),
     Row(
@@ -271,24 +266,10 @@ CHANGES_BITS = (
 )
 
 
-def parts(threads: int) -> dict[str, tuple[dict[str, list[str]], tuple[Row, ...]]]:
-    """Return the parts of the page: name to experiments (name to overrides) and rows."""
-
-    def with_words(*words: str) -> dict[str, list[str]]:
-        return {name: [*overrides, *words] for name, overrides in EXPERIMENTS.items()}
-
-    usual = with_words(f"determinism.threads={threads}")
-    return {
-        "may_change": (usual, MAY_CHANGE),
-        "four_shards": (with_words("determinism.threads=1", "trainer.shards=4"), FOUR_SHARDS),
-        "two_shards": (with_words("determinism.threads=1", "trainer.shards=2"), TWO_SHARDS),
-        "changes_bits": (usual, CHANGES_BITS),
-    }
-
-
-# Known to change bits, or not known to leave them alone, but not to be had on one machine.
-NOT_MEASURED = (
-    "another version of torch ([tried on some](versions.md))",
-    "a GPU instead of the CPU, another GPU",
-    "another model of CPU",
+_ONE_THREAD = "determinism.threads=1"
+PARTS = (
+    Part("What may change", (), MAY_CHANGE),
+    Part("On several processes, trainer.shards=4", (_ONE_THREAD, "trainer.shards=4"), FOUR_SHARDS),
+    Part("On several processes, trainer.shards=2", (_ONE_THREAD, "trainer.shards=2"), TWO_SHARDS),
+    Part("What is part of the experiment and may change bits", (), CHANGES_BITS, False),
 )
