@@ -23,7 +23,8 @@ from tests.tiny import methods, models
 
 SHARDS = 4
 MODELS = {"VAE": methods.Autoencoder, "WassersteinGAN": methods.Players,
-          "Teacher": methods.Averaged}  # fmt: skip
+          "Teacher": methods.Averaged, "LogsParameters": methods.Scaled,
+          "WeighsByBuffer": methods.Scaled}  # fmt: skip
 
 
 def batch_of(step: int, shards: SharedShards) -> list[Batch]:
@@ -74,6 +75,14 @@ def test_a_method_does_not_depend_on_the_number_of_processes(name: str) -> None:
     alone = rows(None, name)
     assert in_processes(2, partial(rows, name=name)) == dict.fromkeys(range(2), alone)
     assert len({str(row) for row in alone}) == 7, "negative control: steps differ"
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("name", ["LogsParameters", "WeighsByBuffer"])
+def test_parameters_and_buffers_that_are_logged_stay_as_they_are(name: str, count: int) -> None:
+    """With one shard for each process (4), what it returns is what travels."""
+    alone = rows(None, name)
+    assert in_processes(count, partial(rows, name=name)) == dict.fromkeys(range(count), alone)
 
 
 def with_closure(processes: Processes) -> str:

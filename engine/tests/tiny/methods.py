@@ -145,6 +145,33 @@ class Tokens(Supervised):
         log(f"drawn at the end: {torch.rand(1).item()}")
 
 
+class Scaled(nn.Linear):
+    """A linear layer, a learnt scale, and a buffer with what a shard counts."""
+
+    def __init__(self) -> None:
+        super().__init__(FEATURES, 3)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.register_buffer("counts", torch.tensor(2.0))
+
+    def forward(self, points: Tensor) -> Tensor:
+        return self.scale * super().forward(points)
+
+
+class LogsParameters(Supervised):
+    """Logs a parameter and a buffer themselves, not copies."""
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        loss = F.cross_entropy(model(batch.inputs), batch.targets)
+        return {"loss": loss, "scale": model.scale, "counts": model.counts}
+
+
+class WeighsByBuffer(LogsParameters):
+    """Weighs its shards by a buffer, and has a parameter as its loss."""
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        return {"loss": model.scale, "weight": model.counts}
+
+
 class Norms(Callback):
     """Gradient norms before clipping, the largest of them in the checkpoint; draws as it likes."""
 

@@ -28,10 +28,12 @@ from seedbed.tasks import Classification, Regression
 from seedbed.training import loop, schedules
 from seedbed.training.evaluate import evaluate, measure
 from seedbed.training.logger import NullLogger
+from seedbed.training.metrics import Gather, Metrics
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.training.step import to_device, train_step
 from seedbed.worker.run_logger import RunLogger
+from tests.tiny import methods
 
 STEPS, SAMPLES, BATCH_SIZE = 9, 24, 8  # three epochs
 
@@ -158,6 +160,19 @@ class TestTrainStep:
         assert torch.equal(frozen.model[0].weight, before)
         assert not torch.equal(training().model[4].weight, frozen.model[4].weight)
 
+    def test_a_parameter_is_logged_as_the_step_found_it(self) -> None:
+        """Values are read steps later; negative control: the step changed it."""
+        model = methods.Scaled()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        method, cpu = methods.LogsParameters(Classification()), torch.device("cpu")
+        inputs = torch.ones(8, model.in_features)
+        part = Batch(torch.arange(8), inputs, torch.zeros(8, dtype=torch.int64))
+        learnt = TrainingState(model, {"optimizer": optimizer}, method, cpu)
+        logged = train_step(learnt, [part], 1, Shards(), True, None).values
+        assert logged is not None
+        assert logged["scale"] == 1.0
+        assert model.scale != 1.0
+
     def test_gradients_are_those_before_clipping(self) -> None:
         """Clipping changes them in place, and the weights; negative control: without it, nothing
         is other."""
@@ -273,6 +288,30 @@ class NoisyInEvaluation(nn.Module):
         return self.head(inputs + torch.rand_like(inputs) + random.random() + np.random.rand())
 
 
+class Last:
+    """A metric like torchmetrics', whose state is the outputs themselves."""
+
+    def __init__(self) -> None:
+        self.dist_sync_fn = Gather()
+        self.reset()
+
+    @property
+    def metric_state(self) -> dict[str, Tensor]:
+        return {"outputs": self.outputs}
+
+    def to(self, _: Any) -> "Last":
+        return self
+
+    def reset(self) -> None:
+        self.outputs = torch.zeros(())
+
+    def update(self, outputs: Tensor, _: Tensor) -> None:
+        self.outputs = outputs
+
+    def compute(self) -> Tensor:
+        return torch.cat(self.dist_sync_fn(self.outputs)).mean()
+
+
 class TestEvaluate:
     def test_an_evaluation_changes_nothing(self) -> None:
         """Weights, running statistics and the training mode stay as they are."""
@@ -334,6 +373,35 @@ class TestEvaluate:
 
         assert kept(3) == kept(3000)
         assert kept(3) < kept(3, repeats=2)
+
+    @pytest.mark.parametrize("reuses", [False, True])
+    def test_a_method_may_use_its_output_buffer_again(self, reuses: bool) -> None:
+        """For values of samples, predictions, sums and states of metrics."""
+
+        class Reuses(Supervised):
+            buffer, total = torch.zeros(BATCH_SIZE), torch.zeros(())
+
+            def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+                if not reuses:
+                    self.buffer, self.total = torch.zeros(BATCH_SIZE), torch.zeros(())
+                values = self.buffer.copy_(batch.ids)
+                total = self.total.copy_(values.sum())
+                sums = (total, torch.tensor(BATCH_SIZE))
+                return {"loss": values, "sums": sums, "predictions": values, "outputs": values}
+
+            def compute(self, values: Any) -> dict[str, float]:
+                return {"loss": values["loss"].mean(), "sum": values["sums"][0]}
+
+        metrics = Metrics({"last": Last()})
+        result = evaluate(
+            replace(training(), method=Reuses(Classification()), metrics=metrics),
+            samples(),
+            Shards(),
+        )
+        assert result.predictions is not None
+        assert result.predictions.tolist() == list(range(SAMPLES))
+        mean, total = (SAMPLES - 1) / 2, SAMPLES * (SAMPLES - 1) / 2
+        assert result.values == {"loss": mean, "sum": total, "last": mean}
 
     def test_a_stop_during_an_evaluation_leaves_the_model_ready_to_train(self) -> None:
         """The mode is put back on the way out."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
-from seedbed.data.tensors import tensors_of
+from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Method
 from seedbed.names import COMPUTE, TRAIN_END
@@ -127,7 +127,7 @@ def states_of_metrics(
 
 
 def _append(method: Method, columns: dict[str, list[Any]], row: Mapping[str, Any]) -> None:
-    """Add what is kept of one batch to that of those before it."""
+    """Add copies of what is kept of a batch to those before it: outputs may be used again."""
     if not columns:
         columns.update({name: [] for name in row})
     if others := sorted(row.keys() ^ columns.keys()):
@@ -136,7 +136,7 @@ def _append(method: Method, columns: dict[str, list[Any]], row: Mapping[str, Any
             f"all batches, got {others[0]!r} for some; return all of them for each"
         )
     for name, value in row.items():
-        columns[name].append(value)
+        columns[name].append(map_tensors(Tensor.clone, value))
 
 
 def _on_cpu(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:

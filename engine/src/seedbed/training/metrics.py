@@ -50,7 +50,8 @@ class Metrics:
                     f"takes, got others ({type(error).__name__}: {_one_line(error)}); let "
                     "validation_step return them as 'outputs' and 'targets'"
                 ) from error
-            found[name] = [tensor.cpu() for tensor in _flat(metric.metric_state)]
+            # Copies: a state may be the outputs themselves, which a model may use again.
+            found[name] = [tensor.to("cpu", copy=True) for tensor in _flat(metric.metric_state)]
         return found
 
     def of_all(self, states: Mapping[str, Sequence[State]]) -> dict[str, float]:

@@ -92,7 +92,8 @@ class Shards:
         """Put the tensors of all shards together, then those of all processes.
 
         Args:
-            parts: yields for each of our shards its tensors, alike in number and shape.
+            parts: yields for each of our shards its tensors, alike in number and shape. They are
+                written to, so nobody else may refer to their memory.
             ours: integers of this process, to be summed over all processes.
 
         Returns:

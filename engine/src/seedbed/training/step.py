@@ -119,7 +119,7 @@ def forward_and_backward(
     takes_all = training.takes_all[update.optimizer]
     loss.backward(inputs=None if takes_all else update.parameters)  # type: ignore[no-untyped-call]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in update.parameters]
-    found = {"loss": loss.detach()}
+    found = {"loss": loss.detach().clone()}  # the method may go on to write to its own
     if with_values:
         with torch.no_grad():
             found |= {name: values.scalar(training, name, each) for name, each in others.items()}

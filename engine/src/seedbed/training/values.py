@@ -44,12 +44,16 @@ def of_training_step(method: Method, found: Any) -> tuple[Tensor, dict[str, Valu
             "what the shard counts in the mean, such as its number of tokens"
         )
     if weight is not None:
-        weight = torch.as_tensor(weight, dtype=torch.float32, device=loss.device).detach()
+        # A copy: shards are summed in place, and a method may return a buffer of the model.
+        weight = torch.as_tensor(weight, dtype=torch.float32, device=loss.device).detach().clone()
     return loss, values, weight
 
 
 def scalar(training: TrainingState, name: str, value: Value) -> Tensor:
-    """Return a named value of a step, floating-point; to be called without gradients.
+    """Return a copy of a named value of a step, floating-point; to be called without gradients.
+
+    A method may return a parameter or a buffer itself. Shards are summed in place, and values are
+    read steps later.
 
     Raises:
         InputError: a function returned something else.
@@ -63,7 +67,7 @@ def scalar(training: TrainingState, name: str, value: Value) -> Tensor:
                 "its mean"
             )
     tensor = torch.as_tensor(value, device=training.device).detach()
-    return tensor if tensor.is_floating_point() else tensor.float()
+    return tensor.clone() if tensor.is_floating_point() else tensor.float()
 
 
 def require_same_names(method: Method, names: list[str], found: Mapping[str, Any]) -> None:
