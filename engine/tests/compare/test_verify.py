@@ -201,7 +201,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an interpolation that leads nowhere": (
         lambda run: edit_text(run / "config.yaml", "seed: 0\n", "seed: ${nowhere}\n"),
-        "expected YAML, got ${nowhere} in line 52, where a record has a value",
+        "expected YAML, got ${nowhere} in line 53, where a record has a value",
     ),
     "a configuration of another version": (
         lambda run: edit_text(run / "config.yaml", "  log_every_steps: 1\n", ""),

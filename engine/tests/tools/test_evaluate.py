@@ -32,18 +32,20 @@ def recorded(run: Path, phase: str, step: str) -> dict[str, str]:
 def test_best_and_last_weights_have_the_bits_that_the_run_recorded(
     run: Path, before: Mapping[Path, bytes], tmp_path: Path
 ) -> None:
-    """Validation of the best weights, test of the last, predictions to the byte; nothing is
-    written into the run. Control: the two checkpoints are of different steps and numbers."""
+    """Validation and test of the best weights, test of the last, predictions to the byte; nothing
+    is written into the run. Control: the two checkpoints are of different steps and numbers."""
     out = tmp_path / "predictions.csv"
     best = numbers(str(run), "--split", "validation")
-    last = numbers(str(run), "--checkpoint", "last", "--predictions", str(out))
+    tested = numbers(str(run), "--predictions", str(out))
+    last = numbers(str(run), "--checkpoint", "last")
     rows = [r for r in record.read_metrics(run) if r["phase"] == "validation"]
     top = max(rows, key=lambda row: (float(row["metric"]), -int(row["step"])))
     assert top["step"] != "12"
     assert best == recorded(run, "validation", top["step"])
     assert best["validation_loss"] != recorded(run, "validation", "12")["validation_loss"]
-    assert last.pop("predictions:") == str(out)
-    assert last == recorded(run, "test", "12")
+    assert tested.pop("predictions:") == str(out)
+    assert tested == recorded(run, "test", top["step"])
+    assert last == recorded(run, "test", "12") != tested
     assert out.read_bytes() == (run / "test_predictions.csv").read_bytes()
     assert contents(run) == before
 

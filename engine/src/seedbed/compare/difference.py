@@ -137,7 +137,8 @@ def compare(a: Record, b: Record) -> Comparison:
 def rows(of: Record, beside: Record) -> list[Row]:
     """Return what a record holds of each step, fingerprints and metrics side by side.
 
-    The final fingerprints are added only where both runs finished at the same step.
+    The final fingerprints are added only where both runs finished at the same step; that of the
+    predictions, where they are of weights of the same step.
     """
     table: dict[int, Row] = {}
     stages = comparable_stages(*(r.config.get("trainer.shards") for r in (of, beside)))
@@ -151,11 +152,9 @@ def rows(of: Record, beside: Record) -> list[Row]:
     if ends[0] == ends[1] and ends[0][0] == "finished" and isinstance(ends[0][1], int):
         final = of.summary.get("fingerprints")
         final = final if isinstance(final, dict) else {}
-        cells = {
-            f"final_{name}": str(final[name])
-            for name in ("weights", "predictions")
-            if final.get(name) is not None
-        }
+        tested = [r.summary.get("tested_step") for r in (of, beside)]
+        names = ("weights", "predictions") if tested[0] == tested[1] else ("weights",)
+        cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
         table.setdefault(ends[0][1], {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
 
@@ -259,6 +258,8 @@ def _span(steps: list[int]) -> str:
 def _check(path: Path, table: list[Row], may_repeat: bool = False) -> None:
     """Refuse steps that do not increase and, of metrics, cells that are no numbers.
 
+    The rows of a test, at the end, have the steps of the weights, the best of which are older.
+
     Args:
         may_repeat: whether it is a table of metrics, which may have several rows for a step.
     """
@@ -270,6 +271,8 @@ def _check(path: Path, table: list[Row], may_repeat: bool = False) -> None:
                 [float(cell) for cell in record.values_of(row).values()]
         except ValueError as error:
             raise InputError(f"{path}: expected numbers, got {error}; replay the run") from None
+        if may_repeat and row["phase"] == "test":
+            continue
         if step < last or (step == last and not may_repeat):
             raise InputError(
                 f"{path}: expected steps that increase, got {step} after {last}; replay the run"

@@ -181,7 +181,7 @@ STAGES = {
     "final_predictions": Stage(
         "final predictions",
         "evaluation",
-        "the same weights at the end, other predictions: the samples, evaluation mode",
+        "the same weights, other predictions for the test set: the samples, evaluation mode",
         _EVALUATION,
     ),
 }

@@ -183,6 +183,7 @@ RULES: dict[str, Rule] = {
     "trainer.checkpoint_every_steps": _integer(0, None, "try trainer.checkpoint_every_steps=200"),
     "trainer.monitor": Rule("the name of a value or null", _is_text_or_null, "try null"),
     "trainer.mode": _choice("min", "max", None),
+    "trainer.test_weights": _choice("best", "last"),
     "trainer.early_stopping_patience": _integer(1, None, "try null", optional=True),
     "trainer.processes": _integer(1, None, "try trainer.processes=1"),
     "trainer.shards": _integer(1, None, "try trainer.shards=1"),
@@ -213,6 +214,7 @@ OPTIONAL_KEYS = (
     "determinism.avx",  # records from before it have none
     "files",  # likewise
     *("schedule._target_", "method.name", "method._target_", "trainer.monitor", "trainer.mode"),
+    "trainer.test_weights",  # records from before it tested the last ones
 )
 SUPERVISED = "seedbed.methods.Supervised"  # the method where a configuration names none
 TASKS = ("classification", "regression")  # others come with a `_target_`

@@ -42,13 +42,15 @@ class WandB:
             settings=wandb.Settings(console="off", silent=offline),
         )
         self._first = 0 if offline else self._run.step
+        self._last = 0
         for entry in run.history:
             self.log(entry)
 
     def log(self, entry: Entry) -> None:
-        """Log a row."""
-        if entry.step >= self._first:
-            self._run.log(entry.values, step=entry.step)
+        """Log a row; a test of earlier weights at the last step, since W&B drops earlier ones."""
+        self._last = max(self._last, entry.step)
+        if self._last >= self._first:
+            self._run.log(entry.values, step=self._last)
 
     def save(self) -> None:
         """Do nothing: W&B cannot be asked to, and a resumed run logs everything again."""

@@ -1,5 +1,7 @@
 """What training asks of a run logger, and the one that writes nothing."""
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from seedbed.training.state import Evaluation, Progress
@@ -25,8 +27,8 @@ class Logger:
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         """Write down a validation, and keep the weights if they are the best so far."""
 
-    def log_test(self, progress: Progress, result: Evaluation) -> None:
-        """Write down the evaluation at the end, with each sample's prediction."""
+    def log_test(self, results: Mapping[int, Evaluation]) -> None:
+        """Write down the tests by the step of their weights, the one that counts at the end."""
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Save all that the run needs to go on from here as if it had never stopped."""

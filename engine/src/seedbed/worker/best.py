@@ -5,12 +5,18 @@ what follows is not the same, they belong to steps that are in no record. So the
 the checkpoint knows of are kept until the next checkpoint is saved.
 """
 
+import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from seedbed.errors import InputError
-from seedbed.training import checkpoint
+from seedbed.training import capture, checkpoint
 
 _KNOWN = "best_of_last.pt"  # the best weights that last.pt knows of, if best.pt is newer than that
 
@@ -50,6 +56,31 @@ def restore(folder: Path, step: int, comes_again: bool) -> str | None:
         os.replace(known, best)
     settle(folder)
     return message
+
+
+@contextmanager
+def weights_of(folder: Path, step: int, model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Give a model the best weights, which are of `step`; afterwards the last ones, to the bit.
+
+    Raises:
+        InputError: `best.pt` is missing, damaged, or of another step.
+    """
+    path = folder / checkpoint.BEST
+    state = checkpoint.load(path, device)
+    if state.get("step") != step:
+        raise InputError(
+            f"{path}: expected the best weights, of step {step}, got those of step "
+            f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
+            "--allow-changed"
+        )
+    last = capture.capture_model(model)
+    last["buffers"] = {k: None if b is None else b.detach() for k, b in last["buffers"].items()}
+    last = copy.deepcopy(last)  # what was captured is the live memory
+    try:
+        capture.restore_model(model, state)
+        yield
+    finally:
+        capture.restore_model(model, last)
 
 
 def _step(path: Path) -> int | None:

@@ -17,8 +17,8 @@ from seedbed.record.origin import Origin
 from seedbed.training import checkpoint, loop, unsaved
 from seedbed.training.evaluate import end_training, evaluate
 from seedbed.training.logger import Logger, NullLogger
-from seedbed.training.state import Progress
-from seedbed.worker import assemble, environment, inputs, order, restore
+from seedbed.training.state import Evaluation, Progress
+from seedbed.worker import assemble, best, environment, inputs, order, restore
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts
@@ -63,7 +63,10 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
             open_loggers(job.folder, settings, run_logger)
         gc.freeze()  # what imports have made stays: to look through it takes 0.14 s a time
         with warnings_listed(parts, run_logger), restore.first_step_named(job.folder, progress):
-            summary.predictions = train(parts, progress, run_logger)
+            train(parts, progress, run_logger)
+            summary.tested_step, result = test(parts, progress, run_logger, job.folder)
+            summary.predictions = hash_of([result.output_hashes])
+            end_training(parts.training, run_logger.log)
     finally:
         gc.unfreeze()  # libraries expect it to be gone at the end
         run_logger.close()
@@ -87,8 +90,8 @@ def resume(
     return state
 
 
-def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:
-    """Train to the end of the plan, then test; return the fingerprint of the predictions."""
+def train(parts: Parts, progress: Progress, run_logger: Logger) -> None:
+    """Train to the end of the plan, or until early stopping ends the run."""
     loop.fit(
         parts.training,
         parts.plan,
@@ -99,13 +102,53 @@ def train(parts: Parts, progress: Progress, run_logger: Logger) -> str | None:
         parts.shards,
         unsaved.Watch(parts.training, run_logger.log, bool(parts.plan.log_every_steps)),
     )
-    batches = parts.evaluation_batches(parts.sources.test)
-    result = evaluate(parts.training, batches, parts.shards)
-    if not parts.settings["data"].get("test"):
-        result = replace(result, values={})  # those of the validation set are no test's
-    run_logger.log_test(progress, result)
-    end_training(parts.training, run_logger.log)
-    return hash_of([result.output_hashes])
+    if early := stopped_early(parts, progress):
+        run_logger.log(
+            f"stopped early at step {early['step']} of {parts.plan.total_steps}: no better "
+            f"validation_{parts.training.metric_name} in {early['patience']} validations after "
+            f"step {early['best_step']}"
+        )
+
+
+def stopped_early(parts: Parts, progress: Progress) -> dict[str, int | None] | None:
+    """Return where early stopping ended a run; None if it did not."""
+    plan = parts.plan
+    if progress.step == plan.total_steps or not plan.is_over(progress):
+        return None
+    patience = plan.early_stopping_patience
+    return {"step": progress.step, "patience": patience, "best_step": progress.best_step}
+
+
+def test(
+    parts: Parts, progress: Progress, run_logger: Logger, folder: Path
+) -> tuple[int, Evaluation]:
+    """Test the weights of `trainer.test_weights`; return their step, and what was found.
+
+    Where the best weights are not the last ones, the last ones are tested as well.
+    """
+    training, best_step = parts.training, progress.best_step
+    wanted = parts.settings["trainer"].get("test_weights", "last")
+    is_test = bool(parts.settings["data"].get("test"))
+    tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
+
+    def evaluated() -> Evaluation:
+        batches = parts.evaluation_batches(parts.sources.test)
+        result = evaluate(training, batches, parts.shards)
+        return result if is_test else replace(result, values={})  # the validation set is no test's
+
+    results: dict[int, Evaluation] = {}
+    if is_test or not tests_best:
+        results[progress.step] = evaluated()
+    if tests_best:
+        # All processes can read best.pt: they met in `loop.save` after the leader had written it.
+        with best.weights_of(folder / "checkpoints", best_step, training.model, training.device):
+            results[best_step] = evaluated()
+    run_logger.log_test(results)
+    step, result = list(results.items())[-1]
+    if is_test:
+        which = "best" if step == best_step and wanted == "best" else "last"
+        run_logger.log(f"tested the {which} weights (step {step})")
+    return step, result
 
 
 def open_loggers(folder: Path, settings: assemble.Settings, run_logger: RunLogger) -> None:
@@ -175,6 +218,9 @@ def summarize(
         "higher_is_better": training.higher_is_better,
         "steps": progress.step,
         "epochs": progress.step / parts.plan.steps_per_epoch,
+        "best_step": progress.best_step,
+        "tested_step": summary.tested_step,
+        "stopped_early": stopped_early(parts, progress),
         "metrics": metrics,
         "objective": {"name": settings["objective"], "value": metrics.get(settings["objective"])},
         "seconds": progress.seconds,

@@ -136,12 +136,18 @@ class RunLogger(Logger):
             state = checkpoint.capture_best(self._training.model, progress.step, value)
             best.save(state, self._folder / "checkpoints")
 
-    def log_test(self, progress: Progress, result: Evaluation) -> None:
-        """Write down the evaluation at the end, with each sample's prediction if there are any."""
+    def log_test(self, results: Mapping[int, Evaluation]) -> None:
+        """Write down the tests by the step of their weights, the one that counts at the end.
+
+        Each sample's prediction is written of that one, if there are any.
+        """
         record.require_in_place(self._folder)
+        *others, result = results.values()
         self.last |= {f"test_{name}": value for name, value in result.values.items()}
-        if result.values:
-            self._append([self._row("test", progress.step, result.values)])
+        for other in others:
+            self.last |= {f"last_test_{name}": value for name, value in other.values.items()}
+        rows = [(step, each.values) for step, each in results.items() if each.values]
+        self._append([self._row("test", step, values) for step, values in rows])
         if result.predictions is not None:
             content = predictions_csv(result.targets, result.predictions)
             record.write_atomically(self._folder / "test_predictions.csv", content)

@@ -17,6 +17,7 @@ class Summary:
             yet. Until then nothing of the record is changed.
         starts_over: it had begun before, and left no checkpoint.
         predictions: their fingerprint; None until the run was tested.
+        tested_step: of the weights that made them; None until then.
     """
 
     def __init__(self, job: Job) -> None:
@@ -31,6 +32,7 @@ class Summary:
         self.is_resuming = any(path.exists() for path in checkpoints)
         self.starts_over = bool(before) and not self.is_resuming
         self.predictions: str | None = None
+        self.tested_step: int | None = None
         known = before if self.is_resuming else {}  # true until more is known
         self.values: dict[str, Any] = {
             **known,

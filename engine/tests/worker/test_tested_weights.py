@@ -1,0 +1,140 @@
+"""The test is of the best weights; the last ones are tested too, and are what a run ends with."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from seedbed import compare, fingerprint, record
+from seedbed.errors import InputError
+from seedbed.tools import weights
+from seedbed.training import checkpoint
+from seedbed.training.evaluate import evaluate
+from seedbed.training.shards import Shards
+from seedbed.worker import best, parts, run_logger
+from tests.end_to_end.kill_anywhere import differences
+from tests.engine.worker.test_resume import EARLY_STOPPING, TINY, StopAt, begun, work
+from tests.engine.worker.test_resume import (
+    this_process_as_training_process as this_process_as_training_process,
+)
+from tests.engine.worker.test_resume import whole as whole
+from tests.running import refusal, train
+
+BEST, LAST = 12, 20  # steps; the validation loss is larger at the last one
+
+
+def evaluated(run: Path, name: str) -> tuple[dict[str, float], str, str]:
+    """Test a checkpoint anew: values, predictions as a table, and the hash of the weights."""
+    settings = record.read_config(run)
+    source = weights.source_of(settings, "test")
+    training, _ = weights.load(settings, run / "checkpoints" / name, source)
+    batches = parts.evaluation_batches(settings, source, Shards())
+    result = evaluate(training, batches, Shards())
+    assert result.predictions is not None
+    table = run_logger.predictions_csv(result.targets, result.predictions)
+    tensors = [*training.model.parameters(), *training.model.buffers()]
+    return result.values, table, fingerprint.text(int(fingerprint.of_tensors(tensors)))
+
+
+def named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
+    return {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
+
+
+def test_the_best_weights_are_tested_and_the_last_ones_stay(whole: Callable[..., Path]) -> None:
+    run = whole(*EARLY_STOPPING)
+    summary, log = record.read_summary(run), (run / "train.log").read_text()
+    values, table, _ = evaluated(run, "best.pt")
+    last_values, last_table, last_weights = evaluated(run, "last.pt")
+    assert named("test_", summary["metrics"]) == values
+    assert named("last_test_", summary["metrics"]) == last_values
+    assert (run / "test_predictions.csv").read_text() == table
+    assert summary["fingerprints"]["weights"] == last_weights
+    assert (summary["best_step"], summary["tested_step"], summary["steps"]) == (BEST, BEST, LAST)
+    rows = [row for row in record.read_metrics(run) if row["phase"] == "test"]
+    found = [(row["step"], float(row["loss"])) for row in rows]
+    assert found == [(str(LAST), last_values["loss"]), (str(BEST), values["loss"])]
+    assert f"tested the best weights (step {BEST})" in log
+    assert values != last_values, "negative control"
+    assert table != last_table, "negative control"
+
+
+def test_the_last_weights_are_tested_where_that_is_chosen(whole: Callable[..., Path]) -> None:
+    """Which changes no bit of the training."""
+    run, other = whole(*EARLY_STOPPING, "trainer.test_weights=last"), whole(*EARLY_STOPPING)
+    summary, values = record.read_summary(run), evaluated(run, "last.pt")[0]
+    assert named("test_", summary["metrics"]) == values
+    assert not named("last_test_", summary["metrics"])
+    assert summary["tested_step"] == LAST
+    assert f"tested the last weights (step {LAST})" in (run / "train.log").read_text()
+    weights_of = [record.read_summary(each)["fingerprints"]["weights"] for each in (run, other)]
+    assert weights_of[0] == weights_of[1]
+    assert compare.compare(*map(compare.read, (run, other))).difference is None
+    tables = [(each / "fingerprints.csv").read_bytes() for each in (run, other)]
+    assert tables[0] == tables[1]
+
+
+def test_one_test_is_enough_where_the_last_weights_are_the_best(whole: Callable[..., Path]) -> None:
+    """Negative control for early stopping as well: this run did not stop early."""
+    run = whole()
+    summary = record.read_summary(run)
+    assert summary["best_step"] == summary["tested_step"] == summary["steps"]
+    assert not named("last_test_", summary["metrics"])
+    assert summary["stopped_early"] is None
+    assert "stopped early" not in (run / "train.log").read_text()
+
+
+def test_a_run_that_stopped_early_says_so(whole: Callable[..., Path]) -> None:
+    run = whole(*EARLY_STOPPING)
+    summary = record.read_summary(run)
+    assert summary["stopped_early"] == {"step": LAST, "patience": 2, "best_step": BEST}
+    line = (
+        f"stopped early at step {LAST} of 24: no better validation_mse in 2 validations after "
+        f"step {BEST}\n"
+    )
+    assert line in (run / "train.log").read_text()
+
+
+def test_a_run_stopped_in_its_test_has_the_last_weights(
+    whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Stopped while the model holds the best ones; other moments are those of test_resume."""
+    whole_run, stop = whole(*EARLY_STOPPING), StopAt()
+    assert work(begun(tmp_path / "counted", *EARLY_STOPPING), stop) == 0
+    run = begun(tmp_path / "run", *EARLY_STOPPING)
+    assert work(run, StopAt(stop.checks)) == 143
+    found = record.read_summary(run)["fingerprints"]["weights"]
+    assert found == record.read_summary(whole_run)["fingerprints"]["weights"]
+    assert work(run) == 0
+    assert differences(whole_run, run) == []
+
+
+@pytest.mark.parametrize("step", [4, None])
+def test_other_best_weights_than_the_run_knows_of_are_refused(
+    step: int | None, tmp_path: Path
+) -> None:
+    model = torch.nn.Linear(1, 1)
+    if step is not None:
+        checkpoint.save(checkpoint.capture_best(model, step, 0.5), tmp_path / "best.pt")
+    with (
+        pytest.raises(InputError, match=r"best\.pt: expected "),
+        best.weights_of(tmp_path, 8, model, torch.device("cpu")),
+    ):
+        pass
+
+
+@pytest.mark.long
+def test_processes_test_the_same_weights(tmp_path: Path) -> None:
+    runs = []
+    for processes in (1, 2):
+        runs.append(tmp_path / str(processes))
+        words = (*TINY, *EARLY_STOPPING, "trainer.shards=2", f"trainer.processes={processes}")
+        done = train(runs[-1], *words)
+        assert done.returncode == 0, done.stderr
+    assert differences(*runs) == []
+    assert record.read_summary(runs[0])["stopped_early"] is not None
+
+
+def test_an_unknown_choice_is_refused(tmp_path: Path) -> None:
+    line = "trainer.test_weights: expected one of best, last, got 'worst'; try best"
+    assert refusal(train(tmp_path / "run", "trainer.test_weights=worst")) == line
