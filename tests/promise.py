@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from tests.running import ROOT, composed, in_turn
 from torch.utils.data import Dataset, IterableDataset
 
 from seedbed import config, launch, record
 from seedbed.errors import InputError
-from tests.running import ROOT, composed, in_turn
 
 STEPS, STOPPED_AFTER, BATCH = 4, 3, 8  # two steps an epoch: a validation lies before the stop
 TABLES = ("fingerprints.csv", "metrics.csv", "test_predictions.csv")

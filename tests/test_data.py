@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from numpy.typing import NDArray
+from tests.running import ROOT, command
 from torch import Tensor
 
 from project.data import mnist5k
@@ -18,7 +19,6 @@ from project.data.images import ImageDataset
 from project.data.mnist5k import MNIST5k
 from seedbed import rng
 from seedbed.errors import InputError
-from tests.running import ROOT, command
 
 
 def adding(

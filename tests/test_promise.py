@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-from seedbed import offline, record
 from tests.once import made_once
 from tests.project import promise
+
+from seedbed import offline, record
 
 # What a data set, a model or a method is trained with, where the default and `accepts` do not tell:
 # {"model=mine": "data=data_of_mine"}.

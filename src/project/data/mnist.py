@@ -12,7 +12,7 @@ from seedbed import rng
 from seedbed.data import files
 from seedbed.errors import InputError
 
-# Of the raw files, as they come out of the archives whose MD5 sums torchvision knows.
+# Of the raw files.
 SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -87,14 +87,13 @@ def load(root: Path, mirrors: tuple[str, ...] | None) -> Arrays:
     Raises:
         InputError: a file is damaged, or missing and not to be had.
     """
-    raw, md5 = root / "MNIST" / "raw", {}
+    raw = root / "MNIST" / "raw"
     if any(not (raw / name).exists() for name in SHA256):
         from torchvision.datasets import MNIST as Torchvision  # its import costs two seconds
 
         mirrors = tuple(Torchvision.mirrors) if mirrors is None else mirrors
-        md5 = {name.removesuffix(".gz"): digest for name, digest in Torchvision.resources}
     otherwise = ", or try data=mnist5k, which needs no download"
-    contents = files.read(raw, SHA256, mirrors or (), md5, otherwise)
+    contents = files.read(raw, SHA256, mirrors or (), otherwise)
     return {name: parse_idx(content) for name, content in contents.items()}
 
 

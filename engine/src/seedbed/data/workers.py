@@ -8,6 +8,7 @@ import atexit
 import itertools
 import multiprocessing
 import os
+import pickle
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 from weakref import WeakSet
 
@@ -22,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from seedbed import determinism, offline, signals
-from seedbed.data import pipe
+from seedbed.data import imports, pipe
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors
@@ -93,10 +95,23 @@ def _workers(
 
 
 class _Refusing(Dataset[Batch | InputError]):
-    """A source that returns its error: a DataLoader would add the traceback of its worker."""
+    """A source that returns its error: a DataLoader would add the traceback of its worker.
+
+    A worker that is not forked imports the modules of the project as it unpickles the source, so
+    what they draw is seeded before that.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
+
+    def __getstate__(self) -> tuple[int | None, bytes]:
+        return imports.seed_in_force(), bytes(ForkingPickler.dumps(self._source))
+
+    def __setstate__(self, state: tuple[int | None, bytes]) -> None:
+        seed, source = state
+        if seed is not None:
+            imports.seed_imports(seed)
+        self._source = pickle.loads(source)
 
     def __getitem__(self, position: Position) -> Batch | InputError:
         try:

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, rng
 from seedbed.config import build
+from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Position, Shuffled
 from seedbed.data.source import Source
 from seedbed.data.streams import StreamSource
@@ -99,7 +100,8 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     data, trusted = settings["data"], settings["trusted_packages"]
     spec = data.get(split) or data["validation"]
     seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
-    if seeded:  # a data set may draw when it is built
+    if seeded:  # a data set may draw when it is built, and its module when it is imported
+        seed_imports(settings["seeds"]["data"])
         position = SPLITS.index(split)
         rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
     dataset = build.build(spec, f"data.{split}", trusted)
@@ -177,6 +179,7 @@ def build_training_state(
         settings["trainer"],
     )
     if preset["seeding"]:
+        seed_imports(settings["seeds"]["data"])
         rng.seed_globals(rng.key(settings["seeds"]["init"], "init"))
     with refusals.explained():  # some constructors run the model
         model: nn.Module = build.build(settings["model"], "model", trusted)

@@ -1,0 +1,74 @@
+"""Modules of the project that draw while they are imported, such as `TABLE = torch.randn(64, 2)`.
+
+A module may be imported early or late, and once more in each loader worker that is not forked. So
+its draws are a function of the seed and its name: the same table everywhere.
+"""
+
+import random
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from seedbed import rng
+
+_INSTALLED = ("/site-packages/", "/dist-packages/", f"{sys.base_prefix}/lib/")
+
+
+def seed_imports(seed: int) -> None:
+    """Seed the global generators while each module of the project is imported, from now on.
+
+    Args:
+        seed: of the data stream.
+    """
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(seed))
+
+
+def seed_in_force() -> int | None:
+    """Return the seed that `seed_imports` was called with; None if it was not."""
+    return next((finder.seed for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the project's own modules, those that are not installed, before Python does."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module's place, with a loader that seeds; None for others' modules."""
+        if name.partition(".")[0] in sys.stdlib_module_names or name.startswith("seedbed"):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return None
+        if any(place in spec.loader.path for place in _INSTALLED):
+            return None
+        spec.loader = _Loader(spec.loader.name, spec.loader.path, self.seed)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    """Executes a module with generators that are seeded by its name, and puts them back."""
+
+    def __init__(self, name: str, path: str, seed: int) -> None:
+        super().__init__(name, path)
+        self._seed = seed
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module."""
+        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        rng.seed_globals(rng.key(self._seed, "data", *self.name.encode()))
+        try:
+            super().exec_module(module)
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.set_rng_state(before[2])
