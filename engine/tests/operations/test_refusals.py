@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def step(model: nn.Module) -> None:
 
 CASES = [
     (ForwardRefused, "max_unpooling2d_forward_out", "forward", "max_unpool2d(pooled"),
-    (BackwardRefused, "put_", "backward", "return x.clone()"),
+    (BackwardRefused, "put_", "backward", "# refused in backward"),
 ]
 
 
@@ -77,7 +76,7 @@ def test_a_refusal_outside_all_modules_blames_none_of_them() -> None:
         whole_step()
     message = str(caught.value)
     assert "in the backward pass, " in message
-    assert line_of("return x.clone()") in message
+    assert line_of("self.head(_RefusedBackward") in message
     assert ends == []
 
 
@@ -218,109 +217,3 @@ def test_another_error_of_a_model_keeps_its_traceback() -> None:
     in_channels_last = explained(nn.ReLU(), channels_last=True)
     with pytest.raises(RuntimeError, match="is invalid for input"), in_channels_last:
         torch.zeros(10).view(4, 3)
-
-
-class Casting(nn.Module):
-    """Takes inputs of any dtype, as some models do."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.inner(x.float())
-
-
-class LastOfLSTM(nn.LSTM):
-    def forward(self, x: torch.Tensor) -> Any:  # type: ignore[override]
-        return super().forward(x[:, None])[0][:, 0]
-
-
-def of_dtype(model: nn.Module, dtype: torch.dtype) -> tuple[TrainingState, Batch]:
-    optimizers = {"optimizer": torch.optim.SGD(model.parameters())}
-    method = Supervised(tasks.Classification(0.0))
-    training = TrainingState(model, optimizers, method, torch.device("cpu"))
-    return training, Batch(torch.arange(4), torch.ones(4, 6, dtype=dtype), torch.arange(4) % 3)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [nn.Linear(6, 3), nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)), LastOfLSTM(6, 3),
-     nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 6), nn.Flatten()),
-     nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))],
-)  # fmt: skip
-def test_float64_inputs_are_named_where_the_model_cannot_take_them(model: nn.Module) -> None:
-    """In a step and in an evaluation; the same model takes float32, and float64 that it casts."""
-    training, batch = of_dtype(model, torch.float64)
-    line = r"^data: expected inputs of the model's dtype, float32, got float64, NumPy's default"
-    with pytest.raises(InputError, match=line):
-        loop.take_step(training, [batch], 1, Shards(), False, None)
-    with pytest.raises(InputError, match=line):
-        evaluate(training, [batch], Shards())
-    for fitting in (of_dtype(model, torch.float32), of_dtype(Casting(model), torch.float64)):
-        loop.take_step(fitting[0], [fitting[1]], 1, Shards(), False, None)
-
-
-def test_other_dtypes_are_other_errors() -> None:
-    """Integers, and a model that mixes dtypes itself, keep PyTorch's message."""
-    training, batch = of_dtype(nn.Linear(6, 3), torch.int64)
-    with pytest.raises(RuntimeError, match="Long and Float"):
-        loop.take_step(training, [batch], 1, Shards(), False, None)
-    mixed = nn.Sequential(nn.Linear(6, 3).double(), nn.Linear(3, 3))
-    training, batch = of_dtype(mixed, torch.float64)
-    with pytest.raises(RuntimeError, match="Double and Float"):
-        loop.take_step(training, [batch], 1, Shards(), False, None)
-
-
-class Complex(nn.Module):
-    """Its only parameter is complex."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(6, 3, dtype=torch.complex64))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return (x.to(torch.complex64) @ self.weight).abs()
-
-
-class Sparse(nn.EmbeddingBag):
-    """Its only gradient is sparse."""
-
-    def __init__(self) -> None:
-        super().__init__(2, 3, sparse=True)
-
-    def forward(self, x: torch.Tensor) -> Any:  # type: ignore[override]
-        return super().forward(x.long())
-
-
-@pytest.mark.parametrize(
-    ("model", "make", "cure"),
-    [
-        (Complex, partial(torch.optim.AdamW, fused=True), "say optimizer.fused=false"),
-        (Sparse, partial(torch.optim.SGD, fused=True), "say optimizer.fused=false"),
-        (Sparse, torch.optim.AdamW, "choose another, or change its settings"),
-    ],
-)
-def test_what_an_optimizer_cannot_update_ends_in_a_line(
-    model: type[nn.Module], make: Any, cure: str
-) -> None:
-    """Those of PyTorch say what they do not take; another one takes it."""
-    training, batch = of_dtype(model(), torch.float32)
-    parameters = list(training.model.parameters())
-    loop.take_step(training, [batch], 1, Shards(), False, None)
-    training.optimizers["optimizer"] = make(parameters)
-    with pytest.raises(InputError, match=f"^optimizer: expected parameters .* {cure}$"):
-        loop.take_step(training, [batch], 1, Shards(), False, None)
-
-
-def test_an_error_of_another_optimizer_keeps_its_traceback() -> None:
-    """Negative control: what is not PyTorch's is its author's to mend."""
-
-    class Own(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            raise RuntimeError("not yet")
-
-    training, batch = of_dtype(nn.Linear(6, 3), torch.float32)
-    training.optimizers["optimizer"] = Own(training.model.parameters())
-    with pytest.raises(RuntimeError, match="not yet"):
-        loop.take_step(training, [batch], 1, Shards(), False, None)

@@ -14,12 +14,12 @@ from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.worker import best, parts, run_logger
 from tests.end_to_end.kill_anywhere import differences
+from tests.running import refusal, train
 from tests.worker.test_resume import EARLY_STOPPING, TINY, StopAt, begun, work
 from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,
 )
 from tests.worker.test_resume import whole as whole
-from tests.running import refusal, train
 
 BEST, LAST = 12, 20  # steps; the validation loss is larger at the last one
 

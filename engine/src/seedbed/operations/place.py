@@ -53,7 +53,7 @@ def locate(frames: Iterable[tuple[FrameType, int]], model: nn.Module | None) -> 
         module = names.get(id(frame.f_locals.get("self")), module)
         if frame.f_code.co_name == "backward" and file.startswith(_TORCH):
             phase = "backward"
-        if _is_users(file):
+        if is_users(file):
             line = f"{file}:{number}"
     return Place(module, line, phase)
 
@@ -63,7 +63,7 @@ def names_of(model: nn.Module) -> dict[int, str]:
     return {id(module): name for name, module in model.named_modules()}
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     """Return whether a file is neither of torch nor of the engine."""
     others = (runpy.__file__, warnings.__file__)
     return not file.startswith((_TORCH, _ENGINE, "<")) and file not in others

@@ -1,24 +1,23 @@
 """Operations that deterministic algorithms refuse: which one, where in the model, what instead."""
 
+import inspect
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from seedbed.errors import InputError
-from seedbed.operations.place import REFUSED, Place, is_refusal, locate, names_of
+from seedbed.operations.place import REFUSED, Place, is_refusal, is_users, locate, names_of
 from seedbed.operations.substitutes import substitute_for
-from seedbed.operations.trace import traced
 
-_OTHER_DTYPES = re.compile(r"(?i)double|float64|share same datatype")
+_FRAME = re.compile(r'  File "(.+)", line (\d+)')
 _WRONG_STRIDES = "view size is not compatible with input tensor's size and stride"
 
 
@@ -28,28 +27,24 @@ def explained(
     channels_last: bool = False,
     repeat: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """Say what to use instead where PyTorch refuses an operation, a `view`, float64, an update.
+    """Say what to use instead where PyTorch refuses an operation, or a `view` of images.
 
     Args:
         model: to name the module; None while it is being built.
         channels_last: whether images come in that memory order.
         repeat: does the same once more. A backward pass has no stack of its own to look at, so
-            its place is found by tracing every operation of another forward pass.
+            its place is found by PyTorch's anomaly detection.
 
     Raises:
         InputError: it names operation, place and substitute.
     """
     try:
         yield
-    except (RuntimeError, ValueError) as error:  # recurrent modules raise the other one
+    except RuntimeError as error:
         if is_refusal(error):
             raise _refusal(error, model, repeat) from None
-        if _OTHER_DTYPES.search(str(error)) and (double := _double_inputs(error, model)):
-            raise double from None
         if channels_last and _WRONG_STRIDES in str(error):
             raise _refused_view(error, model) from None
-        if refused := _not_updated(error):
-            raise refused from None
         raise
 
 
@@ -72,42 +67,6 @@ def _refused_view(error: Exception, model: nn.Module | None) -> InputError:
         f"model: expected an operation for any memory order, got view, in the {place}; use "
         "reshape or flatten(1) there, or set determinism.channels_last=false, which leaves images "
         "in the order that they come in"
-    )
-
-
-def _double_inputs(error: Exception, model: nn.Module | None) -> InputError | None:
-    """Return the error of a batch with inputs in float64 for a model in float32; None of others."""
-    own = (*model.parameters(), *model.buffers()) if model else ()
-    dtypes = {tensor.dtype for tensor in own if tensor.is_floating_point()}
-    frames = traceback.walk_tb(error.__traceback__)
-    inputs = (getattr(frame.f_locals.get("batch"), "inputs", None) for frame, _ in frames)
-    batch = next((each for each in inputs if each is not None), None)
-    found = {each.dtype for each in tree_leaves(batch) if isinstance(each, torch.Tensor)}
-    if dtypes != {torch.float32} or torch.float64 not in found:
-        return None
-    return InputError(
-        "data: expected inputs of the model's dtype, float32, got float64, NumPy's default; let "
-        "the data set return x.astype(np.float32), or x.float() of a tensor"
-    )
-
-
-def _not_updated(error: Exception) -> InputError | None:
-    """Return the error of one of PyTorch's optimizers that cannot update; None of others.
-
-    With sparse gradients, say, or complex parameters: not all of them take these.
-    """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if not frames[-1].f_globals.get("__name__", "").startswith("torch.optim."):
-        return None
-    owners = (frame.f_locals.get("self") for frame in frames)
-    names = [type(each).__name__ for each in owners if isinstance(each, torch.optim.Optimizer)]
-    if not names:  # a schedule, say
-        return None
-    is_fused = "fused" in str(error)
-    cure = "say optimizer.fused=false" if is_fused else "choose another, or change its settings"
-    return InputError(
-        f"optimizer: expected parameters and gradients that {names[0]} can update, got others "
-        f"({error}); {cure}"
     )
 
 
@@ -177,10 +136,26 @@ def reported(model: nn.Module, log: Callable[[str], None]) -> Iterator[None]:
 def _backward_place(model: nn.Module, repeat: Callable[[], object]) -> Place:
     """Repeat a refused step; return the place in the forward pass whose backward pass it was in."""
     entered = [""]
-    with _watched(model, entered), traced(model, stops=True) as events, suppress(RuntimeError):
-        repeat()
-    # What is refused above the preset of operations is in no event.
-    return next((e.place for e in events if e.refusal), Place(entered[0], "", "backward"))
+    with warnings.catch_warnings(record=True) as caught, _watched(model, entered):
+        warnings.simplefilter("always")
+        with torch.autograd.detect_anomaly(check_nan=False), suppress(RuntimeError):
+            repeat()
+    texts = [str(each.message) for each in caught]
+    stack = next((text for text in texts if "Traceback of forward call" in text), "")
+    frames = [(file, int(line)) for file, line in _FRAME.findall(stack)]
+    own = [f"{file}:{line}" for file, line in frames if is_users(file)]
+    module = dict(model.named_modules())[entered[0]]
+    return Place(entered[0] if _runs_in(frames, module) else "", own[-1] if own else "", "backward")
+
+
+def _runs_in(frames: Sequence[tuple[str, int]], module: nn.Module) -> bool:
+    """Return whether a line of a stack is one of a module's class."""
+    try:
+        lines, first = inspect.getsourcelines(type(module))
+        path = inspect.getfile(type(module))
+    except (OSError, TypeError):  # made without a file
+        return False
+    return any(file == path and first <= line < first + len(lines) for file, line in frames)
 
 
 @contextmanager
