@@ -114,11 +114,11 @@ class Regression:
         """Return each sample's mean squared error, float32 (B,)."""
         _check_tensor(self, outputs)
         _check_same_shape(outputs, targets)
-        return ((outputs - targets) ** 2).flatten(1).mean(dim=1)
+        return ((outputs - targets) ** 2).reshape(len(outputs), -1).mean(dim=1)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return each sample's first output, float32 (B,)."""
-        return outputs.flatten(1)[:, 0]
+        return outputs.reshape(len(outputs), -1)[:, 0]
 
 
 _BUILT_IN = {

@@ -906,6 +906,11 @@ class TestSchedule:
         rising = [b > a for a, b in itertools.pairwise(factors) if a != b]
         assert rising == sorted(rising, reverse=True)
 
+    @pytest.mark.parametrize("total", [2, 3, 4, 7])
+    def test_the_last_step_has_the_final_fraction(self, total: int) -> None:
+        """Also where the warm-up ends within the step before."""
+        assert schedules.factor(total - 1, total, 0.25, 0.001) == pytest.approx(0.001, abs=1e-15)
+
     def test_its_ends_and_its_peak_are_those_that_are_named(self) -> None:
         """1/25 of the peak at first, the peak after the warm-up, the final fraction at last."""
         factors = [schedules.factor(step, 101, 0.25, 0.001) for step in range(101)]

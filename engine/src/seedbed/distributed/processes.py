@@ -82,6 +82,7 @@ class Processes:
             rank=self.rank,
             world_size=self.count,
             timeout=timedelta(seconds=self._timeout_seconds),
+            device_id=device if device.type == "cuda" else None,
         )
 
     def partners(self) -> Iterator[int]:

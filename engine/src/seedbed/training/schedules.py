@@ -27,8 +27,9 @@ def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: 
     warmup_steps = warmup_fraction * total_steps
     if step < warmup_steps:
         return 1 / 25 + (1 - 1 / 25) * step / warmup_steps
-    progress = (step - warmup_steps) / max(total_steps - 1 - warmup_steps, 1)
-    return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * min(progress, 1))) / 2
+    rest = total_steps - 1 - warmup_steps
+    progress = min((step - warmup_steps) / rest, 1) if rest > 0 else 0  # a run of one step
+    return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def of_settings(

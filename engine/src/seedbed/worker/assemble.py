@@ -52,9 +52,13 @@ def prepare_backends(preset: Settings) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is a GPU of NVIDIA's or AMD's if there is one."""
+    """Return the device of that name; `auto` is a GPU of NVIDIA's or AMD's if there is one.
+
+    A GPU becomes this process's current one: NCCL's sends and receives, threads and code that
+    says `device="cuda"` would take the first one otherwise.
+    """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     count = torch.cuda.device_count() if device.type == "cuda" else 1
     there = {
@@ -66,6 +70,8 @@ def choose_device(name: str) -> torch.device:
         raise InputError(
             f"trainer.device: expected a device that is there, got {name}; try trainer.device=auto"
         )
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device
 
 
