@@ -50,6 +50,7 @@ def write_run(
         "seed": seed,
         "task": "classification",
         "metric_name": "accuracy",
+        "higher_is_better": True,
         "metrics": {"validation_accuracy": accuracy, "test_accuracy": accuracy, "test_loss": 0.1},
         "seconds": 8.0,
         "fingerprints": {"weights": weights, "predictions": weights, "all_steps": weights},

@@ -1,10 +1,10 @@
-"""Kill sweeps at random moments, resume with them, and compare with the sweep that nobody killed.
+"""Kill sweeps at random moments, repeat their commands, and compare with one that nobody killed.
 
 usage: python -m tests.end_to_end.kill_sweep [--kills 10]
 
 Sweeps over 6 seeds, one job after another and two at a time in turn, are killed by SIGKILL, all
-processes at once, also while they go on. All 6 runs must end with the bits of the undisturbed
-sweep, and the reports must say the same.
+processes at once, also while they resume. All 6 runs must end with the bits of the uninterrupted
+sweep, and sweep.csv must be the same.
 
 exit status: 0 all the same, 1 at least one differs
 """
@@ -20,8 +20,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from seedbed import record
-from tests.end_to_end.kill_anywhere import COMMON, ROOT, differences
+from tests.end_to_end.kill_anywhere import COMMON, differences
+from tests.running import ROOT
 
 BASIC: tuple[str, ...] = ()
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
@@ -30,15 +30,13 @@ MOST_KILLS_OF_A_SWEEP = 4
 
 
 def command(folder: Path, seeds: int, launcher: Sequence[str]) -> list[str]:
-    """Return the command that starts a sweep, or goes on with it once its folder says how."""
-    if record.is_sweep(folder):
-        return [sys.executable, "scripts/resume.py", str(folder)]
+    """Return the command that starts a sweep, and resumes it."""
     words = [f"hydra.sweep.dir={folder}", f"seed=range({seeds})", *SETTINGS, *launcher]
     return [sys.executable, "train.py", "--multirun", *words]
 
 
 def finish(folder: Path, seeds: int, launcher: Sequence[str] = BASIC) -> float:
-    """Start or go on, to the end; return how many seconds it took."""
+    """Start or resume, to the end; return how many seconds it took."""
     since = time.monotonic()
     words = command(folder, seeds, launcher)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -48,7 +46,7 @@ def finish(folder: Path, seeds: int, launcher: Sequence[str] = BASIC) -> float:
 
 
 def kill(folder: Path, seeds: int, launcher: Sequence[str], moment: float) -> str | None:
-    """Start or go on, and kill all processes after some seconds; return what there was by then.
+    """Start or resume, and kill all processes after some seconds; return what there was by then.
 
     None if it ended before.
     """
@@ -57,7 +55,7 @@ def kill(folder: Path, seeds: int, launcher: Sequence[str], moment: float) -> st
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a process group of its own, which is killed as one
+        start_new_session=True,  # a process group, which is killed as one
     )
     try:
         process.wait(moment)
@@ -86,22 +84,20 @@ def killed(
 
 
 def different(whole: Path, folder: Path) -> list[str]:
-    """Name everything in which a sweep does not have the bits of the undisturbed one."""
+    """Name everything in which a sweep does not have the bits of the uninterrupted one."""
     runs, others = ({p.parent.name for p in f.glob("*/config.yaml")} for f in (whole, folder))
     if runs != others:
         return [f"runs {sorted(runs ^ others)}"]
     found = [f"{run}: {name}" for run in runs for name in differences(whole / run, folder / run)]
-    return sorted(found) + ([] if _report(whole) == _report(folder) else ["report.md"])
-
-
-def _report(folder: Path) -> str:
-    """Return a sweep's report without its title, which is the folder's name."""
-    return (folder / "report.md").read_text().partition("\n")[2]
+    tables = [(sweep / "sweep.csv").read_text() for sweep in (whole, folder)]
+    return sorted(found) + ([] if tables[0] == tables[1] else ["sweep.csv"])
 
 
 def main() -> int:
-    """Kill until there were enough kills, and say whether all runs came back."""
-    wanted, seeds, draw = parse().kills, 6, random.Random()
+    """Kill until there were enough kills; print whether all runs ended with the same bits."""
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--kills", type=int, default=10)
+    wanted, seeds, draw = parser.parse_args().kills, 6, random.Random()
     kills, sweeps, wrong = 0, 0, 0
     with tempfile.TemporaryDirectory() as name:
         whole = Path(name, "whole")
@@ -115,22 +111,8 @@ def main() -> int:
             kills, sweeps, wrong = kills + len(hits), sweeps + 1, wrong + bool(found)
             way = " ".join(launcher) or "one after another"
             print(f"{', '.join(found) or 'same'}: {way}, killed {'; '.join(hits)}", flush=True)
-    print(
-        f"\n{kills} kills in {sweeps} sweeps of {seeds}: {sweeps - wrong} of {sweeps} ended with "
-        "the bits of the undisturbed sweep in every run"
-    )
+    print(f"\n{kills} kills in {sweeps} sweeps of {seeds}: {sweeps - wrong} of {sweeps} the same")
     return 1 if wrong else 0
-
-
-def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
-    parser.add_argument("--kills", metavar="N", type=int, default=10, help="how many (10)")
-    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """docs/data.md: its files and commands, taken out of the page itself, do what it says."""
 
-import csv
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -172,11 +171,7 @@ def test_a_sweep_over_folds_is_pooled(project: Path, tmp_path: Path) -> None:
     """The page's command: one group of five, whose held-out samples are the whole data set."""
     (line,) = (line for line in COMMANDS if "data.fold=" in line)
     words = [*shlex.split(line)[1:], *FOLDED, f"hydra.sweep.dir={tmp_path / 'sweep'}"]
-    printed = run(project, *words)
-    assert "5 folds of one seed" in printed
-    assert "One seed only" not in printed
-    [group] = csv.DictReader((tmp_path / "sweep" / "groups.csv").open())
-    assert group["n"] == "5"
+    assert "| 5 |" in run(project, *words)
     folders = [path.parent for path in (tmp_path / "sweep").glob("*/summary.json")]
     tested = [len((f / "test_predictions.csv").read_text().splitlines()) - 1 for f in folders]
     assert tested == [24] * 5

@@ -1,6 +1,10 @@
-"""Sweeps from the shell: one after another or side by side, with a report at the end."""
+"""Sweeps from the shell: started, stopped, killed and resumed by the same command."""
 
+import json
 import os
+import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,45 +15,106 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
-from tests.end_to_end import kill_sweep
-from tests.end_to_end.kill_sweep import BASIC, JOBLIB
-from tests.end_to_end.test_bad_input import wait_for_rows
-from tests.running import QUICK, ROOT, command
+from tests.end_to_end.kill_sweep import BASIC, JOBLIB, command, different, killed
+from tests.running import QUICK, ROOT, refusal
+from tests.running import command as run
+
+SEEDS = 2  # of the fixture quick_sweep
+SECONDS = 8.0  # that a sweep of so many takes at least
 
 
-def sweep(folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
-    return command(
-        "train.py", "--multirun", f"hydra.sweep.dir={folder}", *QUICK, "trainer.max_steps=3",
-        *overrides,
-    )  # fmt: skip
+def again(folder: Path, *words: str, seeds: int = SEEDS) -> "subprocess.CompletedProcess[str]":
+    """Run the command of quick_sweep, into a folder, with further arguments."""
+    return run(*command(folder, seeds, words)[1:])
 
 
-def fingerprints(folder: Path) -> dict[str, object]:
-    """Return the fingerprints of the runs that finished, by the name of their folder."""
-    jobs = {path.name: record.read_summary(path) for path in folder.iterdir() if path.is_dir()}
-    finished = {name for name, summary in jobs.items() if summary["status"] == "finished"}
-    return {name: jobs[name]["fingerprints"] for name in sorted(finished)}
+@pytest.fixture
+def copy(quick_sweep: Path, tmp_path: Path) -> Path:
+    """Return a copy of a finished sweep, to damage."""
+    return Path(shutil.copytree(quick_sweep, tmp_path / "a sweep"))
+
+
+def wait_for_rows(path: Path, rows: int) -> None:
+    until = time.monotonic() + 90
+    while not path.exists() or path.read_text().count("\n") <= rows:
+        assert time.monotonic() < until, f"{path} never had {rows} rows"
+        time.sleep(0.02)
 
 
 def test_a_sweep_ends_with_table_csv_and_picture(quick_sweep: Path) -> None:
     """Folders are named by what varies, and the report lies beside them."""
     assert "| mean" in (quick_sweep.parent / "output.txt").read_text()
     assert {path.name for path in quick_sweep.iterdir()} >= {
-        "0_seed=0", "1_seed=1", "sweep.csv", "sweep.png", "report.md",
+        "0_seed=0", "1_seed=1", "sweep.csv", "sweep.png", "sweep.json",
     }  # fmt: skip
-    text = (quick_sweep / "report.md").read_text()
-    assert all(word in text for word in ("mean", "sd", "min (seed)", "max (seed)"))
+
+
+def test_a_finished_sweep_trains_nothing_and_lost_runs_are_started(
+    quick_sweep: Path, copy: Path
+) -> None:
+    """The command says so in a folder with a space. Negative control: `different` can fail."""
+    before = (copy / "1_seed=1" / "summary.json").stat().st_mtime_ns
+    shutil.rmtree(copy / "0_seed=0")
+    assert different(quick_sweep, copy) != []
+    done = run("scripts/resume.py", str(copy))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (copy / "0_seed=0").exists(), "it is only printed"
+    words = shlex.split(done.stdout)
+    assert words[:2] == ["python", "train.py"]
+    assert run(*words[1:]).returncode == 0
+    assert different(quick_sweep, copy) == []
+    assert (copy / "1_seed=1" / "summary.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.long
-def test_jobs_side_by_side_have_the_bits_of_jobs_one_after_another(
-    quick_sweep: Path, tmp_path: Path
+@pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
+def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
+    launcher: tuple[str, ...], quick_sweep: Path, tmp_path: Path
 ) -> None:
-    """The launcher changes no bit; negative control: the two seeds differ."""
-    kill_sweep.finish(tmp_path / "sweep", 2, kill_sweep.JOBLIB)
-    assert fingerprints(tmp_path / "sweep") == fingerprints(quick_sweep)
-    first, second = fingerprints(quick_sweep).values()
-    assert first != second
+    """All processes at once; `make test-kills` does more of it."""
+    hits = killed(tmp_path / "sweep", SEEDS, launcher, [random.uniform(0, SECONDS)])
+    assert different(quick_sweep, tmp_path / "sweep") == [], hits
+
+
+@pytest.mark.long
+def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
+    """Jobs of the plan keep their numbers. Negative control: fewer are refused."""
+    done = again(copy, seeds=3)
+    assert done.returncode == 0, done.stderr
+    assert "| 3 |" in done.stdout
+    assert "job 2" in refusal(again(copy))
+
+
+@pytest.mark.parametrize(
+    "words", [["trainer.max_steps=5"], ["seed=5,6"], ["seed=0,1", "model.channels=[4],[8]"]]
+)
+def test_another_sweep_in_its_folder_is_refused(words: list[str], copy: Path) -> None:
+    """In one line, before the first job; the plan stays."""
+    before = (copy / record.SWEEP).read_text()
+    assert refusal(again(copy, *words)).startswith("hydra.sweep.dir: expected ")
+    assert (copy / record.SWEEP).read_text() == before
+
+
+def test_changed_code_is_one_line(copy: Path) -> None:
+    """Of a sweep; a run that has begun is checked as any other that is resumed."""
+    plan = json.loads((copy / record.SWEEP).read_text())
+    plan["code"] |= {"src/project/gone.py": "0", "train.py": "1"}
+    (copy / record.SWEEP).write_text(json.dumps(plan))
+    done = again(copy)
+    assert done.returncode == 0
+    lines = [line for line in done.stdout.splitlines() if line.startswith("changed since")]
+    assert lines == ["changed since the sweep was started: src/project/gone.py and 1 more files"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"command": 3}', '{"command": [3], "jobs": []}', "[]"])
+def test_a_damaged_plan_is_refused(text: str, copy: Path) -> None:
+    """Exit status 2 and one line; the control characters of another are escaped."""
+    (copy / record.SWEEP).write_text(text)
+    assert record.SWEEP in refusal(run("scripts/resume.py", str(copy)))
+    (copy / record.SWEEP).write_text(json.dumps({"command": ["\x1b[2J; true"]}))
+    done = run("scripts/resume.py", str(copy))
+    assert (done.returncode, "\x1b" in done.stdout) == (0, False)
+    assert "'\\x1b[2J; true'" in done.stdout
 
 
 @pytest.mark.long
@@ -57,69 +122,59 @@ def test_jobs_side_by_side_have_the_bits_of_jobs_one_after_another(
 def test_a_failed_job_leaves_the_others_their_results(
     launcher: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """It is named in the report and in the exit status, and does not count silently."""
-    done = sweep(tmp_path, "data.batch_size=64,4001", *launcher)
-    assert done.returncode == 1
-    assert "1 of 2 runs do not count" in done.stdout
-    assert "data.batch_size: expected at most 4000" in done.stdout
-    assert "Traceback" not in done.stderr
-    assert len(fingerprints(tmp_path)) == 1
+    """It is named in the report and in the exit status, also when it is repeated."""
+    words = ("--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "data.batch_size=64,4001")
+    for done in (run("train.py", *words, *launcher), run("train.py", *words, *launcher)):
+        assert done.returncode == 1
+        assert "1 of 2 runs failed and are left out" in done.stdout
+        assert "data.batch_size: expected at most 4000" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert record.read_summary(tmp_path / "0_data.batch_size=64")["status"] == "finished"
 
 
-def test_ctrl_c_ends_the_sweep_and_reports_what_there_is(tmp_path: Path) -> None:
-    """The jobs still to come are not started."""
-    words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1,2"]
-    process = subprocess.Popen(
-        [sys.executable, *words, "trainer.max_steps=600"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    wait_for_rows(tmp_path / "0_seed=0" / "metrics.csv", 2)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert errors == ""
-    assert "interrupted" in output
-    assert not (tmp_path / "1_seed=1").exists()
-
-
-def group(leader: int) -> list[int]:
-    """Return the processes of a group, but for those that ended."""
+def processes(group: int) -> list[int]:
+    """Return the processes of a group that have not ended."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, _, member_of = path.read_text().rpartition(")")[2].split()[:3]
-            found += [int(path.parent.name)] if int(member_of) == leader and state != "Z" else []
+            found += [int(path.parent.name)] if int(member_of) == group and state != "Z" else []
     return found
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
-def test_sigterm_to_a_sweep_stops_the_jobs_side_by_side_and_leaves_no_process(
-    tmp_path: Path,
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
+def test_a_signal_stops_the_jobs_with_checkpoints(
+    number: signal.Signals, launcher: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Sent to the sweep alone; each job saves a checkpoint, so that it can be resumed."""
+    """Sent to the sweep alone. Jobs to come are not started, no process is left, and one line says
+    how to resume it."""
     words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1,2"]
     process = subprocess.Popen(
-        [sys.executable, *words, *JOBLIB, "trainer.max_steps=100000"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [sys.executable, *words, *launcher, "trainer.max_steps=100000"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
-    jobs = [tmp_path / name for name in ("0_seed=0", "1_seed=1")]
+    jobs = [tmp_path / name for name in ("0_seed=0", "1_seed=1")[: 1 + (launcher == JOBLIB)]]
     try:
         for job in jobs:
             wait_for_rows(job / "metrics.csv", 2)
-        assert len(group(process.pid)) > 4, "negative control: jobs and their launchers"
-        process.terminate()
-        output, _ = process.communicate(timeout=60)
-        until = time.monotonic() + 60
-        while group(process.pid) and time.monotonic() < until:
+        assert len(processes(process.pid)) > len(jobs), "negative control"
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=90)
+        until = time.monotonic() + 30
+        while processes(process.pid) and time.monotonic() < until:
             time.sleep(0.1)
-        assert group(process.pid) == []
+        assert processes(process.pid) == []
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == -signal.SIGTERM
-    assert f"resume it: python scripts/resume.py {tmp_path}" in output
+    assert process.returncode == 128 + number
+    assert "Traceback" not in errors  # joblib warns of its own semaphores
+    resume = f"resume it: python train.py --multirun {' '.join(words[3:])}"
+    assert [line.startswith(resume) for line in output.splitlines()].count(True) == 1
     for job in jobs:
         assert record.read_summary(job)["status"] == "interrupted"
         assert (job / "checkpoints" / "last.pt").exists()
@@ -127,8 +182,8 @@ def test_sigterm_to_a_sweep_stops_the_jobs_side_by_side_and_leaves_no_process(
 
 
 @pytest.mark.long
-def test_a_sweep_of_one_job_at_a_time_goes_on_without_who_started_it(tmp_path: Path) -> None:
-    """joblib then runs jobs in the sweep's own process, whose parent, a shell, may be gone."""
+def test_jobs_one_at_a_time_outlive_the_shell_that_started_the_sweep(tmp_path: Path) -> None:
+    """joblib then runs jobs in the sweep's own process, whose parent may be gone."""
     words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1"]
     words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1"]
     shell = (
@@ -145,11 +200,8 @@ def test_a_sweep_of_one_job_at_a_time_goes_on_without_who_started_it(tmp_path: P
         assert record.read_summary(tmp_path / job)["status"] == "finished"
 
 
-@pytest.mark.long
-def test_a_mode_in_the_configuration_is_a_sweep_too(tmp_path: Path) -> None:
-    """hydra.mode=MULTIRUN does what --multirun does."""
-    done = command(
-        "train.py", "hydra.mode=MULTIRUN", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=range(0,1)"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "One seed only" in done.stdout
+def test_two_processes_do_not_lead_one_sweep(copy: Path) -> None:
+    """The second is refused. Control: once the first has ended, also with another launcher, not."""
+    with record.lock(copy, "sweep"):
+        refusal(again(copy))
+    assert again(copy, *JOBLIB).returncode == 0

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = {
     *("adding", "augment", "images", "mnist", "mnist5k", "sums"),
     *("cnn", "recurrent", "lstm", "rnn", "arguments", "gpt", "language_model"),
-    *("adding_lstm", "adding_rnn", "char_gpt", "mnist_cnn", "variance_sources"),
+    *("adding_lstm", "adding_rnn", "char_gpt", "mnist_cnn"),
 }
 LEFT = {"data: mnist5k": "data: points", "model: cnn": "model: dense"}
 OURS = {"scripts/new.py", "tests/end_to_end/test_new.py"}

@@ -1,4 +1,4 @@
-"""Resume a run or a sweep that was stopped; it ends with the bits of an uninterrupted one.
+"""Resume a run that was stopped; it ends with the bits of an uninterrupted one.
 
 usage: python scripts/resume.py RUN [--allow-changed] [--trust PACKAGE] [--online] [key=value ...]
        python scripts/resume.py SWEEP [--allow-changed] [--online] [hydra.key=value ...]
@@ -23,6 +23,7 @@ interrupted again
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from seedbed import record
@@ -35,16 +36,15 @@ def main() -> int:
     """Resume the run or the sweep in a folder."""
     arguments = parse()
     if record.is_sweep(arguments.run):
-        from seedbed.sweeps import resume_sweep  # a part that can be deleted
+        from seedbed.sweeps import plan  # a part that can be deleted
 
-        if arguments.trust:
+        if sys.argv[2:]:
             raise InputError(
-                f"--trust: expected the folder of a run, got a sweep, {arguments.run}; repeat its "
-                "own override instead, such as 'trusted_packages=[project,mine]'"
+                f"{arguments.run}: expected a run for these options, got a sweep; its command is "
+                f"{plan.command(arguments.run)}"
             )
-        resume_sweep.resume_run(
-            arguments.run, arguments.overrides, arguments.allow_changed, arguments.online
-        )
+        print(plan.command(arguments.run))
+        return 0
     return resume.resume_run(
         *(arguments.run, arguments.overrides, arguments.allow_changed),
         *(arguments.trust, arguments.online),

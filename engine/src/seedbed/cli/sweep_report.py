@@ -1,41 +1,41 @@
-"""Report on a sweep, or compare two: statistics over the runs, and what may be claimed.
+"""Report on a sweep, or compare two: means over seeds, and whether B is better than A.
 
-usage: python scripts/sweep_report.py SWEEP [OTHER_SWEEP] [--metric NAME]
+usage: python scripts/sweep_report.py SWEEP [OTHER_SWEEP] [--metric NAME] [--json]
 
-One sweep: writes sweep.csv (a row for each run), groups.csv (a row for each configuration),
-report.md and sweep.png into its folder. Two: reports whether the second is better than the first.
+One sweep: a table of its groups (runs that differ in nothing but seeds), each group against the
+first one, and sweep.csv (a row for each run) and sweep.png in its folder. Two: whether the second
+is better than the first, paired by seed where both have the same. --json writes no file.
 
 example:
     python train.py -m seed=0,1,2,3,4 hydra.sweep.dir=sweeps/adamw
     python train.py -m seed=0,1,2,3,4 optimizer=sgd hydra.sweep.dir=sweeps/sgd
-    python scripts/sweep_report.py sweeps/adamw
-    python scripts/sweep_report.py sweeps/adamw sweeps/sgd
-    python scripts/sweep_report.py sweeps/adamw --metric validation_loss
+    python scripts/sweep_report.py sweeps/adamw sweeps/sgd --json
 
-exit status: 0 reported, 1 runs that promise the same bits differ, 2 there is nothing to report
+exit status: 0 reported, 1 equal seeds gave other weights under a preset that promises bits, 2 there
+is nothing to report
 """
 
 import argparse
+import json
 from pathlib import Path
 
 from seedbed.config import options
-from seedbed.errors import printable
-from seedbed.sweeps import comparison, groups, promises, report
+from seedbed.sweeps import groups, report
 
 
 def main() -> int:
-    """Print the report of one sweep or the comparison of two."""
+    """Print the report on one sweep or the comparison of two."""
     arguments = parse()
-    sweeps = [groups.read(arguments.sweep, arguments.metric)]
-    if arguments.other is None:
-        print(report.write(sweeps[0]))
-        picture = ", sweep.png" if sweeps[0].groups else ""
-        print(f"\nwritten to {arguments.sweep}: report.md, sweep.csv, groups.csv{picture}")
+    sweeps = [groups.read(folder, arguments.metric) for folder in arguments.sweeps]
+    if arguments.json or sweeps[1:]:
+        made = report.make(*sweeps)
     else:
-        sweeps.append(groups.read(arguments.other, arguments.metric))
-        print(printable(comparison.compare(*sweeps)))
-    found = [group for each in sweeps for group in each.groups]
-    return 1 if promises.broken_promises(found) else 0
+        made = report.write(sweeps[0], arguments.metric)
+    if arguments.json:
+        print(json.dumps(report.as_json(made), indent=2, default=str))
+    else:
+        print(report.describe(made))
+    return 1 if made.warning else 0
 
 
 def parse() -> argparse.Namespace:
@@ -51,4 +51,7 @@ def parse() -> argparse.Namespace:
         help="the final metric to report, such as validation_loss (default: the one that the runs "
         "followed, on the test set if there is one)",
     )
-    return parser.parse_args()
+    parser.add_argument("--json", action="store_true", help="print JSON, and write no file")
+    arguments = parser.parse_args()
+    arguments.sweeps = [each for each in (arguments.sweep, arguments.other) if each]
+    return arguments

@@ -34,8 +34,6 @@ def train(composed: DictConfig) -> float | None:
         config.check(settings)
         status = start(settings, folder)
     except InputError as error:
-        if is_sweep:
-            job.note_refusal(folder, error)
         launch.discard_if_empty(folder)
         status = print_error(error)
     # A failed job does not take the others with it; Ctrl-C is for all that are still to come.

@@ -1,1 +1,1 @@
-"""Many runs: the report of a sweep, two sweeps compared, a sweep resumed."""
+"""Many runs: a sweep is started or resumed, reported on, and compared with another one."""

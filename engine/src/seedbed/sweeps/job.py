@@ -1,24 +1,31 @@
-"""One job of a sweep: started, or resumed where the sweep is resumed and the job has begun."""
+"""A sweep from its start to its report, and each of its jobs.
+
+A job is started, skipped where its run has finished, or resumed where it has begun.
+"""
 
 import multiprocessing
 import os
 import signal
 import time
+import traceback
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from seedbed import launch, offline, record, signals
-from seedbed.errors import InputError
+from seedbed.config import command
+from seedbed.errors import InputError, print_error
 from seedbed.launch import resume
 from seedbed.record import terminal
-from seedbed.sweeps.plan import REFUSED
-from seedbed.sweeps.resume_sweep import CHANGED, RESUME
+from seedbed.sweeps import plan
 
-_SWEEP = "SEEDBED_SWEEP"  # id of the sweep's process; joblib runs one job at a time in it
+_SWEEP = "SEEDBED_SWEEP"  # id of the process that leads; joblib runs one job at a time in it
+_SAVING_SECONDS = 60.0
 
 
 def start(config: DictConfig, folder: Path) -> int:
@@ -30,72 +37,92 @@ def start(config: DictConfig, folder: Path) -> int:
     hydra = HydraConfig.get()
     if hydra.launcher._target_.endswith(".BasicLauncher"):
         return _start(config, folder)
-    share_the_machine()
+    # Jobs in parallel share the terminal and the cores. That threads sleep while they wait for
+    # each other changes how long a step takes, and no bit.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ[terminal.PREFIX] = f"{hydra.job.num}: "
-    sweep = os.getppid()
-    in_the_sweep = os.environ.get(_SWEEP) == str(os.getpid())
+    launcher = os.getppid()
+    leads = os.environ.get(_SWEEP) == str(os.getpid())
     status = _start(config, folder)
-    if status in signals.INTERRUPTED:
-        time.sleep(1)  # who stopped this job may be the sweep, on its way out
-    if not in_the_sweep and os.getppid() != sweep:
-        os._exit(status)  # nobody waits for the result, or has other jobs
+    until = time.monotonic() + _SAVING_SECONDS
+    while status in signals.INTERRUPTED and os.getppid() == launcher and time.monotonic() < until:
+        time.sleep(0.1)  # the sweep is being stopped, and waits for the other jobs
+    if not leads and os.getppid() != launcher:
+        os._exit(status)  # the sweep has ended: no job that is left in the queue may start
     return status
 
 
 def _start(config: DictConfig, folder: Path) -> int:
-    """Start or resume the training process of a job; return its exit status."""
-    hydra = HydraConfig.get()
-    resuming = hydra.job.env_set.get(RESUME)
-    (folder / REFUSED).unlink(missing_ok=True)
-    if resuming is None or not (folder / "config.yaml").exists():
+    if not (folder / "config.yaml").exists():
         return launch.start(config, folder)
-    if is_finished(folder):
+    if record.is_run(folder) and record.read_summary(folder).get("status") == "finished":
         return 0
-    # Composed here: whoever resumes the sweep has typed an override that sets it.
-    trust = tuple(config.trusted_packages)
-    online = not offline.is_asked_for()
-    return resume.resume_run(folder, (), resuming == CHANGED, trust, online)
+    return resume.resume_run(folder, (), False, online=not offline.is_asked_for())
 
 
-def stop_with_the_sweep(folder: Path) -> None:
-    """Have jobs that run side by side stopped, each with a checkpoint, when this process is.
+class SweepFolder(Callback):
+    """Checks and locks the folder of a sweep, and has it reported on however the sweep ends."""
 
-    Not on Ctrl-C, which reaches all processes of a terminal.
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Write or check the sweep's plan. Hydra would turn an exception into a warning."""
+        folder = Path(config.hydra.sweep.dir)
+        try:
+            launch.require_name("hydra.sweep.dir", config.hydra.sweep.dir)
+            plan.begin(folder, config.hydra)
+            _stop_jobs_when_stopped(folder)
+        except InputError as error:
+            raise SystemExit(print_error(error)) from None
+        except OSError:  # Hydra meets it again when it writes there, and reports it then
+            return
+        except Exception:
+            traceback.print_exc()
+            raise SystemExit(1) from None
+        command.at_end(partial(report_sweep, folder))
+
+
+def report_sweep(folder: Path, ended_early: bool) -> bool:
+    """Print the report on a sweep that this process led; return whether runs are left out.
+
+    Args:
+        ended_early: an exception ended it, which is printed by others.
     """
+    from seedbed.sweeps import groups, report  # statistics: half a second
+
+    sweep = groups.read(folder) if any(folder.glob("*/config.yaml")) or not ended_early else None
+    left_out = sweep is not None and any(run.problem for run in sweep.runs)
+    if sweep is not None:
+        print(f"\n{report.describe(report.write(sweep))}\n\n{folder}", flush=True)
+    if ended_early or left_out:
+        print(f"resume it: {plan.command(folder)}", flush=True)
+    return left_out
+
+
+def _stop_jobs_when_stopped(folder: Path) -> None:
     os.environ[_SWEEP] = str(os.getpid())
-    for number in {signal.SIGTERM, signal.SIGHUP}.intersection(signals.heeded()):
-        signal.signal(number, partial(_stop_jobs, folder))
+    text = f"interrupted\nresume it: {plan.command(folder)}\n"
+    for number in signals.heeded():
+        signal.signal(number, partial(_stop_jobs, folder, text))
 
 
-def _stop_jobs(folder: Path, number: int, _frame: object) -> None:
-    """Pass a signal on to the processes of a launcher, and end by it."""
-    text = f"interrupted\nresume it: {terminal.resume_command(folder)}\n"
+def _stop_jobs(folder: Path, text: str, number: int, _frame: object) -> None:
+    """Pass a signal on to the jobs of a launcher, wait until they have saved, and end."""
+    signals.ignore()
     with suppress(OSError):  # print could be interrupted in another print
         os.write(1, text.encode())
     for process in multiprocessing.active_children():
         with suppress(ProcessLookupError):
             os.kill(process.pid or 0, number)
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(signal.Signals(number))
+    until = time.monotonic() + _SAVING_SECONDS
+    while time.monotonic() < until and not all(map(_is_idle, folder.glob("*/config.yaml"))):
+        time.sleep(0.1)
+    os._exit(128 + number)
 
 
-def note_refusal(folder: Path, error: InputError) -> None:
-    """Leave the reason why a job was refused in its folder, for the report on the sweep."""
-    if not (folder / "config.yaml").exists():  # it may be the folder of another run
-        with suppress(OSError):
-            record.write_atomically(folder / REFUSED, f"{error}\n")
-
-
-def share_the_machine() -> None:
-    """Let jobs that run side by side leave each other the terminal and the cores.
-
-    Threads that wait for each other do so asleep; it changes how long a step takes, and no bit.
-    """
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def is_finished(folder: Path) -> bool:
-    """Return whether a job's run has finished."""
-    path = folder / "summary.json"
-    return path.exists() and record.read_summary(folder).get("status") == "finished"
+def _is_idle(config: Path) -> bool:
+    """Return whether no training process holds the run."""
+    try:
+        with record.lock(config.parent):
+            return True
+    except InputError:
+        return False

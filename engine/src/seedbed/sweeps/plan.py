@@ -1,116 +1,113 @@
-"""The jobs that a sweep was to have, from the multirun.yaml that Hydra leaves in its folder."""
+"""sweep.json, the plan of a sweep: its command, the overrides of each job, digests of the code.
 
-import math
-from collections.abc import Sequence
-from contextlib import suppress
+A sweep is resumed by repeating its command; the plan makes sure that it is the same sweep.
+"""
+
+import hashlib
+import re
+import shlex
+import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from omegaconf import OmegaConf
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
 
+from seedbed import project, record
 from seedbed.errors import InputError, printable
-from seedbed.record import untrusted
 
-if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
+# What train.py adds to a command line, another text each time.
+_ADDED = (".env_set.SEEDBED_", ".override_dirname.exclude_keys=")
+_SEARCH = "search"  # instead of a job's number, where a sweeper decides on jobs as it goes
 
-_JOB_NUMBER = "${hydra.job.num}"
-MAX_JOBS = 10_000
-REFUSED = "refused.txt"  # why a job was refused, in a folder without a record
-_MAX_LETTERS = 20_000  # of all overrides: Hydra's parser is slow
+_lock = ExitStack()  # held to the end of the process that leads the sweep
 
 
-def planned(folder: Path) -> list[list[str]]:
-    """Return the overrides of each job of a sweep, by job number.
+def begin(folder: Path, hydra: DictConfig) -> None:
+    """Take a sweep for this process; write its plan, or check that it is the one in the folder.
 
-    Empty where no plan can be read: a folder that Hydra did not make, one whose subfolders do not
-    begin with the job's number, a sweeper that decides on its jobs as it goes (optuna).
+    Jobs beyond those of the plan are added to it: a sweep may get more seeds.
+
+    Raises:
+        InputError: another process leads it, or the folder holds another sweep.
     """
-    try:
-        # Not resolved: the file is full of resolvers that only a running Hydra has.
-        plan: Any = OmegaConf.to_container(
-            untrusted.read_config(folder / "multirun.yaml", resolved=False)
-        )
-        sweeper, task = plan["hydra"]["sweeper"], plan["hydra"]["overrides"]["task"]
-        numbered = str(plan["hydra"]["sweep"]["subdir"]).startswith(_JOB_NUMBER)
-        words = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-        words += map(str, task)
-    except (AttributeError, InputError, KeyError, TypeError):
-        return []
-    if not numbered or not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
-        return []
-    return _product(words)
+    folder.mkdir(parents=True, exist_ok=True)
+    _lock.enter_context(record.lock(folder, "sweep"))
+    words = [word for word in sys.argv[1:] if not any(added in word for added in _ADDED)]
+    words = [word for word in words if not word.lstrip("+").startswith("hydra.sweep.dir=")]
+    plan = {"command": words, **_jobs(hydra), "code": _digests()}
+    if record.is_sweep(folder):
+        before = record.read_json(folder / record.SWEEP)
+        _require_same(folder, before, plan)
+        _print_changes(before.get("code"), plan["code"])
+        plan["code"] = before.get("code")
+    record.write_json(folder / record.SWEEP, plan)
 
 
-def missing(folder: Path) -> list[tuple[int, list[str]]]:
-    """Return number and overrides of the jobs that left no record: refused, or never started."""
-    if not folder.is_dir():
-        return []
-    started = {path.name.split("_")[0] for path in folder.iterdir() if _has_begun(path)}
-    return [(n, job) for n, job in enumerate(planned(folder)) if str(n) not in started]
+def command(folder: Path) -> str:
+    """Return the command that resumes a sweep, for a shell in the project's root."""
+    words = record.read_json(folder / record.SWEEP).get("command")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise InputError(f"{folder / record.SWEEP}: expected the command of a sweep, got another")
+    place = str(folder)
+    if not re.fullmatch(r"[\w./-]+", place):  # for Hydra, besides the shell
+        place = "'" + place.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return printable(shlex.join(["python", "train.py", *words, f"hydra.sweep.dir={place}"]))
 
 
-def refusal(folder: Path, number: int) -> str:
-    """Return why a job that left no record was refused; empty if it never started."""
-    for path in folder.glob(f"{number}_*/{REFUSED}"):
-        with suppress(InputError, OSError):
-            return printable(
-                untrusted.read_bytes(path, _MAX_LETTERS).decode(errors="replace").strip()
+def planned(folder: Path) -> dict[str, list[str]]:
+    """Return what varies of the overrides of each job, by number; {} where there is no plan."""
+    plan = record.read_json(folder / record.SWEEP) if record.is_sweep(folder) else {}
+    jobs, varied = plan.get("jobs"), plan.get("varied")
+    if not isinstance(jobs, dict) or not isinstance(varied, list):
+        return {}
+    jobs = {n: job for n, job in jobs.items() if n != _SEARCH and isinstance(job, list)}
+    return {
+        n: [w for w in map(str, job) if w.partition("=")[0] in varied] for n, job in jobs.items()
+    }
+
+
+def _jobs(hydra: DictConfig) -> dict[str, Any]:
+    """Return the jobs that a sweeper makes of its overrides, and the keys that name folders."""
+    params = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
+    typed = [*params, *hydra.overrides.task]
+    parsed = OverridesParser.create().parse_overrides(typed)
+    varied = sorted(each.key_or_group for each in parsed if each.is_sweep_override())
+    if not hydra.sweeper._target_.endswith(".BasicSweeper"):
+        return {"varied": varied, "jobs": {_SEARCH: sorted(typed)}}
+    [batch] = BasicSweeper.split_arguments(parsed, None)
+    return {"varied": varied, "jobs": {str(n): sorted(job) for n, job in enumerate(batch)}}
+
+
+def _require_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise InputError if what varies, or what a job does, is not as the folder's plan says."""
+    pairs = [("keys that vary", before.get("varied"), now["varied"])]
+    jobs = before.get("jobs")
+    if isinstance(jobs, dict):
+        pairs += [(f"job {n}", job, now["jobs"].get(n)) for n, job in jobs.items()]
+    for what, expected, got in pairs:
+        if expected != got:
+            texts = [" ".join(map(str, each or ["none"])) for each in (expected, got)]
+            raise InputError(
+                f"hydra.sweep.dir: expected {what} as in {folder}, {texts[0]}, got {texts[1]}; "
+                f"choose another folder, or repeat its command: {command(folder)}"
             )
-    return ""
 
 
-def _has_begun(folder: Path) -> bool:
-    """Return whether there is a record: a folder alone is made before a job is checked."""
-    return any(True for name in ("config.yaml", "summary.json") for _ in folder.rglob(name))
+def _digests() -> dict[str, str]:
+    """Return the SHA-256 of the files of project, configs and engine that runs can be made of."""
+    root, engine = project.root(), Path(__file__).resolve().parents[1]
+    places = [(root / "src", "*.py"), (project.configs(), "*.yaml"), (engine, "*.py")]
+    paths = [path for place, pattern in places for path in sorted(place.rglob(pattern))]
+    named = {str(p.relative_to(root) if p.is_relative_to(root) else p): p for p in paths}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items()}
 
 
-def require_countable(folder: Path, overrides: Sequence[str]) -> None:
-    """Raise InputError for overrides of a folder that make more jobs than anybody waits for."""
-    if not _count(_parsed(overrides)) <= MAX_JOBS:
-        raise InputError(
-            f"{folder}: expected a sweep of at most {MAX_JOBS:,} jobs, got more, or overrides that "
-            "Hydra cannot read; start it again in parts"
-        )
-
-
-def _product(overrides: list[str]) -> list[list[str]]:
-    """Return the jobs that Hydra's own sweeper makes of some overrides, in its order."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.errors import HydraException
-
-    parsed = _parsed(overrides)
-    if parsed is None or not _count(parsed) <= MAX_JOBS:
-        return []
-    try:
-        batches = BasicSweeper.split_arguments(parsed, None)
-    except HydraException:
-        return []
-    return [list(job) for batch in batches for job in batch]
-
-
-def _parsed(overrides: Sequence[str]) -> "list[Override] | None":
-    """Return overrides as Hydra reads them; None if it does not, or would not for long."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    if sum(map(len, overrides)) > _MAX_LETTERS:
-        return None
-    try:
-        return OverridesParser.create().parse_overrides(list(overrides))
-    except (HydraException, RecursionError):
-        return None
-
-
-def _count(parsed: "list[Override] | None") -> float:
-    """Return how many jobs overrides make, without making them; infinite if it is not known."""
-    from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
-
-    count = 1.0 if parsed is not None else math.inf
-    for value in (one.value() for one in parsed or () if one.is_sweep_override()):
-        if isinstance(value, ChoiceSweep):
-            count *= len(value.list)
-        elif isinstance(value, RangeSweep):
-            start, stop, step = map(float, (value.start or 0, value.stop or 0, value.step))
-            count *= max(0.0, math.ceil((stop - start) / step)) if step else math.inf
-    return count
+def _print_changes(before: Any, now: dict[str, str]) -> None:
+    before = before if isinstance(before, dict) else {}
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if changed:
+        more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
+        print(f"changed since the sweep was started: {printable(changed[0])}{more}", flush=True)

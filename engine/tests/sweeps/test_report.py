@@ -1,0 +1,303 @@
+"""The report on a sweep and the comparison of two, on made-up run folders."""
+
+import contextlib
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from seedbed.cli import sweep_report
+from seedbed.errors import InputError
+from seedbed.sweeps import groups, plots, report
+from tests import pictures
+from tests.fake_runs import write_run
+from tests.running import called
+
+ACCURACIES = (0.981, 0.984, 0.979, 0.990, 0.986)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a sweep over five seeds."""
+    for seed, accuracy in enumerate(ACCURACIES):
+        write_run(tmp_path / "sweep" / f"{seed}_seed={seed}", seed, accuracy=accuracy)
+    return tmp_path / "sweep"
+
+
+def only(folder: Path) -> groups.Group:
+    """Return the one group of a sweep."""
+    [group] = groups.read(folder).groups
+    return group
+
+
+def described(*folders: Path) -> str:
+    return report.describe(report.make(*map(groups.read, folders)))
+
+
+def machine_readable(*words: object) -> Any:
+    done = called(sweep_report.main, *map(str, words), "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def edit_summary(run: Path, **changes: object) -> None:
+    path = run / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_group_is_the_runs_that_differ_only_in_seeds(folder: Path) -> None:
+    """Checked against NumPy. A seed that a class is given is one, too; a model is a setting."""
+    assert only(folder).summary.n == 5
+    assert only(folder).summary.mean == pytest.approx(np.mean(ACCURACIES))
+    assert only(folder).summary.sd == pytest.approx(np.std(ACCURACIES, ddof=1))
+    for name, seed, size in (("5", 5, 4), ("6", 6, 4), ("7", 7, 5)):
+        path = write_run(folder / name, seed) / "config.yaml"
+        transforms = f"  transforms:\n  - seed: {seed}\n    size: {size}\n"
+        path.write_text(path.read_text().replace("data:\n", f"data:\n{transforms}"))
+    write_run(folder / "8", model="lstm")
+    assert [len(group.runs) for group in groups.read(folder).groups] == [5, 2, 1, 1]
+
+
+def test_sweep_csv_has_what_varies_and_every_metric(folder: Path) -> None:
+    """Newcomer 10: also the model's width; floats in full, and runs that do not count."""
+    path = write_run(folder / "5_seed=5", 5, status="failed", error="loss: not finite")
+    config = (path / "config.yaml").read_text().replace("model:\n", "model:\n  width: 8\n")
+    (path / "config.yaml").write_text(config)
+    report.write(groups.read(folder))
+    rows = list(csv.DictReader((folder / "sweep.csv").open()))
+    assert [float(row["test_accuracy"]) for row in rows[:5]] == list(ACCURACIES)
+    assert [row["seed"] for row in rows] == list("012345")
+    assert [row["model.width"] for row in rows] == [""] * 5 + ["8"]
+    assert "test_loss" in rows[0]
+    assert rows[5]["problem"] == "failed loss: not finite"
+
+
+def test_a_report_on_another_metric_overwrites_nothing(folder: Path) -> None:
+    """Newcomer 10: its picture has its name, and sweep.csv is the same."""
+    assert called(sweep_report.main, str(folder)).returncode == 0
+    before = {path.name: path.read_bytes() for path in folder.glob("sweep*")}
+    done = called(sweep_report.main, str(folder), "--metric", "test_loss")
+    assert "test_loss" in done.stdout
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert (folder / "sweep_test_loss.png").exists()
+    done = called(sweep_report.main, str(folder), "--metric", "validation_f1")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
+def test_runs_that_did_not_finish_are_named_and_left_out(folder: Path, status: str) -> None:
+    """They change no number. Control: the same run counts once it has finished."""
+    before = only(folder).summary
+    run = write_run(folder / "5_seed=5", 5, accuracy=0.1, status=status)
+    assert only(folder).summary == before
+    assert described(folder).startswith(
+        f"1 of 6 runs failed and are left out\n  5_seed=5: {status}"
+    )
+    edit_summary(run, status="finished")
+    assert only(folder).summary.n == 6
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("summary.json", "{"), ("summary.json", '{"format_version": 1, "status": "finished"}'),
+     ("summary.json", '{"format_version": 99}'), ("config.yaml", "seed: ["),
+     ("config.yaml", "!!python/object/apply:os.system ['true']"), ("config.yaml", "[]")],
+)  # fmt: skip
+def test_a_damaged_run_takes_no_other_with_it(folder: Path, file: str, content: str) -> None:
+    """It is named, with the reason."""
+    (write_run(folder / "5_seed=5", 5) / file).write_text(content)
+    assert described(folder).startswith("1 of 6 runs failed and are left out\n  5_seed=5: unread")
+    assert only(folder).summary.n == 5
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "much"])
+def test_runs_without_a_finite_metric_are_left_out(folder: Path, value: object) -> None:
+    edit_summary(write_run(folder / "5", 5), metrics={"validation_accuracy": value})
+    assert [run.name for run in groups.read(folder).runs if run.problem] == ["5"]
+
+
+def test_jobs_of_the_plan_without_a_record_are_left_out(folder: Path) -> None:
+    """A job that was refused, or never started, does not go unnoticed."""
+    jobs = {str(n): [f"seed={n}", "data=mnist5k"] for n in range(6)}
+    (folder / "sweep.json").write_text(json.dumps({"varied": ["seed"], "jobs": jobs}))
+    assert "1 of 6 runs failed and are left out\n  5_seed=5: no record" in described(folder)
+
+
+@pytest.mark.parametrize("setting", ["error", "warn"])
+def test_equal_seeds_with_other_weights_come_first(folder: Path, setting: str) -> None:
+    """Under a preset that promises bits, whatever it is called; exit status 1. Controls: a preset
+    that does not (`warn`); equal weights."""
+    write_run(folder / "5_seed=3", 3, accuracy=0.790, weights="f" * 16)
+    write_run(folder / "6_seed=4", 4, accuracy=0.986)
+    for path in folder.glob("*/config.yaml"):
+        path.write_text(path.read_text().replace("istic: error", f"istic: {setting}"))
+    line = "NOT REPRODUCIBLE: 1 of 2 repeated seeds gave different weights; differences below 0.2"
+    done = called(sweep_report.main, str(folder))
+    assert (done.returncode, done.stdout.startswith(line)) == (
+        (1, True) if setting == "error" else (0, False)
+    )
+    assert only(folder).summary.n == 5, "a seed is one value, however often it ran"
+
+
+@pytest.mark.parametrize("what", ["versions", "imported_files", "gpu"])
+def test_other_code_or_machines_break_no_promise(folder: Path, what: str) -> None:
+    """Control: the same of both does."""
+    run = write_run(folder / "5_seed=3", 3, weights="f" * 16)
+    for path, value in ((run, "a"), (folder / "3_seed=3", "a")):
+        (path / "environment.json").write_text(json.dumps({what: {"x": value}, "env": value}))
+        (path / "source.patch").touch()
+    assert "NOT REPRODUCIBLE" in described(folder)
+    (run / "environment.json").write_text(json.dumps({what: {"x": "b"}}))
+    assert "NOT REPRODUCIBLE" not in described(folder)
+
+
+def test_seeds_that_change_nothing_are_named(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / str(seed), seed, weights="0" * 16)
+    assert "all seeds gave the same weights" in described(tmp_path)
+
+
+def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    """The spread over the seeds that they share is not in the difference. Control: other seeds."""
+    for seed, accuracy in enumerate((0.90, 0.95, 0.80)):
+        write_run(tmp_path / f"a{seed}", seed, model="lstm", accuracy=accuracy)
+        write_run(tmp_path / f"b{seed}", seed, model="rnn", accuracy=accuracy + 0.01 + seed * 1e-4)
+        write_run(tmp_path / f"c{seed}", seed + 9, model="gru", accuracy=accuracy + 0.01)
+    found = machine_readable(tmp_path)
+    paired, unpaired = found["comparisons"]
+    assert (paired["a"], paired["b"], paired["verdict"]) == ("model=lstm", "model=rnn", "better")
+    assert (paired["paired"], paired["difference"]["n"]) == (True, 3)
+    assert (unpaired["paired"], unpaired["verdict"]) == (False, "undecided")
+    assert unpaired["seeds_to_decide"] > 100
+    header = described(tmp_path).splitlines()[0]
+    assert [cell.strip() for cell in header.split("|")][1:-1] == [
+        "model", "metric", "n", "mean", "sd", "95 % interval",
+    ]  # fmt: skip
+
+
+def two_sweeps(folder: Path, gain: float, b_seed: int = 0) -> tuple[Path, Path]:
+    """Write sweeps A and B of five seeds; B gains something with each, and has another model."""
+    for seed, accuracy in enumerate(ACCURACIES):
+        write_run(folder / "a" / str(seed), seed, accuracy=accuracy)
+        more = gain + 1e-5 * seed
+        write_run(folder / "b" / str(seed), b_seed + seed, accuracy=accuracy + more, model="lstm")
+    return folder / "a", folder / "b"
+
+
+@pytest.mark.parametrize(
+    ("gain", "b_seed", "verdict"),
+    [(0.002, 0, "better"), (-0.002, 0, "worse"), (-2e-5, 0, "undecided"), (0.002, 9, "undecided"),
+     (0.1, 9, "better")],
+)  # fmt: skip
+def test_two_sweeps_have_a_verdict(gain: float, b_seed: int, verdict: str, tmp_path: Path) -> None:
+    """Of B against A, in pairs where seeds are equal, with the seeds that would decide."""
+    found = machine_readable(*two_sweeps(tmp_path, gain, b_seed))
+    [compared] = found["comparisons"]
+    assert (found["verdict"], compared["paired"]) == (verdict, b_seed == 0)
+    assert compared["difference"]["mean"] == pytest.approx(gain + 2e-5)
+    assert (compared["seeds_to_decide"] is not None) == (verdict == "undecided" and gain != -2e-5)
+
+
+def test_which_way_is_better_comes_from_the_record(tmp_path: Path) -> None:
+    """A loss is better where it is lower; of an unknown metric only higher or lower is known."""
+    a, b = two_sweeps(tmp_path, 0.002)
+    for path in (*a.iterdir(), *b.iterdir()):
+        value = json.loads((path / "summary.json").read_text())["metrics"]["test_accuracy"]
+        edit_summary(path, metrics={"test_accuracy": value, "test_loss": value, "test_x": value})
+    assert machine_readable(a, b, "--metric", "test_loss")["verdict"] == "worse"
+    assert machine_readable(a, b, "--metric", "test_x")["verdict"] == "higher"
+
+
+def test_one_seed_decides_nothing(tmp_path: Path) -> None:
+    for name, accuracy in (("a", 0.5), ("b", 0.9)):
+        write_run(tmp_path / name / "0", 0, accuracy=accuracy)
+    assert machine_readable(tmp_path / "a", tmp_path / "b")["verdict"] == "undecided"
+
+
+def test_sweeps_over_different_keys_are_refused(folder: Path) -> None:
+    """One configuration has no counterpart in two: exit status 2, one line."""
+    other = folder.parent / "other"
+    for seed, model in enumerate(("cnn", "lstm")):
+        write_run(other / str(seed), seed, model=model)
+    done = called(sweep_report.main, str(folder), str(other))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_runs_that_share_seeds_are_not_independent(tmp_path: Path) -> None:
+    """Streams that vary one at a time give no interval. Control: all vary together."""
+    for number, seeds in enumerate(({}, {"init": 1}, {"order": 1})):
+        write_run(tmp_path / "a" / str(number), seeds=seeds)
+        write_run(tmp_path / "b" / str(number), number, accuracy=0.9 + 0.01 * number)
+    assert not only(tmp_path / "a").is_independent
+    assert "share the seeds of some streams" in described(tmp_path / "a")
+    assert only(tmp_path / "b").summary.interval is not None
+
+
+FOLDS = np.random.default_rng(0).uniform(0.9, 0.99, (3, 5))  # by seed and fold
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [(1, FOLDS[0]), (3, FOLDS.mean(axis=1))])
+def test_folds_are_pooled(tmp_path: Path, seeds: int, expected: np.ndarray) -> None:
+    """The folds of one seed are values; of several seeds, each is the mean of its folds. A seed
+    without all its folds is no mean."""
+    for seed, fold in np.ndindex(seeds, 5):
+        place = tmp_path / f"{fold}_{seed}"
+        write_run(place, seed, fold=fold, accuracy=float(FOLDS[seed, fold]))
+    assert sorted(only(tmp_path).values.values()) == pytest.approx(sorted(expected))
+    assert only(tmp_path).is_independent
+    if seeds == 3:
+        (tmp_path / "4_2" / "config.yaml").unlink()
+        assert sorted(only(tmp_path).values.values()) == pytest.approx(sorted(expected[:2]))
+
+
+def test_the_picture_is_whole_and_shows_each_run_to_its_end(tmp_path: Path) -> None:
+    """Newcomer 1: curves are not cut at the shortest run."""
+    for number, epochs in enumerate((3, 10)):
+        write_run(tmp_path / str(number), number, epochs=epochs, model=r"$\frac$" + "x" * 999)
+        write_run(tmp_path / f"{number}b", number, epochs=epochs)
+    runs = groups.read(tmp_path).runs
+    assert sorted(len(plots._curve(run, "test_accuracy")) for run in runs) == [3, 3, 10, 10]
+    with pictures.checked():
+        report.write(groups.read(tmp_path))
+    assert imread(tmp_path / "sweep.png").std() > 0.04  # of 1
+
+
+@pytest.mark.parametrize("junk", [None, [], {}, "x", 1e999, -1, [{}], {"a": None}])
+def test_entries_of_another_type_give_no_traceback(junk: Any, tmp_path: Path) -> None:
+    """A report or one line; control: with the entries as they were, a report."""
+    path = write_run(tmp_path / "run") / "summary.json"
+    whole = json.loads(path.read_text())
+    assert "| mean" in described(tmp_path)
+    for key in whole:
+        path.write_text(json.dumps(whole | {key: junk}))
+        with contextlib.suppress(InputError):
+            report.describe(report.write(groups.read(tmp_path)))
+
+
+def test_what_a_stranger_wrote_is_printed_escaped_and_links_are_not_followed(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path / "elsewhere")
+    sweep = tmp_path / "sweep"
+    write_run(sweep / "0\x1b[31m", status="failed", error="\x1b[2J")
+    write_run(sweep / "1", model=r'"\e[2J"')
+    write_run(sweep / "2")
+    (sweep / "a").symlink_to(sweep)
+    (sweep / "b").symlink_to(tmp_path / "elsewhere")
+    assert len(groups.read(sweep).runs) == 3
+    assert "\x1b" not in described(sweep)
+
+
+def test_a_report_loads_neither_torch_nor_a_picture_library(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from seedbed.sweeps import groups, report\n"
+        "report.describe(report.make(groups.read(Path(sys.argv[1]))))\n"
+        "assert not {'torch', 'matplotlib', 'pandas'} & set(sys.modules), 'slow'\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
