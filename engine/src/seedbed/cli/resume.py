@@ -1,25 +1,22 @@
 """Resume a run that was stopped; it ends with the bits of an uninterrupted one.
 
 usage: python scripts/resume.py RUN [--allow-changed] [--trust PACKAGE] [--online] [key=value ...]
-       python scripts/resume.py SWEEP [--allow-changed] [--online] [hydra.key=value ...]
+       python scripts/resume.py SWEEP
 
 example:
     python scripts/resume.py runs/a                      from its newest checkpoint
     python scripts/resume.py runs/a data.num_workers=4   with another number of loader workers
-    python scripts/resume.py sweeps/a                    all of its runs, and the table at the end
-    python scripts/resume.py sweeps/a hydra/launcher=joblib hydra.launcher.n_jobs=2
+    python scripts/resume.py sweeps/a                    prints the command that resumes a sweep
 
 How the work is done may change: data.num_workers, data.persistent_workers, data.prefetch_factor,
 data.start_method, trainer.processes, logger. Any other change of configuration, code or
 environment since the checkpoint was made is reported; under determinism=strict and portable, one
 that can alter bits is refused.
 
-Of a sweep, finished runs are kept, interrupted and failed ones resumed, missing ones started, by
-the launcher that it had or the one named now. Code that changed since it was started is refused,
-and overrides that can name code have to be repeated (the refusal lists them).
+A sweep is resumed by its own command: finished runs are skipped, interrupted and failed ones
+resumed, missing ones started.
 
-exit status: 0 finished, 1 runs of a sweep failed, 2 it cannot be resumed, 129, 130 or 143
-interrupted again
+exit status: 0 finished, or printed, 2 it cannot be resumed, 129, 130 or 143 interrupted again
 """
 
 import argparse

@@ -17,6 +17,7 @@ is nothing to report
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from seedbed.config import options
@@ -32,7 +33,7 @@ def main() -> int:
     else:
         made = report.write(sweeps[0], arguments.metric)
     if arguments.json:
-        print(json.dumps(report.as_json(made), indent=2, default=str))
+        print(json.dumps(asdict(made), indent=2, default=str))
     else:
         print(report.describe(made))
     return 1 if made.warning else 0

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,6 @@ from seedbed.errors import InputError, printable
 from seedbed.sweeps import statistics
 from seedbed.sweeps.groups import Group, Run, Sweep, varying
 from seedbed.sweeps.statistics import CONFIDENCE, Estimate
-
-_NONE = "-"
 
 
 @dataclass(frozen=True)
@@ -50,16 +48,34 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Report:
-    """On one sweep, its groups against the first; or on two, those of the second against the first.
+class Row:
+    """A group in the table, named by the settings in which groups differ."""
 
-    `warning` is a line if equal seeds gave other weights under a preset that promises bits.
+    sweep: str
+    settings: dict[str, Any]
+    metric: str
+    mean: Estimate
+
+
+@dataclass(frozen=True)
+class Report:
+    """On one sweep, its groups against the first; or on two, those of B against those of A.
+
+    Attributes:
+        warning: equal seeds gave other weights under a preset that promises bits; empty if not.
+        runs: how many there are, also those left out.
+        left_out: the reasons, by run.
+        verdict: of the comparisons if they agree, else undecided.
     """
 
-    sweeps: Sequence[Sweep]
-    groups: Sequence[Group]
-    comparisons: Sequence[Comparison]
+    confidence: float
     warning: str
+    notes: Sequence[str]
+    runs: int
+    left_out: dict[str, str]
+    groups: Sequence[Row]
+    comparisons: Sequence[Comparison]
+    verdict: str
 
 
 def make(*sweeps: Sweep) -> Report:
@@ -68,56 +84,36 @@ def make(*sweeps: Sweep) -> Report:
     Raises:
         InputError: two sweeps have no groups, or no metric, in common.
     """
-    groups = [group for sweep in sweeps for group in sweep.groups]
-    if len(sweeps) == 1:
-        same = [group for group in groups[1:] if group.metric == groups[0].metric]
-        found = [_compare(groups[0], group, "") for group in same]
-    else:
-        a, b = ({(g.label, g.metric): g for g in sweep.groups} for sweep in sweeps)
-        if not a or a.keys() != b.keys():
-            names = ["; ".join(" ".join(key).strip() for key in each) or "none" for each in (a, b)]
-            raise InputError(
-                f"{sweeps[1].folder}: expected the groups of A ({names[0]}), got {names[1]}"
-            )
-        found = [_compare(a[key], b[key], "AB") for key in a]
-    return Report(sweeps, groups, found, _broken_promise(groups))
+    named = [(x, group) for x, each in zip("AB", sweeps, strict=False) for group in each.groups]
+    keys = varying([group.runs[0].settings for _, group in named])
+    rows, notes = [], []
+    for letter, group in named:
+        settings = {key: group.runs[0].settings.get(key) for key in keys}
+        rows.append(Row(letter, settings, group.metric, group.summary))
+        name = f"{group.label}: " * bool(group.label)
+        if not group.is_independent:
+            notes.append(f"{name}runs share the seeds of some streams: no interval, no difference")
+        if len(group.values) > 1 and len({run.weights for run in group.runs} - {""}) == 1:
+            notes.append(f"{name}all seeds gave the same weights: they change nothing")
+    prefixes = ("A ", "B ") if len(sweeps) > 1 else ("",)
+    runs = {
+        x + run.name: run for x, each in zip(prefixes, sweeps, strict=True) for run in each.runs
+    }
+    left_out = {name: run.problem for name, run in runs.items() if run.problem}
+    found = _comparisons(*sweeps)
+    verdicts = {each.verdict for each in found}
+    verdict = verdicts.pop() if len(verdicts) == 1 else "undecided"
+    warning = _broken_promise([group for _, group in named])
+    return Report(CONFIDENCE, warning, notes, len(runs), left_out, rows, found, verdict)
 
 
 def describe(report: Report) -> str:
     """Return the report as text for a terminal."""
-    parts = [report.warning]
-    for sweep in report.sweeps:
-        lines = [f"  {_line(run.name)}: {_line(run.problem)}" for run in sweep.runs if run.problem]
-        title = f"{len(lines)} of {len(sweep.runs)} runs failed and are left out"
-        parts.append("\n".join([title, *lines]) if lines else "")
-    parts += [_table(report), "\n".join(each.line() for each in report.comparisons)]
-    for group in report.groups:
-        name = f"{group.label}: " * bool(group.label)
-        if not group.is_independent:
-            parts.append(f"{name}runs share the seeds of some streams: no interval, no difference")
-        if len(group.values) > 1 and len({run.weights for run in group.runs} - {""}) == 1:
-            parts.append(f"{name}all seeds gave the same weights: they change nothing")
+    lines = [f"  {_line(run)}: {_line(problem)}" for run, problem in report.left_out.items()]
+    title = f"{len(lines)} of {report.runs} runs failed and are left out"
+    parts = [report.warning, "\n".join([title, *lines] if lines else []), _table(report.groups)]
+    parts += ["\n".join(each.line() for each in report.comparisons), *report.notes]
     return printable("\n\n".join(filter(None, parts)))
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """Return the report for programs; of two sweeps, with the verdict on which groups agree."""
-    sweeps = [
-        {
-            "folder": str(sweep.folder),
-            "left_out": {run.name: run.problem for run in sweep.runs if run.problem},
-            "groups": [
-                {"settings": dict(group.varied), "metric": group.metric, **asdict(group.summary)}
-                for group in sweep.groups
-            ],
-        }
-        for sweep in report.sweeps
-    ]
-    verdicts = {each.verdict for each in report.comparisons}
-    own = verdicts.pop() if len(verdicts) == 1 else "undecided"
-    found = {"confidence": CONFIDENCE, "warning": report.warning, "sweeps": sweeps}
-    found["comparisons"] = [asdict(each) for each in report.comparisons]
-    return found | ({"verdict": own} if len(sweeps) > 1 else {})
 
 
 def write(sweep: Sweep, metric: str | None = None) -> Report:
@@ -157,9 +153,21 @@ def runs_csv(runs: Sequence[Run]) -> str:
     return text.getvalue()
 
 
-def _compare(a: Group, b: Group, sweeps: str) -> Comparison:
+def _comparisons(a: Sweep, b: Sweep | None = None) -> list[Comparison]:
+    """Compare the groups of two sweeps, or those of one with its first."""
+    if b is None:
+        same = [group for group in a.groups[1:] if group.metric == a.groups[0].metric]
+        return [_compare(a.groups[0], group, group.label) for group in same]
+    first, second = ({(g.label, g.metric): g for g in sweep.groups} for sweep in (a, b))
+    if not first or first.keys() != second.keys():
+        names = ["; ".join(" ".join(k).strip() for k in g) or "none" for g in (first, second)]
+        raise InputError(f"{b.folder}: expected the groups of A ({names[0]}), got {names[1]}")
+    return [_compare(first[k], second[k], f"B {k[0]}".strip(), f"A {k[0]}".strip()) for k in first]
+
+
+def _compare(a: Group, b: Group, name_b: str, name_a: str = "") -> Comparison:
     """Compare two groups: in pairs if all seeds of the smaller one are in the other, too."""
-    name_a, name_b = f"{sweeps[:1]} {a.label}".strip(), f"{sweeps[1:]} {b.label}".strip()
+    name_a = name_a or a.label
     both = [seeds for seeds in a.values if seeds in b.values]
     smaller = min(len(a.values), len(b.values))
     if smaller < 2 or not a.is_independent or not b.is_independent:
@@ -179,7 +187,7 @@ def _compare(a: Group, b: Group, sweeps: str) -> Comparison:
     return Comparison(name_a, name_b, verdict, paired, found)
 
 
-def _broken_promise(groups: Iterable[Group]) -> str:
+def _broken_promise(groups: Sequence[Group]) -> str:
     """Return a line if equal seeds gave other weights under a preset that promises them."""
     table: dict[str | None, list[tuple[str, float]]] = {}
     for group in groups:
@@ -197,24 +205,23 @@ def _broken_promise(groups: Iterable[Group]) -> str:
     )
 
 
-def _table(report: Report) -> str:
-    """Return the table of all groups, each named by the settings in which they differ."""
-    keys = varying([group.runs[0].settings for group in report.groups])
-    show = _formatter([group.summary.sd for group in report.groups])
-    names = [key.removesuffix(".name") for key in keys]
+def _table(rows: Sequence[Row]) -> str:
+    """Return the table of all groups; without rows it is empty."""
+    if not rows:
+        return ""
+    show = _formatter([row.mean.sd for row in rows])
+    names = [key.removesuffix(".name") for key in rows[0].settings]
     lines = [["sweep", *names, "metric", "n", "mean", "sd", "95 % interval"]]
-    for letter, sweep in zip("AB", report.sweeps, strict=False):
-        for group in sweep.groups:
-            each = group.summary
-            interval = " to ".join(map(show, each.interval)) if each.interval else _NONE
-            numbers = [str(each.n), show(each.mean), _NONE if each.sd is None else show(each.sd)]
-            settings = [_line(group.runs[0].settings.get(key)) for key in keys]
-            lines.append([letter, *settings, group.metric, *numbers, interval])
-    lines = lines if len(report.sweeps) > 1 else [line[1:] for line in lines]
+    for row in rows:
+        sd = "-" if row.mean.sd is None else show(row.mean.sd)
+        interval = " to ".join(map(show, row.mean.interval or ())) or "-"
+        numbers = [str(row.mean.n), show(row.mean.mean), sd, interval]
+        lines.append([row.sweep, *map(_line, row.settings.values()), row.metric, *numbers])
+    first = int(rows[-1].sweep == "A")  # of one sweep, the column says nothing
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
-    padded = ([c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded) if report.groups else ""
+    padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join(f"| {' | '.join(line[first:])} |" for line in padded)
 
 
 def _line(value: object) -> str:
