@@ -1,12 +1,9 @@
-"""Made-up run folders, for reports that need many runs: python tests/fake_runs.py FOLDER RUNS."""
+"""Made-up run folders, for reports that need many runs."""
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from seedbed import record, rng
 
@@ -24,11 +21,10 @@ def write_run(
     status: str = "finished",
     weights: str | None = None,
     epochs: int = 10,
-    right: Any = None,
     fold: int | None = None,
     **summary: Any,
 ) -> Path:
-    """Write a run folder that says it reached an accuracy; `right` (samples,) says where."""
+    """Write a run folder that says it reached an accuracy."""
     folder.mkdir(parents=True)
     streams = dict.fromkeys(rng.STREAMS, seed) | {"split": 0} | dict(seeds or {})
     model_lines = "".join(f"  channels_{i}: 32\n" for i in range(90))
@@ -57,13 +53,6 @@ def write_run(
     }
     (folder / "summary.json").write_text(json.dumps(content | summary))
     (folder / "metrics.csv").write_text(_metrics(accuracy, epochs))
-    if right is not None:
-        target = np.arange(len(right)) % 10
-        prediction = np.where(right, target, (target + 1) % 10)
-        rows = zip(range(len(right)), target.tolist(), prediction.tolist(), strict=True)
-        (folder / "test_predictions.csv").write_text(
-            "sample_id,target,prediction\n" + "".join(f"{i},{t},{p}\n" for i, t, p in rows)
-        )
     return folder
 
 
@@ -74,17 +63,3 @@ def _metrics(accuracy: float, epochs: int) -> str:
         reached = 1 - (1 - accuracy) * (1 + 4 / epoch**2)
         lines.append(f"{epoch * 62},{float(epoch)},validation,0.1,{reached!r},")
     return "\n".join(lines) + "\n"
-
-
-def write_sweep(folder: Path, runs: int, mean: float = 0.985, samples: int = 1000) -> Path:
-    """Write a sweep of runs that get easy samples right and fall on the hard ones by chance."""
-    draw = np.random.default_rng(round(mean * 1e6))
-    p = np.where(draw.random(samples) < 10 * (1 - mean), 0.9, 1.0)
-    for seed in range(runs):
-        right = draw.random(samples) < p
-        write_run(folder / f"{seed}_seed={seed}", seed, accuracy=float(right.mean()), right=right)
-    return folder
-
-
-if __name__ == "__main__":
-    write_sweep(Path(sys.argv[1]), int(sys.argv[2]))
