@@ -70,6 +70,15 @@ def print_error(error: InputError) -> int:
     return 2
 
 
+def one_line(error: BaseException, most: int = 200) -> str:
+    """Return type and message of an exception in one line of so many letters at most."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception as another:  # a class of the user's may fail when it is printed
+        text = f"(its message cannot be shown: {type(another).__name__})"
+    return f"{type(error).__name__}: {text}"[:most] if text else type(error).__name__
+
+
 def discard_output(stream: IO[Any]) -> None:
     """Send a stream that nobody reads any more to /dev/null, also when Python flushes it at exit.
 

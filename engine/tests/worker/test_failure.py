@@ -1,10 +1,6 @@
-"""A failure in a user's code is shown by its file and line, without what the engine did before."""
+"""An error in a user's code ends in its traceback, without the engine's frames before it."""
 
-import os
-import runpy
-import signal
-import time
-import traceback
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
-from seedbed import fingerprint
+from seedbed import fingerprint, record
 from seedbed.record import terminal
 from seedbed.worker import failure
-
-MESSAGE = "of several\nlines\n\n  and more: x"
+from tests import tiny
+from tests.running import QUICK, train, trained
 
 
 class Broken(Dataset[int]):
@@ -26,20 +22,15 @@ class Broken(Dataset[int]):
         return 2
 
     def __getitem__(self, index: int) -> int:
-        raise LookupError(MESSAGE)  # data
+        raise LookupError("of several\nlines")
 
 
 class Model(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(inputs, torch.zeros(3, 3))  # model
+        return nn.functional.linear(inputs, torch.zeros(3, 3))
 
 
-def line_of(mark: str) -> int:
-    lines = Path(__file__).read_text().splitlines()
-    return next(n for n, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
-
-
-def raised(call: Any) -> Exception:
+def raised(call: Callable[[], Any]) -> Exception:
     """Return what a call raises, without the frames of this file, as if the engine had called."""
     try:
         call()
@@ -62,162 +53,38 @@ def first_batch(loader: DataLoader[Any]) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_data_sets_error_is_named_by_its_line_in_whatever_process(workers: int) -> None:
-    """The same in the training process and in a loader worker, also of several lines."""
-    loader = DataLoader(
-        Broken(), num_workers=workers, multiprocessing_context="fork" if workers else None
-    )
-    found = failure.of(raised(lambda: first_batch(loader)))
-    place = f"{__file__}:{line_of('data')}, in __getitem__"
-    assert (found.place, found.reason) == (place, f"LookupError: {MESSAGE}")
-    assert "dataloader.py" in found.traceback
-    assert "dataloader.py" not in found.own
-    assert found.own.endswith(f"{found.reason}\n")
+def test_a_data_sets_error_ends_in_its_line_in_whatever_process(workers: int) -> None:
+    context = "fork" if workers else None
+    loader = DataLoader(Broken(), num_workers=workers, multiprocessing_context=context)
+    error = raised(lambda: first_batch(loader))
+    shown = failure.of_users_code(error)
+    assert shown.startswith("Traceback (most recent call last):\n")
+    assert shown.endswith("LookupError: of several\nlines\n")
+    assert shown.rindex(f'File "{__file__}"') > shown.rfind("torch/utils/data")
+    assert "lines" in failure.reason(error)
 
 
-class Unequal(Dataset[torch.Tensor]):
-    """Samples that no batch can be made of: of unequal shapes, or of no tensors."""
-
-    def __init__(self, sample: Callable[[int], Any]) -> None:
-        self.sample = sample
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> Any:
-        return self.sample(index)
+def test_what_called_the_users_code_is_left_out() -> None:
+    """What PyTorch did below it is shown."""
+    shown = failure.of_users_code(raised(lambda: nn.Sequential(Model())(torch.zeros(2, 2))))
+    assert __file__ in shown.splitlines()[1]
+    assert "_call_impl" not in shown
+    assert failure.of_users_code(raised(lambda: nn.Linear(2, 2)(torch.zeros(3)))) == ""
 
 
-def stack_in_own_code(samples: list[Any]) -> Any:
-    return default_collate(samples)  # own collate
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("sample", [lambda index: torch.zeros(2 + index), lambda index: object()])
-def test_samples_that_torch_cannot_stack_are_said_to_be_that(
-    sample: Callable[[int], Any], workers: int
+def test_an_error_of_the_engine_keeps_its_whole_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The frames are all of torch's; where the user's own function stacks them, that is named."""
-    how: Any = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
-    loader = DataLoader(Unequal(sample), 2, **how)
-    found = failure.of(raised(lambda: first_batch(loader)))
-    assert found.line.startswith("data: expected samples of tensors, arrays or numbers, all of the")
-    assert (found.own, "\n" in found.reason) == ("", False)
-    assert "collate_fn_map" in found.traceback
-    with pytest.raises((RuntimeError, TypeError)) as caught:
-        first_batch(loader)
-    assert failure.of(caught.value).place.startswith(f"{__file__}:"), "the loop's line"
-    own = DataLoader(Unequal(sample), 2, collate_fn=stack_in_own_code, **how)
-    found = failure.of(raised(lambda: first_batch(own)))
-    assert found.place == f"{__file__}:{line_of('own collate')}, in stack_in_own_code"
-    assert "expected samples" not in found.reason
-
-
-def test_a_models_error_is_named_by_its_line_and_not_by_torchs() -> None:
-    """What torch did below it is shown, what called it is not."""
-    found = failure.of(raised(lambda: nn.Sequential(Model())(torch.zeros(2, 2))))
-    assert found.place == f"{__file__}:{line_of('model')}, in forward"
-    assert "_call_impl" in found.traceback
-    assert "_call_impl" not in found.own
-
-
-def by_a_line_in_a_message() -> None:
-    raise RuntimeError('outer\n  File "/etc/x.py", line 3, in nothing\nend')  # by a line
-
-
-def by_a_traceback_in_a_message() -> None:
-    try:
-        raise ValueError("inner")
-    except ValueError:
-        text = traceback.format_exc()
-    raise RuntimeError(f"sample 3 is broken:\n{text}")  # by a traceback
-
-
-def by_another_error() -> None:
-    try:
-        raise ValueError("inner")
-    except ValueError as error:
-        raise RuntimeError("outer") from error  # by another error
-
-
-def without_end() -> None:
-    without_end()  # without end
-
-
-class Raising(Dataset[int]):
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> int:
-        self.call()
-        return 0
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (
-            by_a_line_in_a_message,
-            'RuntimeError: outer\n  File "/etc/x.py", line 3, in nothing\nend',
-        ),
-        (by_a_traceback_in_a_message, "RuntimeError: sample 3 is broken:\nTraceback (most"),
-        (by_another_error, "RuntimeError: outer"),
-        (without_end, "RecursionError: maximum recursion depth exceeded"),
-    ],
-)
-def test_whatever_a_message_holds_the_error_is_that_which_was_raised(
-    call: Callable[[], None], reason: str, workers: int
-) -> None:
-    """Its message may have lines of tracebacks, and another error may have led to it."""
-    loader = DataLoader(
-        Raising(call), num_workers=workers, multiprocessing_context="fork" if workers else None
-    )
-    found = failure.of(raised(lambda: first_batch(loader)))
-    name = call.__name__
-    assert (
-        found.place
-        == f"{__file__}:{line_of(name.replace('_in_a_message', '').replace('_', ' '))}, in {name}"
-    )
-    assert found.reason.startswith(reason)
-    assert ("ValueError: inner" in found.own) == (call not in (by_a_line_in_a_message, without_end))
-    assert (
-        "_worker_loop" not in found.own.partition("RuntimeError: outer")[0].rpartition("cause")[2]
-    )
-
-
-def test_a_loader_worker_that_was_killed_is_no_failure_of_the_line_that_ran_then() -> None:
-    """PyTorch raises it from a signal handler, wherever the training process is."""
-    loader = DataLoader(
-        Raising(lambda: os.kill(os.getpid(), signal.SIGKILL)),
-        num_workers=1,
-        multiprocessing_context="fork",
-    )
-
-    def wait_in_own_code() -> None:
-        iterator = iter(loader)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            time.sleep(0.01)
-        next(iterator)
-
-    with pytest.raises(RuntimeError) as caught:
-        wait_in_own_code()
-    found = failure.of(caught.value)
-    assert "is killed by signal" in found.reason
-    assert (found.place, found.own) == ("", found.traceback)
-
-
-def test_a_file_that_cannot_be_compiled_is_named(tmp_path: Path) -> None:
-    """And not the line that imports it."""
-    (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
-    with pytest.raises(SyntaxError) as caught:
-        runpy.run_path(str(tmp_path / "broken.py"))
-    found = failure.of(caught.value)
-    assert found.place == f"{tmp_path / 'broken.py'}:2"
+    """Negative control: nothing of it is the user's. train.log always has all of it."""
+    broken: Any = [3]
+    inside = raised(lambda: fingerprint.of_tensors(broken))
+    users = raised(lambda: nn.Sequential(Model())(torch.zeros(2, 2)))
+    for error, is_whole in ((inside, True), (users, False)):
+        with terminal.tee_output(tmp_path / "train.log"):
+            failure.show(error)
+        shown = capsys.readouterr().err
+        assert (tmp_path / "train.log").read_text().endswith(shown.partition("\n")[2])
+        assert ((tmp_path / "train.log").read_text() == shown) is is_whole
 
 
 def test_a_message_that_cannot_be_made_hides_nothing_else() -> None:
@@ -227,32 +94,51 @@ def test_a_message_that_cannot_be_made_hides_nothing_else() -> None:
         def __str__(self) -> str:
             raise KeyError("no text")
 
-    def fail() -> None:
-        raise Mute  # mute
-
     with pytest.raises(Mute) as caught:
-        fail()
-    found = failure.of(caught.value)
-    assert found.place == f"{__file__}:{line_of('mute')}, in fail"
-    assert found.reason == "Mute: (its message cannot be shown: KeyError)"
+        raise Mute
+    assert failure.reason(caught.value).startswith("Mute: ")
+    assert __file__ in failure.of_users_code(caught.value)
 
 
-def test_an_error_of_the_engine_keeps_its_whole_traceback() -> None:
-    """Negative control: nothing of it is the user's."""
-    broken: Any = [3]
-    found = failure.of(raised(lambda: fingerprint.of_tensors(broken)))
-    assert (found.place, found.own) == ("", found.traceback)
-    assert "fingerprint.py" in found.own
+BROKEN = """
+    from tests.tiny import data, models
+
+    class Constructor(models.Dense):
+        def __init__(self, **arguments):
+            super().__init__(**arguments)
+            self.nothing
+
+    class Forward(models.Dense):
+        def forward(self, x):
+            return x + missing
+
+    class Samples(data.Noisy):
+        def __getitem__(self, index):
+            return {}["nothing"]
+"""
+PLACES = {
+    "model._target_=broken.Constructor": "self.nothing",
+    "model._target_=broken.Forward": "return x + missing",
+    "data.train._target_=broken.Samples": 'return {}["nothing"]',
+}
 
 
-def test_the_log_has_the_whole_traceback_and_both_end_in_the_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = failure.Failure("KeyError: 'a'\nb", "mine.py:3, in f", "engine\nmine\n", "mine\n")
-    with terminal.tee_output(tmp_path / "train.log"):
-        failure.show(found)
-    end = "error: mine.py:3, in f: KeyError: 'a'\n"
-    assert (tmp_path / "train.log").read_text() == f"engine\nmine\n{end}"
-    assert capsys.readouterr().err == f"mine\n{end}"
-    failure.show(found)
-    assert capsys.readouterr().err == f"engine\nmine\n{end}", "without a log"
+@pytest.mark.parametrize("override", PLACES)
+def test_a_run_that_fails_in_the_users_code(override: str, tmp_path: Path) -> None:
+    """Traceback, status 1, a record that says failed; mended, it runs in the same folder."""
+    module, run = tmp_path / "broken.py", tmp_path / "run"
+    module.write_text(textwrap.dedent(BROKEN))
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(tiny.__file__).parents[2]}"}
+    words = (*tiny.OVERRIDES, *QUICK, "trainer.max_steps=2", override)
+    done = train(run, *words, environment=environment)
+    assert done.returncode == 1
+    first, *_ = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
+    assert f'"{module}"' in first
+    assert PLACES[override] in done.stderr
+    summary = record.read_summary(run)
+    assert summary["status"] == "failed"
+    assert summary["error"] in done.stderr
+    assert "seedbed/worker" in (run / "train.log").read_text()
+    assert "seedbed/worker" not in done.stderr
+    trained(run, *words[:-1], environment=environment)
+    assert record.read_summary(run)["status"] == "finished"

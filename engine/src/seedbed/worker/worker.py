@@ -80,14 +80,12 @@ def fail(job: Job, summary: Summary, error: Exception) -> int:
     refused = str(error) if isinstance(error, InputError) else None
     if isinstance(error, OSError):
         refused = ending.explain(error, job.folder)
-    found = failure.of(error)
-    reason, is_ours = job.group.first_failure(refused or found.reason)
+    reason, is_ours = job.group.first_failure(refused or failure.reason(error))
     summary.end("failed", reason)
     if refused is not None:
         if is_ours:
             print(f"error: {reason}", file=sys.stderr, flush=True)
         return 2
-    # A defect, here or in the user's code: it deserves its traceback.
     if is_ours and not isinstance(error, BrokenPipeError):  # whoever read our output went away
-        failure.show(found)
+        failure.show(error)
     return 1
