@@ -259,7 +259,6 @@ def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images()
     optimizer = ("optimizer=sgd", "optimizer.fused=false")
     settings: Any = OmegaConf.to_container(config.resolve(compose(*optimizer)))
     settings["model"] = {"_target_": f"{__name__}.Voxels", "input_shape": [1], "outputs": 1}
-    settings["trusted_packages"] = [*settings["trusted_packages"], __name__]
     model: Any = assemble.build_training_state(settings, torch.device("meta")).model
     assert model.flat.weight.stride()[1] == 1
     assert model.deep.weight.stride()[1] > 1, "negative control"

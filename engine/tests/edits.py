@@ -116,7 +116,6 @@ def settings() -> dict[str, Any]:
         },
         "model": {"name": "net", "_target_": "edited.model.Net"},
         "optimizer": {"_target_": "edited.optimizer.Adam"},
-        "trusted_packages": ["edited"],
     }  # fmt: skip
 
 

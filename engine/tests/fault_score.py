@@ -66,7 +66,6 @@ def settings(**changes: dict[str, Any]) -> dict[str, Any]:
         },
         "model": {"name": "net", "_target_": "tests.faults.Net", **changes.get("model", {})},
         "optimizer": {"_target_": "tests.faults.Adam", **changes.get("optimizer", {})},
-        "trusted_packages": ["tests.faults", "torch.nn"],
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Names that every room shares: streams of randomness, stages of a step, splits, keys."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Of randomness; `seeds.<stream>` sets the seed of one alone.
@@ -24,3 +25,18 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
         for name, value in tree.items()
         for path, leaf in flatten(value, f"{prefix}{name}.").items()
     }
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean X` for the known name most like an unknown one; empty if none is.
+
+    Of dotted names, those of the same section are compared by their last parts, the others as a
+    whole. A name without a section, such as lr, may be the last part of a dotted one.
+    """
+    section, _, last = name.rpartition(".")
+    parts = {each: each.rpartition(".") for each in known if each != name}
+    same = {end: each for each, (start, _, end) in parts.items() if start == section}
+    close = [same[end] for end in difflib.get_close_matches(last, same, n=1, cutoff=0.7)]
+    close += difflib.get_close_matches(name, parts, n=1, cutoff=0.85)
+    close += [each for each, (_, _, end) in parts.items() if end == name]
+    return f"; did you mean {close[0]}" if close else ""

@@ -1,7 +1,7 @@
 """What a model is trained to do: the loss, and the metric that people quote."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,11 +128,11 @@ _BUILT_IN = {
 _MEMBERS = ("metric_name", "higher_is_better", "loss", "losses", "metric", "predictions")
 
 
-def make(spec: Mapping[str, Any], trusted: Sequence[str]) -> Task:
+def make(spec: Mapping[str, Any]) -> Task:
     """Return the task that `data.task` describes: ours by its name, or one of the user's."""
     if "_target_" not in spec:
-        spec, trusted = {**spec, "_target_": _BUILT_IN[spec["name"]]}, ("seedbed.tasks",)
-    task: Task = build.build(spec, "data.task", trusted)
+        spec = {**spec, "_target_": _BUILT_IN[spec["name"]]}
+    task: Task = build.build(spec, "data.task")
     missing = [name for name in _MEMBERS if not hasattr(task, name)]
     if missing:
         raise InputError(

@@ -253,7 +253,6 @@ def settings(**data: Any) -> dict[str, Any]:
         "data": {"train": spec, "validation": spec, "test": None, "batch_size": 4, **data},
         "seeds": {"augment": 0, "data": 0},
         "determinism": {"seeding": True},
-        "trusted_packages": ["tests", "seedbed.data", "torchvision.transforms"],
     }
 
 

@@ -26,7 +26,7 @@ DATA = tiny.DATA | {
     split: {"_target_": "drawing_module.Rows"} for split in ("train", "validation", "test")
 }
 MODEL = {"name": "dense", "_target_": "torch.nn.LazyLinear", "out_features": 2}
-WORDS = (*tiny.overrides(MODEL, DATA), "trusted_packages=[drawing_module,torch,seedbed]")
+WORDS = tiny.overrides(MODEL, DATA)
 
 
 @pytest.mark.parametrize(

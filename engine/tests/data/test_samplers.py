@@ -333,7 +333,6 @@ def settings(**data: Any) -> dict[str, Any]:
         "seeds": {"order": 0, "augment": 0},
         "trainer": {"shards": 1},
         "determinism": {"seeding": True},
-        "trusted_packages": ["tests", "seedbed.data"],
     }
 
 

@@ -300,7 +300,6 @@ def settings(target: str = "Counted", validation: str = "Counted", **data: Any) 
         "seeds": {"order": 0, "augment": 0, "data": 0},
         "trainer": {"shards": 1},
         "determinism": {"seeding": True},
-        "trusted_packages": ["tests", "seedbed.data"],
     }
 
 

@@ -209,10 +209,10 @@ def test_the_data_sets_of_the_page_load_alike_with_workers(name: str) -> None:
     class_name = "".join(part.capitalize() for part in name.split("_"))
     extra = {"seed": 0} if name == "fast_waves" else {}
     spec = {"_target_": f"project.data.{name}.{class_name}", "samples": 30, "length": 16, **extra}
-    dataset = build.build(spec, "data.train", ["project"])
+    dataset = build.build(spec, "data.train")
     collate = None
     if name == "uneven_waves":
-        collate = build.resolve("project.data.uneven_waves.pad", "data.collate", ["project"])
+        collate = build.resolve("project.data.uneven_waves.pad", "data.collate")
     here = hashes(dataset, 0, collate)
     assert len(set(here)) == 8
     assert hashes(dataset, 2, collate) == here
@@ -254,7 +254,6 @@ def settings(target: type, data_seed: int = 0, seeding: bool = True) -> dict[str
         "data": {"train": spec, "validation": spec, "test": None, "batch_size": 2},
         "seeds": {"augment": 0, "data": data_seed},
         "determinism": {"seeding": seeding},
-        "trusted_packages": ["tests"],
     }
 
 

@@ -15,7 +15,6 @@ STEPS = 6
 OPTIONS = (
     *("determinism.threads=1", f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_steps=4"),
     *("data=faulty", "model=faulty", "data.batch_size=8"),
-    "trusted_packages=[project,seedbed.data,torch.optim,tests.faults]",
 )
 TRUST = ("--trust", "tests.faults")
 

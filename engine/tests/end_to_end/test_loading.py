@@ -65,7 +65,6 @@ def users_own(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     (folder / "configs" / "data").mkdir(parents=True)
     (folder / "configs" / "data" / "noisy.yaml").write_text(YAML)
     return ("--config-dir", str(folder / "configs"), "data=noisy", "trainer.max_epochs=3",
-            "trusted_packages=[noisy_data,project,seedbed,torch.nn,torch.optim]",
             "determinism.threads=1")  # fmt: skip
 
 

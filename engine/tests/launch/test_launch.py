@@ -1,8 +1,6 @@
 """From a command line to a training process: names, messages, the run folder, signals."""
 
 import os
-import re
-import secrets
 import select
 import shutil
 import signal
@@ -14,16 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import launch, record, signals
-from seedbed.config import command as hydra_command
-from seedbed.config import hydra_errors
 from seedbed.errors import InputError
-from seedbed.launch import devices
 from tests.running import ROOT, command
 
 
@@ -121,6 +114,33 @@ class TestCreateRunFolder:
         for name in (".lock", ".config.yaml.7.tmp", "train.log"):
             (left / name).touch()
         launch.create_run_folder(left, settings())
+
+    def test_a_run_that_failed_before_its_first_step_is_replaced(self, tmp_path: Path) -> None:
+        """Negative control: one with a step, with a checkpoint, or of another status is kept."""
+        for name, steps, status, checkpoint, kept in (
+            ("constructor", None, "failed", False, False),
+            ("step 1", 0, "failed", False, False),
+            ("step 2", 1, "failed", False, True),
+            ("saved", 0, "failed", True, True),
+            ("killed", 0, "running", False, True),
+            ("stopped", 0, "interrupted", False, True),
+        ):
+            folder = tmp_path / name
+            launch.create_run_folder(folder, settings())
+            summary = {"format_version": 1, "status": status}
+            record.write_json(
+                folder / "summary.json", summary | ({} if steps is None else {"steps": steps})
+            )
+            if checkpoint:
+                (folder / "checkpoints").mkdir()
+                (folder / "checkpoints/last.pt").touch()
+            if kept:
+                with pytest.raises(InputError):
+                    launch.create_run_folder(folder, settings(processes=2))
+            else:
+                launch.create_run_folder(folder, settings(processes=2))
+            processes = record.read_config(folder).trainer.processes
+            assert processes == (1 if kept else 2), name
 
     def test_a_folder_that_cannot_be_is_refused(self, tmp_path: Path) -> None:
         """A path below a file, and a file itself, are no folders; the file stays as it is."""
@@ -249,157 +269,6 @@ class TestObjective:
         assert launch.objective(tmp_path) is None
 
 
-def composition_error(
-    *overrides: str, folder: Path = ROOT / "configs", name: str = "config"
-) -> str:
-    """Return the line that explains why a configuration cannot be composed."""
-    with (
-        pytest.raises(hydra_errors.COMPOSITION_ERRORS) as caught,
-        hydra.initialize_config_dir(str(folder), version_base="1.3"),
-    ):
-        hydra.compose(name, overrides=list(overrides))
-    line = str(hydra_errors.explain(caught.value))
-    assert "\n" not in line
-    assert ": expected " in line
-    assert "; " in line
-    return line
-
-
-@pytest.mark.parametrize(
-    ("override", "key", "advice"),
-    [
-        ("trainer.max_epoch=3", "trainer.max_epoch: ", "did you mean trainer.max_epochs"),
-        ("optimizer.lrr=1", "optimizer.lrr: ", "did you mean optimizer.lr"),
-        ("zzzzqqqq=1", "zzzzqqqq: ", "see `python train.py --cfg job`"),
-        ("model=lstn", "model: ", "did you mean model=lstm"),
-        ("data=qqqqq", "data: ", "see configs/data/"),
-        ("modle=cnn", "modle: ", "did you mean model"),
-        ("qqqqq@x=1", "qqqqq: ", "groups are data, determinism"),
-        ("modle@x=cnn", "modle: ", "did you mean model"),
-        ("seed=[", "overrides: ", "quote values with special characters"),
-        ("seed", "overrides: ", "expected Hydra's key=value syntax"),
-        ("~trainer.max_epoch", "trainer.max_epoch: ", "did you mean trainer.max_epochs"),
-        ("hydra/launcher=somewhere", "hydra/launcher: ", "choose one of these"),
-        ("hydra/launcher=slurm", "hydra/launcher: ", "did you mean hydra/launcher=submitit_slurm"),
-    ],
-)
-def test_what_hydra_refuses_is_explained_in_one_line(override: str, key: str, advice: str) -> None:
-    """The line names the key or option, and the nearest that there is."""
-    line = composition_error(override)
-    assert line.startswith(key)
-    assert advice in line
-
-
-def test_a_configuration_that_is_there_needs_no_explanation() -> None:
-    """Twin: the same way of composing takes what is right."""
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        assert hydra.compose("config", overrides=["model=lstm"]).model.name == "lstm"
-
-
-def test_a_missing_configuration_is_named() -> None:
-    """--config-name with a name that no file has."""
-    assert "configs/nothing.yaml" in composition_error(name="nothing")
-
-
-@pytest.mark.parametrize(
-    ("content", "shown"),
-    [("a: [1\nb: }", "config.yaml, line 2"), ("a: ${b\n", "expected"), ("\t- x", "line 1")],
-)
-def test_a_file_that_is_not_yaml_is_named_with_its_line(
-    content: str, shown: str, tmp_path: Path
-) -> None:
-    """The place is where the parser gave up."""
-    (tmp_path / "config.yaml").write_text(content)
-    assert shown in composition_error(folder=tmp_path)
-
-
-@pytest.mark.parametrize("token", ["58e12345", "5e000001"])
-def test_a_name_that_looks_like_a_number_stays_as_it_is(
-    token: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What Hydra makes of the unique part is the unique part; unquoted, it would be a number."""
-
-    def read(override: str) -> object:
-        return OverridesParser.create().parse_overrides([override])[0].value()
-
-    monkeypatch.setattr(secrets, "token_hex", lambda size: token)
-    (override,) = (w for w in hydra_command.name_uniquely(["seed=0"]) if "SEEDBED_RUN" in w)
-    assert str(read(override)) == token
-    assert str(read(override.replace("'", ""))) != token
-
-
-class TestNameUniquely:
-    unique = re.compile(r"\+hydra\.job\.env_set\.SEEDBED_RUN='[0-9a-f]{8}'")
-
-    def words(self, *arguments: str) -> list[str]:
-        """Return the command line without its unique part, which must be there."""
-        named = hydra_command.name_uniquely(list(arguments))
-        assert sum(bool(self.unique.fullmatch(word)) for word in named) == 1
-        return [word for word in named if not self.unique.fullmatch(word)]
-
-    def test_no_two_command_lines_are_named_alike(self) -> None:
-        """The same command, run twice in one instant, gets two names."""
-        names = {tuple(hydra_command.name_uniquely(["seed=0"])) for _ in range(100)}
-        assert len(names) == 100
-
-    def test_options_come_first_and_overrides_keep_their_order(self) -> None:
-        """The later of two overrides of a key wins, so they may not change places."""
-        words = self.words("seed=1", "-m", "seed=2", "--config-dir", "folder", "~trainer", "+a=1")
-        assert words[:7] == [
-            "-m", "--config-dir", "folder", "seed=1", "seed=2", "~trainer", "+a=1",
-        ]  # fmt: skip
-
-    def test_what_all_jobs_share_is_not_in_their_names(self) -> None:
-        """Only what a sweep varies tells its jobs apart."""
-        exclude = "hydra.job.config.override_dirname.exclude_keys"
-        assert self.words("-m", "model=lstm", "seed=0,1", "data.num_workers=2")[-1] == (
-            f"{exclude}=[data.num_workers,model]"
-        )
-        assert not any(exclude in word for word in self.words("-m", "seed=range(3)"))
-
-    def test_what_hydra_will_refuse_is_left_to_it(self) -> None:
-        """A malformed override gets Hydra's message, not a traceback of ours."""
-        assert self.words("seed=[") == ["seed=["]
-
-    @pytest.mark.parametrize("override", ["model=null", "data=5", "determinism={a: 1}"])
-    def test_a_group_without_an_option_is_refused(self, override: str) -> None:
-        """Hydra fails on these without saying why; negative control: what it can take passes."""
-        with pytest.raises(InputError, match=r"^\w+: expected an option of the group, got"):
-            hydra_command.name_uniquely([override])
-        hydra_command.name_uniquely(["model=cnn", "~data", "seed=null", "determinism=strict,fast"])
-
-    def test_nothing_in_gives_the_name_alone(self) -> None:
-        """`python train.py` alone is a command line, too."""
-        assert self.words() == []
-
-
-class TestDevices:
-    def test_a_device_that_cannot_be_there_is_refused(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Control: one that can be is left to the training process, whatever the machine is."""
-        monkeypatch.setattr(sys, "platform", "linux")
-        monkeypatch.setattr(devices, "_DRIVERS", ("no such driver",))
-        for device, reason in (("cuda:1", "no driver"), ("cuda", "no driver"), ("mps", "macOS")):
-            with pytest.raises(InputError, match=rf"^trainer.device: .* got {device}, .*{reason}"):
-                devices.require(device, {})
-        monkeypatch.setattr(devices, "_DRIVERS", ("null",))
-        with pytest.raises(InputError, match="CUDA_VISIBLE_DEVICES hides"):
-            devices.require("cuda", {"CUDA_VISIBLE_DEVICES": ""})
-        for device in ("cuda:1", "cpu", "auto"):
-            devices.require(device, {"CUDA_VISIBLE_DEVICES": "0"})
-
-    def test_the_run_has_no_folder_then(self, tmp_path: Path) -> None:
-        """Nothing is left of a request that could be refused at once."""
-        config = settings(device="cuda")
-        config.determinism = {"name": "strict", "threads": 2, "env": {}}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("CUDA_VISIBLE_DEVICES", "")
-            with pytest.raises(InputError, match=r"^trainer.device: "):
-                launch.start(config, tmp_path / "run")
-        assert not (tmp_path / "run").exists()
-
-
 def test_a_folder_with_something_in_it_is_never_discarded(tmp_path: Path) -> None:
     """Only an empty folder is removed for a run that never was."""
     (tmp_path / "kept").mkdir()
@@ -438,18 +307,20 @@ def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> 
 def test_a_script_does_not_run_with_the_engine_of_another_checkout(tmp_path: Path) -> None:
     """An environment made for one clone, used in another: one line that names both."""
     other = tmp_path / "clone"
-    for name in ("src", "configs", "scripts"):
+    for name in ("src", "configs", "scripts", "engine/src"):
         shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(ROOT / "train.py", other)
     for words in (["train.py", "--cfg", "job"], ["scripts/runs.py", "--help"]):
         run = partial(subprocess.run, [sys.executable, *words], cwd=other, timeout=120,
                       capture_output=True, text=True, check=False)  # fmt: skip
-        done = run(env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+        done = run(env={**os.environ, "PYTHONPATH": str(ROOT / "engine/src")})
         assert done.returncode == 2
-        assert done.stderr.startswith(f"error: seedbed: expected the code of {other}/src/seedbed, ")
+        assert done.stderr.startswith(
+            f"error: seedbed: expected the code of {other}/engine/src/seedbed"
+        )
         assert done.stderr.count("\n") == 1
         # Negative control: with its own.
-        assert run(env={**os.environ, "PYTHONPATH": str(other / "src")}).returncode == 0
+        assert run(env={**os.environ, "PYTHONPATH": str(other / "engine/src")}).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,6 @@ def settings(
         },
         "model": {"name": "net", "_target_": f"{__name__}.{model.__name__}"},
         "optimizer": {"name": "adamw", "_target_": "torch.optim.AdamW", "lr": 0.01},
-        "trusted_packages": [__name__, "torch.optim"],
     }  # fmt: skip
 
 

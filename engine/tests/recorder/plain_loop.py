@@ -20,12 +20,11 @@ from seedbed.record import read_config
 def main(run: Path, out: Path) -> None:
     """Train as the run did, with nothing of the engine's training loop."""
     settings = read_config(run)
-    trusted = settings.trusted_packages
     seedbed.apply_preset("strict", threads=1)
-    dataset = build.build(settings.data.train, "data.train", trusted)
+    dataset = build.build(settings.data.train, "data.train")
     loader = seeded_loader(dataset, settings.data.batch_size, settings.seed, workers=1)
     rng.seed_globals(rng.key(settings.seed, "init"))
-    model = build.build(settings.model, "model", trusted)
+    model = build.build(settings.model, "model")
     options = {k: v for k, v in settings.optimizer.items() if k not in ("name", "_target_")}
     optimizer = torch.optim.AdamW(model.parameters(), **options)
     criterion = torch.nn.CrossEntropyLoss(label_smoothing=settings.data.task.label_smoothing)

@@ -1,7 +1,5 @@
 """The record of a loop of one's own is one like any other, and true however the loop ends."""
 
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from seedbed import compare, record
 from seedbed.compare import causes
 from seedbed.errors import InputError
 from seedbed.names import STAGES
-from seedbed.recorder import Recorder, ending
+from seedbed.recorder import Recorder
 from tests.recorder.loops import STEPS, Loop, recorded
 from tests.running import command, refusal, trained
 
@@ -255,30 +253,6 @@ class TestEnd:
         summary = record.read_summary(tmp_path / "a")
         assert (summary["status"], summary["steps"]) == ("failed", 1)
         assert summary["error"] == "RuntimeError: out of luck"
-
-    def test_the_line_of_the_loop_that_failed_is_named_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """After the traceback: as a note of the exception, or printed where nobody used `with`."""
-        with (
-            pytest.raises(RuntimeError) as caught,
-            Recorder(tmp_path / "a"),
-            Recorder(tmp_path / "b") as recorder,
-        ):
-            one_step(recorder)
-        place = caught.traceback[-1]
-        line = f"error: {__file__}:{place.lineno + 1}, in one_step: RuntimeError: out of"
-        assert caught.value.__notes__ == [line]
-        monkeypatch.setattr(sys, "last_value", caught.value, raising=False)
-        assert ending.of_process() == ("failed", "RuntimeError: out of luck")
-        assert capsys.readouterr().err == f"{line}\n"
-
-    def test_an_exception_that_takes_no_note_is_a_failure_as_well(self, tmp_path: Path) -> None:
-        @dataclass(frozen=True)
-        class Frozen(Exception):
-            code: int
-
-        assert ending.of(Frozen(3)) == ("failed", "Frozen: 3")
 
     def test_ctrl_c_is_an_interruption(self, tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt), Recorder(tmp_path / "a"):

@@ -14,14 +14,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-TRUSTED = (
-    "tests.tiny",
-    "seedbed.data",
-    "seedbed.tasks",
-    "seedbed.loggers",
-    "torch.nn",
-    "torch.optim",
-)
 CLASSES, FEATURES = 3, 8
 
 DATA: dict[str, Any] = {
@@ -68,7 +60,6 @@ def overrides(model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA) 
             for s, section in sections.items()
             for key, v in section.items()
         ),
-        f"trusted_packages=[{','.join(TRUSTED)}]",
     )
 
 

@@ -107,7 +107,7 @@ def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("model=lstm", "data=NAME"),
-        ("data=nothing", "see configs/data/"),
+        ("data=nothing", "data: expected one of adding, mnist,"),
         ("data=adding", "kind sequence"),
         ("data.eval_batch_size=1,2", "one value for one key"),
         ("data.eval_batch_size=0", "expected an integer >= 1"),

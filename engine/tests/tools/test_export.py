@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_captured_is_refused(tmp_path: Path) -> None:
         "        return super().forward(x).mean(1) * (1 if x.sum().item() > 0 else 2)\n"
     )
     path = {"PYTHONPATH": str(tmp_path)}
-    words = ("model=lstm", "model._target_=odd.Odd", "trusted_packages=[project,torch,odd]")
+    words = ("model=lstm", "model._target_=odd.Odd")
     run = trained(tmp_path / "run", "data=adding", *words, environment=path)
     out = tmp_path / "odd.pt2"
     done = command(SCRIPT, str(run), "--trust", "odd", "--to", str(out), environment=path)
@@ -252,7 +252,7 @@ def test_weights_that_are_not_all_of_a_model_get_advice_of_their_own(tmp_path: P
         "    def forward(self, x): return (super().forward(x) + self.shift).mean(1)\n"
     )
     path = {"PYTHONPATH": str(tmp_path)}
-    words = ("model=lstm", "model._target_=odd.Odd", "trusted_packages=[project,torch,odd]")
+    words = ("model=lstm", "model._target_=odd.Odd")
     run = trained(tmp_path / "run", "data=adding", *words, environment=path)
     words = ("--trust", "odd", "--state-dict", "--to", str(tmp_path / "odd.pt"))
     done = command(SCRIPT, str(run), *words, environment=path)

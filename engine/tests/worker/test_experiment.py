@@ -34,7 +34,7 @@ def test_data_with_a_digest_is_not_missing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     git = {"commit": "0" * 40, "dirty": True, "lacks": {"data.bin": "9 bytes", "other.bin": "9"}}
     found = {"git": git, "versions": {}, "files_sha256": {"data.bin": "0" * 64}}
-    completed = environment.complete(found, {"trusted_packages": []}, None, b"")
+    completed = environment.complete(found, {}, None, b"")
     assert list(completed["git"]["lacks"]) == ["other.bin"]
 
 

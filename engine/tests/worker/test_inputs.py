@@ -34,7 +34,6 @@ WARM = (
     *("experiment=adding_lstm", "data.length=6", "data.batch_size=16", "data.train.samples=64"),
     *("data.validation.samples=40", "data.test.samples=40", "data.eval_batch_size=20", *QUICK),
     *("~model", "+model.name=warm", "+model._target_=warm_start.Warm"),
-    "trusted_packages=[project,seedbed,torch,warm_start]",
 )
 
 
@@ -167,17 +166,17 @@ def test_loaded_code_that_git_ignores_is_named_by_content(
     path.write_text("a = 1\n")
     monkeypatch.syspath_prepend(str(path.parent))
     assert isinstance(__import__("ignored_code"), ModuleType)
-    first = loaded.unrecorded({}, [], tmp_path)
+    first = loaded.unrecorded({}, {}, tmp_path)
     assert list(first) == ["src/ignored_code.py"]
-    assert loaded.unrecorded({"src/ignored_code.py": "blob"}, [], tmp_path) == {}
+    assert loaded.unrecorded({"src/ignored_code.py": "blob"}, {}, tmp_path) == {}
     path.write_text("a = 2\n")
-    second = loaded.unrecorded({}, [], tmp_path)
+    second = loaded.unrecorded({}, {}, tmp_path)
     (change,) = changes(
         *(origin(git={"commit": None, "lacks": lacks}) for lacks in (first, second))
     )
     assert (change.key, change.alters_bits) == ("git.lacks.src/ignored_code.py", True)
     os.unlink(path)
-    assert "No such file" in loaded.unrecorded({}, [], tmp_path)["src/ignored_code.py"]
+    assert "No such file" in loaded.unrecorded({}, {}, tmp_path)["src/ignored_code.py"]
 
 
 @pytest.mark.usefixtures("fresh_modules")
@@ -191,5 +190,7 @@ def test_loaded_packages_that_lie_elsewhere_are_named_by_their_files(
         (package / f"{name}.py").write_text("a = 1\n")
     monkeypatch.syspath_prepend(str(package.parent))
     assert isinstance(__import__("a_package_of_mine.models"), ModuleType)
-    found = loaded.unrecorded({}, ["a_package_of_mine"], tmp_path / "checkout")
+    found = loaded.unrecorded(
+        {}, {"model": {"_target_": "a_package_of_mine.X"}}, tmp_path / "checkout"
+    )
     assert set(found) == {"a_package_of_mine/__init__.py", "a_package_of_mine/models.py"}

@@ -49,8 +49,7 @@ def begun(
     """Make the run folder of a method, as train.py does."""
     target = f"{MODULES}.{NETS[method]}" if method in NETS else None
     model = model or ({"name": "own", "_target_": target} if target else tiny.DENSE)
-    trusted = f"trusted_packages=[{','.join((*tiny.TRUSTED, 'tests'))}]"
-    chosen = (trusted, "~method", f"+method={{name:{method},_target_:{module}.{method}}}")
+    chosen = ("~method", f"+method={{name:{method},_target_:{module}.{method}}}")
     words = ("seed=0", *SHORT, *tiny.overrides(model), *chosen, *overrides)
     settings = config.resolve(composed(*words))
     config.check(settings)
@@ -723,9 +722,8 @@ class TestFineTuning:
         """Whose file the record knows by its digest: another content refuses to resume."""
         file = tmp_path / "weights.pt"
         file.write_bytes((whole("FineTuning") / "checkpoints" / "best.pt").read_bytes())
-        trust = f"trusted_packages=[{','.join((*tiny.TRUSTED, 'seedbed.weights', 'tests'))}]"
         model = self.model(file, skip=["3.bias"])
-        run = begun(tmp_path / "run", "Tokens", trust, "optimizer.lr=0", model=model)
+        run = begun(tmp_path / "run", "Tokens", "optimizer.lr=0", model=model)
         assert work(run, StopAt(9)) == 143
         found = checkpoint.load(run / "checkpoints" / "last.pt")["model"]
         before = checkpoint.load(file)["model"]
@@ -749,8 +747,7 @@ class TestFineTuning:
     ) -> None:
         file = tmp_path / "weights.pt"
         torch.save(state, file)
-        trust = f"trusted_packages=[{','.join((*tiny.TRUSTED, 'seedbed.weights', 'tests'))}]"
-        assert work(begun(tmp_path / "run", "Tokens", trust, model=self.model(file))) == 2
+        assert work(begun(tmp_path / "run", "Tokens", model=self.model(file))) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: model.file: expected")
         assert line in error

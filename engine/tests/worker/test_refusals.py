@@ -40,7 +40,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -
     [
         ("data.batch_size=4001", "data.batch_size: expected at most 4000"),
         ("model._target_=torch.nn.NoSuch", "model._target_: expected a class that can be imported"),
-        ("+model.colour=red", "model.colour: expected an argument of CNN"),
+        ("+model.colour=red", "model: expected the arguments of CNN"),
         ("optimizer.weight_decay=-1", "optimizer: expected arguments that AdamW takes"),
         ("data.outputs=5", "data.outputs: expected more than 5"),
         ("data.augment=5", "data.augment: expected"),
@@ -58,9 +58,8 @@ def test_a_sampler_that_is_not_pure_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the first step."""
-    trusted = f"trusted_packages=[{','.join([*tiny.TRUSTED, SAMPLERS])}]"
     sampler = f"+data.sampler={{_target_:{SAMPLERS}.OwnGenerator}}"
-    assert refused(tmp_path / "run", capsys, *tiny.OVERRIDES, trusted, sampler) == (
+    assert refused(tmp_path / "run", capsys, *tiny.OVERRIDES, sampler) == (
         "data.sampler: expected batches that depend on epoch, n and rng alone, got others from "
         "OwnGenerator when asked for epoch 0 again; keep nothing from call to call, and draw "
         "from the generator that batches() gets"

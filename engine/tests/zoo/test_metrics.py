@@ -53,7 +53,7 @@ def evaluated(processes: Any, cut: int = BATCH) -> dict[str, float]:
         {"optimizer": torch.optim.SGD(model.parameters(), 0.1)},
         Supervised(Classification()),
         torch.device("cpu"),
-        metrics=metrics.of_settings(SPECS, ["torchmetrics.classification"]),
+        metrics=metrics.of_settings(SPECS),
     )
     return evaluate(training, batches, shards).values
 
@@ -108,7 +108,7 @@ def test_what_a_metric_does_not_take_is_one_line(tmp_path: Path) -> None:
 
 def test_what_is_no_metric_is_refused() -> None:
     with pytest.raises(InputError, match=r"^metrics\.f1: expected a mapping with a _target_"):
-        metrics.of_settings({"f1": None}, [])
+        metrics.of_settings({"f1": None})
     spec = {"_target_": "torchmetrics.classification.MulticlassF1Score", "classes": 3}
     with pytest.raises(InputError, match=r"^metrics\.f1: "):
-        metrics.of_settings({"f1": spec}, ["torchmetrics"])
+        metrics.of_settings({"f1": spec})

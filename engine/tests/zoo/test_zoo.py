@@ -115,10 +115,9 @@ def test_a_process_of_its_own_has_the_same_bits(name: str, tmp_path: Path) -> No
     for group in ("data", "model"):
         (groups / group).mkdir(parents=True)
         (groups / group / "zoo.yaml").write_text(OmegaConf.to_yaml(settings[group]))
-    trusted = ",".join(settings.trusted_packages)
     done = running.train(
         tmp_path / "own",
-        *("data=zoo", "model=zoo", f"--config-dir={groups}", f"trusted_packages=[{trusted}]"),
+        *("data=zoo", "model=zoo", f"--config-dir={groups}"),
         *runs.SHORT,
         environment=runs.ENVIRONMENT,
     )
@@ -155,9 +154,9 @@ TRANSFORMS = [case for case in CASES if case.group.startswith("transforms")]
 def test_a_transform_draws(case: Case) -> None:
     """What is listed as random takes numbers from a global generator."""
     spec = {"_target_": "tests.zoo.parts.Samples", "samples": 4, **case.samples}
-    data = build.build(spec, "data", ["tests.zoo", "torchvision.transforms"])
+    data = build.build(spec, "data")
     before = generators()
     samples = [data[i] for i in range(4)]
     if case.collate:
-        build.resolve(case.collate, "data.collate", ["tests.zoo"])(samples)
+        build.resolve(case.collate, "data.collate")(samples)
     assert generators() != before

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from project.data.images import Augment, ImageDataset
-from seedbed import rng
+from seedbed import project, rng
 from seedbed.data import files
 from seedbed.errors import InputError
 
@@ -37,7 +37,8 @@ class MNIST(ImageDataset):
         """Find, or download, check and read the digits.
 
         Args:
-            root: where torchvision keeps data; the files lie in root/MNIST/raw.
+            root: where torchvision keeps data, from the project's folder on; the files lie in
+                root/MNIST/raw.
             mirrors: addresses to download from (https:, http:, file:); None: torchvision's own.
             split: train, validation (both from the training set, by a fixed split) or test.
             seed: of the split stream.
@@ -45,7 +46,9 @@ class MNIST(ImageDataset):
             augment: random changes in training.
         """
         _check_places(root, mirrors)
-        arrays = load(Path(root).expanduser(), None if mirrors is None else tuple(mirrors))
+        arrays = load(
+            project.root() / Path(root).expanduser(), None if mirrors is None else tuple(mirrors)
+        )
         source = "t10k" if split == "test" else "train"
         images, labels = (
             arrays[f"{source}-images-idx3-ubyte"],

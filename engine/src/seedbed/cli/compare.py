@@ -1,7 +1,7 @@
 """Compare two runs: the first step and stage that differ, and what explains it.
 
 usage: python scripts/compare.py RUN_A RUN_B [--explain] [--restore-code] [--out FILE.png]
-                                 [--trust PACKAGE] [--online]
+                                 [--trust NAME] [--online]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a

@@ -1,7 +1,7 @@
 """Evaluate the weights of a run: loss, metric and predictions on a split, or on other data.
 
 usage: python scripts/evaluate.py RUN [--checkpoint best|last] [--split test|validation|train]
-                                  [--predictions FILE] [--trust PACKAGE] [--online] [key=value ...]
+                                  [--predictions FILE] [--trust NAME] [--online] [key=value ...]
 
 example:
     python scripts/evaluate.py runs/a

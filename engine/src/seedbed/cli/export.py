@@ -1,7 +1,7 @@
 """Export the model of a run for inference, and print the lines that load it.
 
 usage: python scripts/export.py RUN [--to FILE] [--checkpoint best|last] [--state-dict]
-                                [--overwrite] [--trust PACKAGE] [--online] [key=value ...]
+                                [--overwrite] [--trust NAME] [--online] [key=value ...]
 
 By default a program of torch.export, for CPUs, that needs nothing of this project: RUN.pt2 in the
 folder exports. With --state-dict the weights, RUN.pt, and the YAML from which Hydra builds the

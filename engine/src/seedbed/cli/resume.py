@@ -1,6 +1,6 @@
 """Resume a run that was stopped; it ends with the bits of an uninterrupted one.
 
-usage: python scripts/resume.py RUN [--allow-changed] [--trust PACKAGE] [--online] [key=value ...]
+usage: python scripts/resume.py RUN [--allow-changed] [--online] [key=value ...]
        python scripts/resume.py SWEEP
 
 example:
@@ -12,6 +12,9 @@ How the work is done may change: data.num_workers, data.persistent_workers, data
 data.start_method, trainer.processes, logger. Any other change of configuration, code or
 environment since the checkpoint was made is reported; under determinism=strict and portable, one
 that can alter bits is refused.
+
+Resume your own runs: this runs the classes that the folder's config.yaml names. For the run of
+somebody else there is scripts/verify.py, which trusts none by itself.
 
 A sweep is resumed by its own command: finished runs are skipped, interrupted and failed ones
 resumed, missing ones started.
@@ -25,7 +28,6 @@ from pathlib import Path
 
 from seedbed import record
 from seedbed.config import options
-from seedbed.errors import InputError
 from seedbed.launch import resume
 
 
@@ -43,8 +45,7 @@ def main() -> int:
         print(plan.command(arguments.run))
         return 0
     return resume.resume_run(
-        *(arguments.run, arguments.overrides, arguments.allow_changed),
-        *(arguments.trust, arguments.online),
+        arguments.run, arguments.overrides, arguments.allow_changed, arguments.online
     )
 
 
@@ -58,7 +59,9 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="resume although something changed that can alter bits",
     )
-    options.add_trust(
-        parser, online="open addresses that the record names: downloads of data, loggers"
+    parser.add_argument(
+        "--online",
+        action="store_true",
+        help="open addresses that the record names: downloads of data, loggers",
     )
     return parser.parse_intermixed_args()

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from seedbed import config, launch, project, signals
-from seedbed.config import command
+from seedbed.config import command, compose
 from seedbed.errors import InputError, print_error
 
 
@@ -45,5 +45,5 @@ def train(composed: DictConfig) -> float | None:
 def main() -> int:
     """Train as the command line says; return the exit status."""
     configs = str(project.configs().resolve())
-    decorated = hydra.main(version_base="1.3", config_path=configs, config_name="config")
+    decorated = hydra.main(config_path=configs, config_name="config", **compose.VERSION)
     return command.run(decorated(train))

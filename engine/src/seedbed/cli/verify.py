@@ -1,7 +1,7 @@
 """Replay a run from its record: REPRODUCED, or the first step and stage that differ, and why.
 
 usage: python scripts/verify.py RUN|PACKAGE.zip [--steps N] [--explain] [--keep DIR]
-                                [--restore-code] [--trust PACKAGE] [--online]
+                                [--restore-code] [--trust NAME] [--online]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
@@ -50,7 +50,7 @@ def judge_run(arguments: argparse.Namespace, folder: Path) -> int:
     run = arguments.run
     held = verify.read(run)
     with checkout.code_of(run, held.code, arguments.restore_code) as tree:
-        verify.trusted_config(run, arguments.trust, tree.root)  # what is refused begins nothing
+        verify.trusted_config(run, arguments.trust)  # what is refused begins nothing
         last = verify.last_step(held, arguments.steps)
         # For whoever waits; the first line of the output is the outcome.
         print(printable(f"{replaying(held, last)}: {run}"), file=sys.stderr, flush=True)

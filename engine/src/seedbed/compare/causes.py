@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 
 from seedbed import config, names
@@ -23,7 +23,7 @@ _LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
 # Whatever these are called, they are arguments: model.time_steps, model.drop_path.
 _ARGUMENTS = ("model.", "optimizer.", "schedule.")
 # What config.yaml holds beside the settings of a loop of one's own.
-_SECTIONS = {key.partition(".")[0] for key in config.RULES} | {"hydra", "logger", "recorder"}
+_SECTIONS = {each.name for each in fields(config.Settings)} | {"hydra", "logger", "recorder"}
 _FILES = "files_sha256."  # by path; what differs is their content
 # Settings that follow another one, unless somebody gives them a value of their own.
 _FOLLOWERS = (

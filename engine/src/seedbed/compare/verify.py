@@ -1,7 +1,7 @@
 """Replay a run from its record, comparing fingerprints as they grow.
 
-A record may come from a stranger. Its configuration is data: classes are built through the
-packages that *this* checkout trusts, the training process gets no environment variable that this
+A record may come from a stranger. Its configuration is data: classes are built that files
+of *this* checkout name, the training process gets no environment variable that this
 checkout's presets do not name (LD_PRELOAD runs code, too), and opens no address unless it is told
 to. Only a tree of the record's code (`checkout.code_of`), which a user must ask for, runs such.
 """
@@ -67,7 +67,7 @@ def replay(
         run: the record; nothing is written there.
         folder: where the replay's own record goes; new or empty.
         steps: how many steps to replay; None: all that are recorded.
-        trust: packages that classes may come from, beside those of configs/config.yaml.
+        trust: names that the record may have, beside those of files in configs/.
         tree: the code to replay it with; None: that of this checkout.
         online: open addresses that the record names, such as those of data sets.
 
@@ -76,7 +76,7 @@ def replay(
     """
     before = read(run)
     tree = tree or checkout.here()
-    settings = trusted_config(run, trust, tree.root)
+    settings = trusted_config(run, trust)
     whole = steps is None and before.summary.get("status") == "finished"
     last = last_step(before, steps)
     before = before if whole else prefix(before, last)
@@ -105,20 +105,19 @@ def read(run: Path) -> Record:
     return found
 
 
-def trusted_config(run: Path, trust: Sequence[str] = (), root: Path | None = None) -> DictConfig:
+def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
     """Return the configuration of a record, if it asks for nothing that is not trusted here.
 
     Args:
-        trust: packages that classes may come from, beside those of configs/config.yaml.
-        root: the folder of the code to replay it with; None: this checkout.
+        trust: names that the record may have, beside those of files in configs/.
 
     Raises:
-        InputError: it names packages or environment variables that this checkout does not, or is
+        InputError: it names classes or environment variables that this checkout does not, or is
         no configuration for this version.
     """
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
-    settings.trusted_packages = config.require_trusted(settings, run, trust, root)
+    config.require_trusted(settings, run, trust)
     try:
         config.check(settings)
     except InputError as error:

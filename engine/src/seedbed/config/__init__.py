@@ -1,18 +1,19 @@
-"""The configuration of a run: its schema, every check of it, and what it may name."""
+"""The configuration of a run: its types, every check of it, and what it may name."""
 
-from seedbed.config.check import check, check_shards, nearest, resolve
-from seedbed.config.rules import OPEN_SECTIONS, RULES, promises_bits, require_replayable
-from seedbed.config.trust import is_trusted, require_trusted
+from seedbed.config.check import check, check_shards, require_replayable, resolve, typed
+from seedbed.config.settings import SECTIONS, Settings, promises_bits
+from seedbed.config.targets import targets_of
+from seedbed.config.trust import require_trusted
 
 __all__ = [
-    "OPEN_SECTIONS",
-    "RULES",
+    "SECTIONS",
+    "Settings",
     "check",
     "check_shards",
-    "is_trusted",
-    "nearest",
     "promises_bits",
     "require_replayable",
     "require_trusted",
     "resolve",
+    "targets_of",
+    "typed",
 ]

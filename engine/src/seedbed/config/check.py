@@ -1,156 +1,177 @@
 """The configuration of a run, resolved and checked.
 
 Checked twice: by `train.py` before anything is written, and by the training process, whose only
-input is the file. Sections of a class that users choose (a data set's, a model's, an optimizer's
-arguments) are open; the class checks them itself.
+input is the file.
 """
 
-import difflib
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from seedbed.config import loggers, missing, targets, trust
-from seedbed.config.rules import (
-    OPEN_SECTIONS,
-    RULES,
-    TASKS,
+from seedbed.config import hydra_errors, loggers
+from seedbed.config.settings import (
+    SECTIONS,
+    SUPERVISED,
+    Open,
+    OwnSchedule,
+    Schedule,
+    Section,
+    Settings,
     promises_bits,
-    require_sections,
 )
 from seedbed.errors import InputError
+from seedbed.names import did_you_mean
+
+# What a line of OmegaConf's says -> what it expected.
+_EXPECTED = {
+    "to Integer|type 'int'": "an integer",
+    "to Float|type 'float'": "a number",
+    "valid bool|type 'bool'": "true or false",
+    "to string|type 'str'": "a text",
+    "ListConfig": "a list",
+    "": "a section with keys",
+}
+_BY_NAME = ("callbacks", "metrics", "logger")
 
 
 def resolve(composed: DictConfig) -> DictConfig:
     """Return the configuration with its seed drawn if it is null, and nothing left to look up."""
     config = OmegaConf.create(OmegaConf.to_container(composed))
     assert isinstance(config, DictConfig)
+    if config.get("seed", 0) is None:
+        config.seed = secrets.randbits(63)
     try:
-        if config.get("seed", 0) is None:
-            config.seed = secrets.randbits(63)
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None) or "configuration"
-        reason = str(error).splitlines()[0]
+        key, reason = error.full_key or "configuration", str(error).splitlines()[0]
         if lacks := re.match(r"Interpolation key '(.+)' not found", reason):
-            other = ", or choose a model that fits the data set" if key.startswith("model.") else ""
             raise InputError(
-                f"{lacks[1]}: expected a value, since {key} refers to it, got none; add it{other}"
+                f"{lacks[1]}: expected a value, since {key} refers to it, got none; add it"
             ) from None
         raise InputError(f"{key}: expected a value, got {reason}; set it") from None
     return OmegaConf.create(plain)  # type: ignore[return-value]
 
 
-def check(config: DictConfig) -> None:
-    """Raise InputError for the first thing in a resolved configuration that cannot be."""
-    require_sections(config)
-    missing.require(config)
-    for key, rule in RULES.items():
-        value = OmegaConf.select(config, key, default=missing.NOTHING)
-        if value is not missing.NOTHING and not rule.holds(value):
-            raise InputError(f"{key}: expected {rule.expected}, got {_show(value)}; {rule.advice}")
-    _require_by_name(config)
-    _check_known(OmegaConf.to_container(config))  # type: ignore[arg-type]
-    trust.require_targets(config)
-    targets.require_defined(config)
-    _check_combination(config)
-    if config.get("logger"):
-        loggers.require_installed(config.logger)
+def check(config: DictConfig) -> Settings:
+    """Return a resolved configuration as an object, and bring its values into their types.
 
-
-def _require_by_name(config: DictConfig) -> None:
-    """Raise InputError for callbacks or metrics that are not classes by name."""
-    for key in ("callbacks", "metrics"):
-        section = config.get(key)
-        if section is not None and not isinstance(section, DictConfig):
-            raise InputError(
-                f"{key}: expected classes by name, got {_show(section)}; add one by "
-                f"+{key}.NAME._target_=CLASS"
-            )
-        for name, spec in dict[Any, Any](section or {}).items():
-            if not isinstance(spec, DictConfig) or "_target_" not in spec:
-                raise InputError(
-                    f"{key}.{name}: expected a mapping with a _target_, got {_show(spec)}; see "
-                    "docs/methods.md"
-                )
-
-
-def _show(value: Any) -> str:
-    return "null" if value is None else repr(value) if isinstance(value, str) else str(value)
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    """Return `did you mean X`-style advice: the known name most like an unknown one.
-
-    Of dotted names, those in the same section come first, and are compared by their last parts. A
-    name without a section is a misspelt section rather than a key of one; what is only a little
-    like the last part of a key in some section is not named.
+    Raises:
+        InputError: it holds something that no run can have; the first of such.
     """
-    section, _, last = name.rpartition(".")
-    sections = dict.fromkeys(known.partition(".")[0] for known in names)
-    is_last_part = any(known.endswith(f".{name}") for known in names)
-    alike = [] if section else difflib.get_close_matches(name, sections, n=1, cutoff=0.75)
-    if alike and not is_last_part:
-        return f"did you mean {alike[0]}"
-    beside = {
-        known.rpartition(".")[2]: known
-        for known in reversed(names)
-        if not section or known.rpartition(".")[0] == section
-    }
-    few = 0.5 if len(last) < 4 else 0.6  # one letter of two
-    close = difflib.get_close_matches(last, beside, n=1, cutoff=few if section else 0.8)
-    elsewhere = [known for known in names if known not in beside.values() and known != section]
-    found = [beside[part] for part in close] or difflib.get_close_matches(name, elsewhere, n=1)
-    return f"did you mean {found[0]}" if found else "see `python train.py --cfg job`"
-
-
-def advice_on(key: str, known: Sequence[str]) -> str:
-    """Return what to do about an unknown key of a configuration; see `nearest`."""
-    advice = nearest(key, known)
-    if "." in key or advice.startswith("did you mean"):
-        return advice
-    return f"{advice}; an argument of a class goes into its section, such as +model.{key}=VALUE"
-
-
-def _check_known(tree: Mapping[str, Any], prefix: str = "") -> None:
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if key in OPEN_SECTIONS or key in RULES or (key == "schedule" and "_target_" in value):
-            continue
-        if isinstance(value, Mapping) and any(rule.startswith(f"{key}.") for rule in RULES):
-            _check_known(value, f"{key}.")
-            continue
-        raise InputError(
-            f"{key}: expected a known key, got a new one; {advice_on(key, list(RULES))}"
-        )
-
-
-def _check_combination(config: DictConfig) -> None:
-    accepts = config.model.get("accepts")
-    kind = config.data.get("kind")
-    if accepts is not None and kind is not None and kind not in accepts:
-        raise InputError(
-            f"model: expected a model for data of kind {kind} (data={config.data.name}), got "
-            f"{config.model.name}, which takes {' or '.join(accepts)}; choose another: each "
-            "configs/model/*.yaml says what it accepts"
-        )
-    task = config.data.get("task")
-    if task is not None and "_target_" not in task and task.get("name") not in TASKS:
-        raise InputError(
-            f"data.task.name: expected one of {', '.join(TASKS)}, or a task with a _target_, got "
-            f"{_show(task.get('name'))}; see docs/extending.md"
-        )
-    on_nondeterministic = config.determinism.on_nondeterministic
-    check_shards(config.trainer.shards, config.trainer.processes, config.data.batch_size)
-    if promises_bits(on_nondeterministic) and config.fingerprint.every_steps == 0:
+    require_replayable(config)
+    settings = typed(config)
+    for section in _BY_NAME:
+        for name, spec in config.get(section, {}).items():
+            if not isinstance(spec, Mapping | DictConfig) or "_target_" not in spec:
+                raise InputError(
+                    f"{section}.{name}: expected a class by its _target_, got {spec}; such as "
+                    f"+{section}.{name}._target_=CLASS"
+                )
+    _require_that_parts_fit(config, settings)
+    trainer, data = settings.trainer, settings.data
+    check_shards(trainer.shards, trainer.processes, data.batch_size)
+    if promises_bits(settings.determinism.on_nondeterministic) and (
+        settings.fingerprint.every_steps == 0
+    ):
         raise InputError(
             "fingerprint.every_steps: expected an integer >= 1 where bits are promised, got 0; "
             "try fingerprint.every_steps=100 or determinism=seeded"
         )
+    loggers.require_installed(settings.logger)
+    return settings
+
+
+def typed(config: DictConfig) -> Settings:
+    """Return a resolved configuration as an object; in `config`, values get their types as well.
+
+    Raises:
+        InputError: a key is unknown, missing, of another type or out of range.
+    """
+    kinds = dict(SECTIONS)
+    schedule = config.get("schedule")
+    kinds["schedule"] = OwnSchedule if schedule and "_target_" in schedule else Schedule
+    # The seed first: all seeds follow it.
+    names = sorted(map(str, config), key=lambda name: name != "seed")
+    declared = {name: _declared(config[name], name, kinds.get(name)) for name in names}
+    schema = OmegaConf.structured(Settings)
+    try:
+        schema.schedule = OmegaConf.structured(kinds["schedule"])
+        merged = OmegaConf.merge(schema, declared)
+        settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise _explained(error, config) from None
+    plain: Any = OmegaConf.to_container(merged)
+    for name in names:
+        is_open = name in kinds and issubclass(kinds[name], Open)
+        value = plain[name]
+        if is_open:
+            value = {key: each for key, each in value.items() if key in config[name]}
+        OmegaConf.update(config, name, value, merge=is_open)
+    return settings
+
+
+def _declared(value: Any, name: str, kind: type[Section] | None) -> Any:
+    """Return of a section what the engine knows; of another value, all of it."""
+    wants = kind is not None or name in _BY_NAME
+    if wants and not isinstance(value, DictConfig):
+        how = f"; write +{name}.{value}._target_=CLASS" if name in _BY_NAME else ""
+        raise InputError(f"{name}: expected a section with keys, got {_shown(value)}{how}")
+    if kind is None or not issubclass(kind, Open):
+        return value
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    return {key: each for key, each in value.items() if key in known}
+
+
+def _explained(error: OmegaConfBaseException, config: DictConfig) -> InputError:
+    """Return in one line why OmegaConf does not take a configuration."""
+    key, text = error.full_key or "", str(error).splitlines()[0]
+    if isinstance(error, ConfigKeyError):
+        near = did_you_mean(key, hydra_errors.known_keys())
+        return InputError(f"{key}: expected a known key, got a new one{near}")
+    if isinstance(error, MissingMandatoryValue):
+        return InputError(f"{key}: expected a value, got nothing; add it")
+    if not key:  # of a list in place of a section, OmegaConf shows the value alone
+        shown = text.rpartition("value: ")[2]
+        key = next((k for k, v in _sections(config) if str(v) == shown), "configuration")
+    value = OmegaConf.select(config, key, throw_on_missing=False)
+    expected = next(words for pattern, words in _EXPECTED.items() if re.search(pattern, text))
+    return InputError(f"{key}: expected {expected}, got {_shown(value)}")
+
+
+def _sections(tree: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield key and value of each part that is no plain value."""
+    for name, value in tree.items():
+        if isinstance(value, DictConfig | ListConfig):
+            yield f"{prefix}{name!s}", value
+        if isinstance(value, DictConfig):
+            yield from _sections(value, f"{prefix}{name!s}.")
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value) if isinstance(value, str) else str(value)
+
+
+def _require_that_parts_fit(config: DictConfig, settings: Settings) -> None:
+    accepts, kind = settings.model.accepts, config.data.get("kind")
+    if accepts is not None and kind is not None and kind not in accepts:
+        raise InputError(
+            f"model: expected a model for data of kind {kind} (data={settings.data.name}), got "
+            f"{settings.model.name}, which takes {' or '.join(accepts)}; choose another: each "
+            "configs/model/*.yaml says what it accepts"
+        )
+    if settings.method._target_ == SUPERVISED and settings.data.task is None:
+        raise InputError(
+            "data.task: expected a task for method=supervised, got nothing; add it, such as "
+            "{name: classification}"
+        )
+    for split in ("train", "validation"):
+        if "_target_" not in getattr(settings.data, split):
+            raise InputError(f"data.{split}._target_: expected the name of a class, got nothing")
 
 
 def check_shards(shards: int, processes: int, batch_size: int) -> None:
@@ -171,4 +192,13 @@ def check_shards(shards: int, processes: int, batch_size: int) -> None:
         raise InputError(
             f"trainer.shards: expected a divisor of data.batch_size ({batch_size}), got {shards}; "
             f"try data.batch_size={max(batch_size - batch_size % shards, shards)}"
+        )
+
+
+def require_replayable(config: Mapping[str, Any]) -> None:
+    """Raise InputError for the settings of a user's own training loop, which no command repeats."""
+    if "recorder" in config:
+        raise InputError(
+            "recorder: expected a run of train.py, got the record of a training loop of one's own "
+            "(seedbed.Recorder), which only its own script can repeat; scripts/compare.py reads it"
         )

@@ -3,14 +3,18 @@
 import os
 import secrets
 import sys
+import traceback
 from collections.abc import Callable
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 
-from seedbed.config import hydra_errors, launchers
-from seedbed.errors import InputError
+from seedbed import project
+from seedbed.config import hydra_errors
+from seedbed.errors import InputError, one_line
 
+_SEARCHED = "hydra.sweeper.params."  # and a key of the runs
 _at_end: list[Callable[[bool], bool]] = []
 
 
@@ -27,7 +31,7 @@ def run(main: Callable[[], object]) -> int:
     """Run Hydra's main function for this command line; return the exit status.
 
     Raises:
-        InputError: Hydra or a launcher cannot do what is asked for; in one line.
+        InputError: Hydra cannot do what is asked for; in one line.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of being printed
     sys.argv[1:] = name_uniquely(sys.argv[1:])
@@ -39,18 +43,16 @@ def run(main: Callable[[], object]) -> int:
             jobs_failed = any(work(ended_early) for work in _at_end)
     except Exception as error:
         explained = explain(error)
-        if explained is not None:
-            raise explained from error
-        if not launchers.ends_a_search(error):
+        if explained is None:
             raise
-        jobs_failed = True  # the last one
+        raise explained from error
     return 1 if jobs_failed else 0
 
 
 def name_uniquely(arguments: list[str]) -> list[str]:
-    """Return a command line with the part of the run folder's name that no other run has.
+    """Return a command line with what names the folders of its runs.
 
-    It is an override, and not a resolver, because launchers compose the configuration again in
+    These are overrides, and not resolvers, because launchers compose the configuration again in
     other processes and on other machines. Options come first: Hydra's parser wants the overrides
     together, wherever people put them.
     """
@@ -58,34 +60,51 @@ def name_uniquely(arguments: list[str]) -> list[str]:
     options = [argument for argument in arguments if argument not in overrides]
     # Quoted, because 58e12345 would be read as a number: infinity, in every such name.
     unique = f"+hydra.job.env_set.SEEDBED_RUN='{secrets.token_hex(4)}'"
-    return [*options, *overrides, unique, *name_by_what_varies(overrides)]
+    return [*options, *overrides, unique, *name_jobs(overrides)]
 
 
-def name_by_what_varies(overrides: list[str]) -> list[str]:
-    """Return the override that keeps what is the same in all jobs out of their folders' names."""
+def name_jobs(overrides: list[str]) -> list[str]:
+    """Return the override that names the jobs of a sweep by what varies: `0_seed=0,model=lstm`."""
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException:
         return []  # Hydra will explain what is wrong with it
-    hydra_errors.refuse(parsed)
-    fixed = sorted({each.key_or_group for each in parsed if not each.is_sweep_override()})
-    return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"] if fixed else []
+    cells: dict[str, str] = {}  # by key, where each job looks up its value
+    for one in parsed:
+        require_option(one)
+        key = one.key_or_group.removeprefix(_SEARCHED)
+        if key == "hydra.sweep.subdir":
+            return []  # they have names
+        if one.is_sweep_override() or key != one.key_or_group:
+            is_group = (project.configs() / key).is_dir()
+            cells[key] = f"hydra.runtime.choices.{key}" if is_group else key
+    names = ",".join(f"{key}=${{{place}}}" for key, place in cells.items())
+    return [f"hydra.sweep.subdir='${{hydra.job.num}}_{names}'"] if names else []
+
+
+def require_option(one: Override) -> None:
+    """Raise InputError for `model=null`, `=1` and their like: Hydra fails without their key."""
+    is_group = "/" in one.key_or_group or (project.configs() / one.key_or_group).is_dir()
+    if is_group and not one.is_delete() and not one.is_sweep_override():
+        value = one.value()
+        options = value if isinstance(value, list) else [value]
+        if not all(isinstance(option, str) for option in options):
+            key, _, shown = str(one.input_line).partition("=")
+            raise InputError(f"{key or '='}: expected an option of a group, got {shown}")
 
 
 def explain(error: Exception) -> InputError | None:
-    """Return in one line what Hydra or a launcher could not do; None if it was neither."""
+    """Return in one line what Hydra could not do; None if it was not Hydra that raised."""
     if isinstance(error, hydra_errors.COMPOSITION_ERRORS):
         return hydra_errors.explain(error)
-    explained = launchers.explain(error)
-    if (
-        explained is None
-        and hydra_errors.is_of_hydra(error)
-        and isinstance(error, ValueError | AssertionError)
-    ):
-        return hydra_errors.explain(error)
-    if explained is None and isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         return InputError(  # from Hydra, which makes the folders
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{error.filename}; choose another, or free space"
         )
-    return explained
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    module = str(frame.f_globals.get("__name__"))
+    # Hydra raises a job's own failure once more in `return_value`.
+    if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
+        return InputError(f"overrides: expected what Hydra can do, got {one_line(error)}")
+    return None

@@ -40,10 +40,10 @@ def add_trust(parser: argparse.ArgumentParser, when: str = "", online: str = _ON
     """
     parser.add_argument(
         "--trust",
-        metavar="PACKAGE",
+        metavar="NAME",
         action="append",
         default=[],
-        help=f"{when}a package that classes may come from, beside trusted_packages of "
-        "configs/config.yaml",
+        help=f"{when}a class that the record may name, or a package of such, beside those that "
+        "files of configs/ name",
     )
     parser.add_argument("--online", action="store_true", help=f"{when}{online}")

@@ -1,105 +1,62 @@
-"""What a configuration may name: trusted classes, and known environment variables."""
+"""What a stranger's record may name: what YAML files of this checkout name, and no more.
 
-from collections.abc import Mapping, Sequence
+Asked before a record is replayed or evaluated. A list of packages would be too wide: it opens every
+constructor of torch, some of which generate code, to whoever wrote the record.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import project
-from seedbed.config.rules import SUPERVISED, require_sections
-from seedbed.errors import InputError
-from seedbed.names import flatten
-from seedbed.record import untrusted
+from seedbed.config.settings import SUPERVISED
+from seedbed.config.targets import project_files, targets_of
+from seedbed.errors import InputError, printable
 
 
-def is_trusted(target: str, trusted: Sequence[str]) -> bool:
-    """Return whether a dotted name is one of those trusted, or lies in a trusted package.
-
-    The default of every configuration is: it takes no argument.
-    """
-    return target in (*trusted, SUPERVISED) or any(
-        target.startswith(f"{package}.") for package in trusted
-    )
-
-
-def require_targets(config: DictConfig) -> None:
-    """Raise InputError for a `_target_` anywhere that trusted_packages do not name."""
-    trusted = tuple(config.trusted_packages)
-
-    def walk(tree: Any, key: str) -> None:
-        if isinstance(tree, Mapping):
-            target = tree.get("_target_")
-            if target is not None and not is_trusted(str(target), trusted):
-                raise InputError(
-                    f"{key}._target_: expected a class from trusted_packages "
-                    f"({', '.join(trusted)}), got {target}; add its package to trusted_packages"
-                )
-            for name, value in tree.items():
-                walk(value, f"{key}.{name}" if key else str(name))
-        elif isinstance(tree, list):
-            for index, value in enumerate(tree):
-                walk(value, f"{key}[{index}]")
-
-    walk(OmegaConf.to_container(config), "")
-
-
-def require_trusted(
-    settings: DictConfig, run: Path, trust: Sequence[str] = (), root: Path | None = None
-) -> list[str]:
-    """Refuse a record that could run code which this checkout does not trust.
+def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
+    """Refuse a record that could run code which no YAML file of this checkout names.
 
     Args:
-        trust: packages that classes may come from, beside those of configs/config.yaml.
-        root: the folder of the code that the record is to run with; None: this checkout.
-
-    Returns:
-        The packages to trust for it: those of the record, unless they are more than this
-        checkout trusts.
+        trust: further names, each of a class or function, or of a package and all in it.
 
     Raises:
-        InputError: it names classes of other packages, or sets a variable that no preset here names
-        (LD_PRELOAD runs code), or a section is none.
+        InputError: it names others, or sets an environment variable that no preset here names
+        (LD_PRELOAD runs code), or has keys that are no names (code is generated from some).
     """
-    require_sections(settings)
-    configs = project.configs()
-    ours = untrusted.read_config(configs / "config.yaml", resolved=False).trusted_packages
-    local = [*ours, *trust]
-    for key, target in flatten(OmegaConf.to_container(settings)).items():
-        if key.rpartition(".")[2] == "_target_" and not is_trusted(str(target), local):
+    tree = OmegaConf.to_container(settings)
+    for key in _keys(tree):
+        if not re.fullmatch(r"[\w.-]+", key):
             raise InputError(
-                f"{run}: expected classes from trusted_packages of this checkout "
-                f"({', '.join(local)}), got {target} ({key}) in the record"
-                + _how_to_trust(str(target).rpartition(".")[0], run, root or project.root())
+                f"{run}: expected keys of letters, digits and _, got {printable(repr(key))} in "
+                "the record"
             )
-    presets = (configs / "determinism").glob("*.yaml")
-    known = {name for path in presets for name in _variables(path)}
+    files = list(project_files())
+    known = {SUPERVISED}
+    for group, keys in files:
+        if group != "logger":  # nobody else's run is logged
+            known |= {target for _, target in targets_of(keys, group)}
+    for key, target in targets_of(tree):
+        if target not in known and not any(f"{target}.".startswith(f"{name}.") for name in trust):
+            raise InputError(
+                f"{run}: expected classes that a file of configs/ names, got {target} ({key}) in "
+                f"the record; if you trust it: --trust {target}"
+            )
+    presets = [keys for group, keys in files if group == "determinism"]
+    variables = {name for preset in presets for name in preset.get("env") or ()}
     for name in OmegaConf.select(settings, "determinism.env") or ():
-        if name not in known:
+        if name not in variables:
             raise InputError(
                 f"{run}: expected environment variables that configs/determinism names, got {name} "
                 "in the record; if it is harmless, name it in a preset there"
             )
-    recorded = [str(package) for package in settings.get("trusted_packages") or ()]
-    return recorded if all(is_trusted(package, local) for package in recorded) else local
 
 
-def _how_to_trust(module: str, run: Path, root: Path) -> str:
-    """Return what to do about a module that is not trusted, which may be gone from the code."""
-    path = module.replace(".", "/")
-    files = {f"{top}{path}{end}" for top in ("src/", "") for end in (".py", "/__init__.py")}
-    try:
-        recorded = untrusted.read_json(run / "environment.json").get("imported_files")
-    except InputError:
-        recorded = None
-    was_there = isinstance(recorded, Mapping) and not files.isdisjoint(recorded)
-    if was_there and not any((root / file).is_file() for file in files):
-        return (
-            ", which the code here no longer has; if you trust the record's: scripts/verify.py "
-            f"{run} --restore-code --trust {module.partition('.')[0]}"
-        )
-    return f"; if you trust its code: --trust {module}"
-
-
-def _variables(preset: Path) -> Sequence[str]:
-    return list(untrusted.read_config(preset, resolved=False).get("env") or ())
+def _keys(tree: Any) -> Iterator[str]:
+    if isinstance(tree, Mapping):
+        yield from map(str, tree)
+    for value in tree.values() if isinstance(tree, Mapping) else tree:
+        if isinstance(value, Mapping | list):
+            yield from _keys(value)

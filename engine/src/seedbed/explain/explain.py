@@ -131,7 +131,7 @@ def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], i
 def _side(
     name: str, run: Path, held: Record, trust: Sequence[str], tree: Tree, online: bool
 ) -> Side:
-    settings = verify.trusted_config(run, trust, tree.root)
+    settings = verify.trusted_config(run, trust)
     variables = offline.variables(online) | tree.variables
     advice = "" if tree.is_recorded else verify.advice_on_code(held)
     return Side(name, settings, run / "checkpoints", held.fingerprints, variables, tree, advice)

@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import config, launch, offline, record
 from seedbed.config import loggers
 from seedbed.config.request import Request
-from seedbed.config.rules import require_sections
 from seedbed.errors import InputError
 from seedbed.record import origin, untrusted
 
@@ -20,27 +19,20 @@ def resume_run(
     folder: Path,
     overrides: Sequence[str],
     allow_changed: bool,
-    trust: Sequence[str] = (),
     online: bool = False,
 ) -> int:
     """Resume a run in a training process; return its exit status.
 
     Args:
-        trust: packages that classes may come from, beside those of configs/config.yaml.
         online: open addresses that the record names, such as those of loggers.
 
     Raises:
         InputError: the folder is no run, or what is asked for cannot be.
     """
     recorded = record.read_config(folder)
-    require_sections(recorded)
     untrusted.require_no_way_out(folder)
     request = Request(parse(overrides, recorded), allow_changed)
     settings = request.applied_to(recorded)
-    trusted = config.require_trusted(settings, folder, trust)
-    if trusted != settings.get("trusted_packages"):
-        request.settings["trusted_packages"] = trusted
-        settings = request.applied_to(recorded)
     if settings.get("logger") and not online:
         require_our_loggers(settings, folder, request)
     config.check(settings)

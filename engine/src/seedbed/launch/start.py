@@ -11,17 +11,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, project, record, signals
-from seedbed.config import targets
 from seedbed.errors import InputError
-from seedbed.launch import devices, process
+from seedbed.launch import process
 from seedbed.record import terminal
 
 
 def start(config: DictConfig, folder: Path) -> int:
     """Create the run folder and train in it, in a process of its own; return the exit status."""
     environment = training_environment(config)
-    devices.require(config.trainer.device, environment)
-    targets.require_installed(config, project.root())
     create_run_folder(folder, config)
     return run_worker(config, folder, environment)
 
@@ -57,8 +54,9 @@ def require_name(key: str, folder: str) -> None:
 def create_run_folder(folder: Path, config: DictConfig) -> None:
     """Create the run folder and its config.yaml; a run, or a folder of others, is never used.
 
-    Of two runs that want one folder in the same instant one gets the lock and the other is
-    refused. Whenever the process is killed, there is a whole config.yaml or none.
+    A run that failed before its first step left nothing to lose: its folder may be used again. Of
+    two runs that want one folder in the same instant one gets the lock and the other is refused.
+    Whenever the process is killed, there is a whole config.yaml or none.
     """
     held: list[str] = []
     try:
@@ -67,7 +65,7 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
         with record.lock(folder):
             # Launchers may have started train.log; what begins with a dot, a run that was killed.
             held = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n != "train.log"]
-            if held:
+            if held and not failed_at_once(folder):
                 raise FileExistsError
             yaml = OmegaConf.to_yaml(config, resolve=True)
             record.write_atomically(folder / "config.yaml", yaml)
@@ -94,6 +92,17 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{folder}; choose another, or free space"
         ) from None
+
+
+def failed_at_once(folder: Path) -> bool:
+    """Return whether a folder holds a run that failed before it recorded a step."""
+    if not record.is_run(folder) or any((folder / "checkpoints").glob("*.pt")):
+        return False
+    try:
+        summary = record.read_summary(folder)
+    except InputError:  # damaged, or it never began
+        return False
+    return summary.get("status") == "failed" and not summary.get("steps")
 
 
 def worker_command(config: DictConfig, folder: Path, request: str | None = None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from seedbed import record
 from seedbed.config import build
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Loggers:
                 del self._loggers[name]
                 self._warn(
                     f"warning: logger.{name}: expected a logger that works, got "
-                    f"{_one_line(error)}; the run continues without it, metrics.csv has everything"
+                    f"{one_line(error)}; the run continues without it, metrics.csv has everything"
                 )
 
 
@@ -108,16 +108,15 @@ def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
         InputError: one of them does not open; those before it are closed.
     """
     opened: dict[str, Logger] = {}
-    trusted = run.settings["trusted_packages"]
     for name, spec in run.settings["logger"].items():
         try:
-            opened[name] = build.build(spec, f"logger.{name}", trusted, run)
+            opened[name] = build.build(spec, f"logger.{name}", run)
         except Exception as error:
             Loggers(opened, warn).close(finished=False)
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"logger.{name}: expected a logger that opens, got {_one_line(error)}; see "
+                f"logger.{name}: expected a logger that opens, got {one_line(error)}; see "
                 f"configs/logger/{name}.yaml, or go without it: logger=csv"
             ) from error
     return Loggers(opened, warn)
@@ -126,8 +125,3 @@ def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
 def history(folder: Path) -> list[Entry]:
     """Return what metrics.csv holds."""
     return [Entry.of_row(row) for row in record.read_metrics(folder)]
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

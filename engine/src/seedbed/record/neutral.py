@@ -12,7 +12,6 @@ KEYS = (
     "data.start_method",
     "trainer.processes",
     "trainer.distributed_timeout_seconds",
-    "trusted_packages",
     "logger.*",
     "callbacks.*",
 )

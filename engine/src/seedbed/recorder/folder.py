@@ -82,7 +82,7 @@ def describe(device: torch.device, found: Code) -> dict[str, Any]:
     """Return environment.json; to be called when the loop has imported what it uses."""
     patched = blobs.patched_files(found.patch)
     recorded = blobs.recorded_files(found.root, found.state["commit"], patched) or {}
-    lacks = found.state["lacks"] | loaded.unrecorded(recorded, (), found.root)
+    lacks = found.state["lacks"] | loaded.unrecorded(recorded, {}, found.root)
     dirty = None if found.state["dirty"] is None else bool(found.patch or lacks)
     what, (_, count) = environment.describe(device), process_group()
     return what | {

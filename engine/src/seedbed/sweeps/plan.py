@@ -19,7 +19,7 @@ from seedbed import project, record
 from seedbed.errors import InputError, printable
 
 # What train.py adds to a command line, another text each time.
-_ADDED = (".env_set.SEEDBED_", ".override_dirname.exclude_keys=")
+_ADDED = (".env_set.SEEDBED_", "hydra.sweep.subdir='${hydra.job.num}_")
 _SEARCH = "search"  # instead of a job's number, where a sweeper decides on jobs as it goes
 
 _lock = ExitStack()  # held to the end of the process that leads the sweep

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, offline, project, record
-from seedbed.config import hydra_errors
+from seedbed import config, launch, offline, record
+from seedbed.config import compose, hydra_errors
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 
@@ -31,7 +30,7 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
 
     Args:
         overrides: `data=NAME` for another data set of configs/data, and `key=value`.
-        trust: packages that classes may come from, beside those of configs/config.yaml.
+        trust: names that the run may have, beside those of files in configs/.
 
     Raises:
         InputError: the folder is no run, or it or the overrides ask for what cannot be.
@@ -39,14 +38,14 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
     record.require_run(run)
     untrusted.require_no_way_out(run)
     settings = record.read_config(run)
+    config.require_replayable(settings)
     settings.pop("logger", None)
-    config.require_trusted(settings, run, trust)
     for override in sorted(_parsed(overrides), key=lambda one: one.key_or_group != "data"):
         _apply(override, settings)
     if "trainer" in settings:
         settings.trainer.processes = 1
     settings = config.resolve(settings)
-    settings.trusted_packages = config.require_trusted(settings, run, trust)
+    config.require_trusted(settings, run, trust)
     config.check(settings)
     return settings
 
@@ -96,9 +95,4 @@ def _apply(override: Override, settings: DictConfig) -> None:
 
 def _composed(override: str) -> DictConfig:
     """Return the configuration of train.py with another data set, nothing of it resolved."""
-    folder = str(project.root() / "configs")
-    try:
-        with initialize_config_dir(folder, version_base="1.3"):
-            return compose("config", [override])
-    except hydra_errors.COMPOSITION_ERRORS as error:
-        raise hydra_errors.explain(error) from None
+    return compose.compose(override)

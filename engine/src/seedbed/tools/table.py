@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seedbed import config, record
+from seedbed import record
 from seedbed.errors import InputError
+from seedbed.names import did_you_mean
 from seedbed.record import untrusted
 
 Row = Mapping[str, Any]  # the values of a run, by key
@@ -119,10 +120,9 @@ def require_known(option: str, keys: Iterable[str], rows: Sequence[Row]) -> None
     known = dict.fromkeys([*_ALWAYS, *(key for row in rows for key in row)])
     for key in keys:
         if key not in known:
-            advice = config.nearest(key, list(known))
             raise InputError(
-                f"{option}: expected a key of a run's config.yaml or summary.json, got {key}; "
-                f"{advice}"
+                f"{option}: expected a key of a run's config.yaml or summary.json, got {key}"
+                f"{did_you_mean(key, known)}"
             )
 
 

@@ -90,7 +90,7 @@ class Callbacks:
                 callback.load_state_dict(state[f"callback.{name}"])
 
 
-def of_settings(specs: Mapping[str, Any], trusted: Sequence[str]) -> Callbacks:
+def of_settings(specs: Mapping[str, Any]) -> Callbacks:
     """Build the callbacks that the section `callbacks` describes.
 
     Raises:
@@ -98,7 +98,7 @@ def of_settings(specs: Mapping[str, Any], trusted: Sequence[str]) -> Callbacks:
     """
     found = {}
     for name, spec in specs.items():
-        found[name] = build.build(spec, f"callbacks.{name}", trusted)
+        found[name] = build.build(spec, f"callbacks.{name}")
         if not isinstance(found[name], Callback):
             raise InputError(
                 f"callbacks.{name}: expected a class that extends seedbed.methods.Callback, got "

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seedbed.config import build
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 
 State = list[Tensor]  # of one batch, in the order of the metric's states
 
@@ -47,7 +47,7 @@ class Metrics:
             except Exception as error:  # whatever a library provokes
                 raise InputError(
                     f"metrics.{name}: expected outputs and targets that {type(metric).__name__} "
-                    f"takes, got others ({type(error).__name__}: {_one_line(error)}); let "
+                    f"takes, got others ({one_line(error)}); let "
                     "validation_step return them as 'outputs' and 'targets'"
                 ) from error
             # Copies: a state may be the outputs themselves, which a model may use again.
@@ -92,7 +92,7 @@ class Gather:
         return list(next(self.columns))
 
 
-def of_settings(specs: Mapping[str, Any], trusted: Sequence[str]) -> Metrics:
+def of_settings(specs: Mapping[str, Any]) -> Metrics:
     """Build the metrics that the section `metrics` describes.
 
     Raises:
@@ -106,7 +106,7 @@ def of_settings(specs: Mapping[str, Any], trusted: Sequence[str]) -> Metrics:
                 "docs/methods.md"
             )
         gather = {"dist_sync_fn": Gather(), "distributed_available_fn": _always}
-        found[name] = build.build({**spec, **gather}, f"metrics.{name}", trusted)
+        found[name] = build.build({**spec, **gather}, f"metrics.{name}")
         if not all(hasattr(found[name], each) for each in ("update", "compute", "metric_state")):
             raise InputError(
                 f"metrics.{name}: expected a class of torchmetrics, got "
@@ -127,7 +127,3 @@ def _flat(state: Mapping[str, Any]) -> State:
         else value
         for value in state.values()
     ]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]

@@ -1,7 +1,7 @@
 """Learning rates as a pure function of the step: nothing to save, nothing to restore."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,9 +32,7 @@ def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: 
     return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def of_settings(
-    schedule: Mapping[str, Any], trusted: Sequence[str], total_steps: int
-) -> Callable[[int], Factor]:
+def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int], Factor]:
     """Return the factor of each step, as the section `schedule` describes it.
 
     Raises:
@@ -47,12 +45,12 @@ def of_settings(
             warmup_fraction=schedule["warmup_fraction"],
             final_fraction=schedule["final_fraction"],
         )
-    target = build.resolve(schedule["_target_"], "schedule", trusted)
+    target = build.resolve(schedule["_target_"], "schedule")
     if isinstance(target, type):
-        function = getattr(build.build(schedule, "schedule", trusted), "factor", None)
+        function = getattr(build.build(schedule, "schedule"), "factor", None)
     else:
         named = {key: value for key, value in schedule.items() if key != "name"}
-        function = build.unbuilt(named, "schedule", trusted)
+        function = build.unbuilt(named, "schedule")
     if not callable(function):
         raise InputError(
             f"schedule: expected a class with factor(step, total_steps), got {target.__name__}; "

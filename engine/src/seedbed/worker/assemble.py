@@ -1,7 +1,7 @@
 """From the settings to each part of a run: device, shards, data sets, model, optimizer, plan."""
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,14 +103,14 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
         seen_as: the split whose batches and randomness its samples get, if that is another one:
             training samples are evaluated as those of validation.
     """
-    data, trusted = settings["data"], settings["trusted_packages"]
+    data = settings["data"]
     spec = data.get(split) or data["validation"]
     seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
     if seeded:  # a data set may draw when it is built, and its module when it is imported
         seed_imports(settings["seeds"]["data"])
         position = SPLITS.index(split)
         rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
-    dataset = build.build(spec, f"data.{split}", trusted)
+    dataset = build.build(spec, f"data.{split}")
     role = seen_as or split
     iterable = order.is_iterable(dataset)
     if iterable:
@@ -122,7 +122,7 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
         )
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
-    collate = collate_for(data, role, dataset, trusted)
+    collate = collate_for(data, role, dataset)
     one_thread = data.get("loading_threads", 1) != "all"
     kind = StreamSource if iterable else Source
     return kind(dataset, role, seed, collate, seeded, one_thread)
@@ -138,9 +138,7 @@ def build_order(settings: Settings, source: Source) -> Order:
     return Shuffled(samples, data["batch_size"], settings["seeds"]["order"])
 
 
-def collate_for(
-    data: Settings, split: str, dataset: Any, trusted: Sequence[str]
-) -> Callable[[list[Any]], Any] | None:
+def collate_for(data: Settings, split: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
     """Return what makes batches of a data set's samples; None for torch's default.
 
     `data.training_collate` is for training alone, and goes before `data.collate`. Each is the name
@@ -157,8 +155,8 @@ def collate_for(
             "makes its batches itself; let its fetch do it, or load sample by sample"
         )
     if isinstance(spec, str):
-        return build.resolve(spec, f"data.{key}", trusted)  # type: ignore[no-any-return]
-    collate = build.build(spec, f"data.{key}", trusted)
+        return build.resolve(spec, f"data.{key}")  # type: ignore[no-any-return]
+    collate = build.build(spec, f"data.{key}")
     if not callable(collate):
         raise InputError(
             f"data.{key}: expected what can be called with a list of samples, got "
@@ -179,16 +177,12 @@ def build_training_state(
     Args:
         source: of the training samples, of which lazy modules take their shapes.
     """
-    trusted, preset, trainer = (
-        settings["trusted_packages"],
-        settings["determinism"],
-        settings["trainer"],
-    )
+    preset, trainer = settings["determinism"], settings["trainer"]
     if preset["seeding"]:
         seed_imports(settings["seeds"]["data"])
         rng.seed_globals(rng.key(settings["seeds"]["init"], "init"))
     with refusals.explained():  # some constructors run the model
-        model: nn.Module = build.build(settings["model"], "model", trusted)
+        model: nn.Module = build.build(settings["model"], "model")
     if not model.training:
         model.train()
     method = methods.build_method(settings)
@@ -222,8 +216,8 @@ def build_training_state(
         strict=config.promises_bits(preset["on_nondeterministic"]),
         monitor=trainer.get("monitor"),
         mode=trainer.get("mode"),
-        metrics=metrics.of_settings(settings.get("metrics") or {}, trusted),
-        callbacks=callbacks.of_settings(settings.get("callbacks") or {}, trusted),
+        metrics=metrics.of_settings(settings.get("metrics") or {}),
+        callbacks=callbacks.of_settings(settings.get("callbacks") or {}),
     )
 
 
@@ -267,9 +261,7 @@ def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
         checkpoint_every_steps=trainer["checkpoint_every_steps"],
         fingerprint_every_steps=settings["fingerprint"]["every_steps"],
         early_stopping_patience=trainer["early_stopping_patience"],
-        learning_rate_factor=schedules.of_settings(
-            settings["schedule"], settings["trusted_packages"], total_steps
-        ),
+        learning_rate_factor=schedules.of_settings(settings["schedule"], total_steps),
     )
 
 

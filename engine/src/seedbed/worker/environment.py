@@ -71,7 +71,7 @@ def complete(
     versions = found["versions"] | loaded.more_versions(settings, root)
     recorded = blobs.recorded_files(root, git["commit"], blobs.patched_files(patch))
     if recorded is not None:  # otherwise no code is recorded, and the record says so
-        lacks = git["lacks"] | loaded.unrecorded(recorded, settings["trusted_packages"], root)
+        lacks = git["lacks"] | loaded.unrecorded(recorded, settings, root)
         known = {Path(path).resolve() for path in found["files_sha256"]}
         lacks = {path: why for path, why in lacks.items() if (root / path).resolve() not in known}
         git = git | {"dirty": bool(patch or lacks), "lacks": lacks}

@@ -3,7 +3,7 @@
 import os
 import sys
 import sysconfig
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from seedbed import __version__
+from seedbed.config import targets_of
 from seedbed.record import git, source
 
 # What every run stands on, and what decodes and transforms images; as packages and distributions.
@@ -33,7 +34,7 @@ def more_versions(settings: Mapping[str, Any], root: Path) -> dict[str, str | No
     modules of these classes, and other modules of the checkout, import. To be called when the
     classes are imported.
     """
-    targets = set(_targets([settings.get(name) for name in _SECTIONS]))
+    targets = {target for name in _SECTIONS for _, target in targets_of(settings.get(name), name)}
     modules = {target.rpartition(".")[0] for target in targets}
     used = {target.partition(".")[0] for target in targets}
     for name, module in list(sys.modules.items()):
@@ -48,16 +49,16 @@ def more_versions(settings: Mapping[str, Any], root: Path) -> dict[str, str | No
     return {each: _version(each) for name in sorted(installed) for each in found.get(name, ())}
 
 
-def unrecorded(recorded: Container[str], trusted: Sequence[str], root: Path) -> dict[str, str]:
+def unrecorded(recorded: Container[str], settings: Mapping[str, Any], root: Path) -> dict[str, str]:
     """Return the code that Python has loaded, and that is in no record, with a description.
 
     Args:
         recorded: paths of the files that commit and patch hold, from the checkout's root.
-        trusted: packages that classes come from; where they lie elsewhere, and are not
+        settings: packages of the classes that they name; where they lie elsewhere, and are not
             installed, they are named, too.
     """
     lacks = {}
-    packages = {name.partition(".")[0] for name in trusted}
+    packages = {target.partition(".")[0] for _, target in targets_of(settings)}
     for name, module in list(sys.modules.items()):
         path = file_below(module, root)
         if path is not None:
@@ -77,16 +78,6 @@ def _described(path: Path) -> str:
         return f"not known to git, {source.described(path)}"
     except OSError as error:
         return f"not known to git, {error.strerror}"
-
-
-def _targets(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        yield from (str(value[key]) for key in ("_target_", "collate") if value.get(key))
-        for item in value.values():
-            yield from _targets(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _targets(item)
 
 
 def _imported(module: ModuleType) -> Iterator[str]:

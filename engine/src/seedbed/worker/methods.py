@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seedbed import rng, tasks
 from seedbed.config import build
-from seedbed.config.rules import SUPERVISED
+from seedbed.config.settings import SUPERVISED
 from seedbed.errors import InputError
 from seedbed.methods import Make, Method
 from seedbed.training.values import described
@@ -23,11 +23,10 @@ _FUNCTIONS = (
 
 def build_method(settings: Settings) -> Method:
     """Build the method that `method` describes, which knows the task of the data."""
-    trusted = settings["trusted_packages"]
     if settings["determinism"]["seeding"]:  # it may draw when it is built
         rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 2))
     spec = settings.get("method") or {"_target_": SUPERVISED}  # records from before have none
-    method = build.build(spec, "method", trusted)
+    method = build.build(spec, "method")
     if not isinstance(method, Method):
         raise InputError(
             f"method: expected a class that extends seedbed.methods.Method, got "
@@ -37,7 +36,7 @@ def build_method(settings: Settings) -> Method:
         require_arguments(method, function)
     task = settings["data"].get("task")
     if task is not None:
-        method.task = tasks.make(task, trusted)
+        method.task = tasks.make(task)
     return method
 
 
@@ -109,7 +108,7 @@ def maker(settings: Settings) -> Make:
                 "method: expected parameters to train in configure_optimizers, got none; give "
                 "make() some that need gradients"
             )
-        return build.build(spec, "optimizer", settings["trusted_packages"], flat)  # type: ignore[no-any-return]
+        return build.build(spec, "optimizer", flat)  # type: ignore[no-any-return]
 
     return make
 

@@ -103,13 +103,13 @@ def _streamed(settings: Settings, source: StreamSource) -> Streamed:
 
 
 def _sampler(settings: Settings, dataset: Any) -> Any:
-    spec, trusted = settings["data"]["sampler"], settings["trusted_packages"]
+    spec = settings["data"]["sampler"]
     if settings["determinism"]["seeding"]:  # its constructor may draw
         rng.seed_globals(rng.key(settings["seeds"]["order"], "order"))
-    target = construct.resolve(str(spec.get("_target_")), "data.sampler", trusted)
+    target = construct.resolve(str(spec.get("_target_")), "data.sampler")
     if "dataset" in inspect.signature(target).parameters:
         spec = {**spec, "dataset": dataset}
-    sampler = construct.build(spec, "data.sampler", trusted)
+    sampler = construct.build(spec, "data.sampler")
     batches = getattr(sampler, "batches", None)
     try:
         inspect.signature(batches).bind(0, 1, None)  # type: ignore[arg-type]

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from seedbed import config
 from seedbed.data.positions import Order, evaluation_positions, positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import Streamed, StreamSource
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
+from seedbed.names import did_you_mean
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.values import monitored
@@ -81,6 +81,5 @@ def check_objective(name: str, training: TrainingState) -> None:
     known.append(f"best_validation_{training.metric_name}")
     if name not in known:
         raise InputError(
-            f"objective: expected one of {', '.join(known)}, got {name}; "
-            f"{config.nearest(name, known)}"
+            f"objective: expected one of {', '.join(known)}, got {name}{did_you_mean(name, known)}"
         )

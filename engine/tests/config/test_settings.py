@@ -1,0 +1,180 @@
+"""The configuration: types, ranges and names are checked before anything is written."""
+
+from copy import deepcopy
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from seedbed import config
+from seedbed.config.compose import compose, configuration
+from seedbed.config.settings import Settings, Trainer
+from seedbed.errors import InputError
+from seedbed.names import did_you_mean
+from tests.running import ROOT
+
+# What an option needs beside it, where the defaults do not fit.
+BESIDE = {
+    ("data", "adding"): ("model=lstm",),
+    ("data", "points"): ("model=dense",),
+    ("data", "sums"): ("model=gpt", "method=language_model"),
+    ("model", "dense"): ("data=points",),
+    ("model", "gpt"): ("data=sums", "method=language_model"),
+}
+GROUPS = ("data", "model", "optimizer", "schedule", "determinism", "experiment")
+OPTIONS = [(group, path.stem) for group in GROUPS for path in (ROOT / "configs" / group).iterdir()]
+
+
+BASE = configuration()
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        configuration(*overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert ": expected " in message
+    assert ", got " in message
+    return message
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_what_the_repository_ships_is_valid(group: str, option: str) -> None:
+    configuration(f"{group}={option}", *BESIDE.get((group, option), ()))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+def test_every_seed_in_range_is_kept(seed: int) -> None:
+    """0 is a seed like any other, and the largest is no exception."""
+    settings = config.check(config.resolve(compose(f"seed={seed}")))
+    assert settings.seed == settings.seeds.init == seed
+
+
+def test_a_null_seed_is_drawn_once_and_reaches_every_stream() -> None:
+    """The seed drawn is the seed recorded."""
+    first, second = (config.resolve(compose("seed=null")) for _ in range(2))
+    assert first.seed != second.seed
+    assert first.seed == first.seeds.init == first.seeds.dropout
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # ranges
+        *("seed=-1", "seed=9223372036854775808", "seeds.init=-1", "data.batch_size=0"),
+        *("data.num_workers=-1", "data.num_workers=1000000", "trainer.max_epochs=0"),
+        *("trainer.processes=0", "determinism.threads=0", "optimizer.lr=-1", "optimizer.lr=.nan"),
+        *("optimizer.lr=.inf", "trainer.shards=3", "fingerprint.every_steps=0"),
+        *("schedule.warmup_fraction=1.5", "data.task.label_smoothing=2"),
+        # types
+        *("seed=abc", "seed=1.5", "seed=true", "seed=[1, 2]", "seeds.order=null"),
+        *("data.num_workers=1.0", "trainer.compile=maybe", "trainer.max_steps=many"),
+        *("trainer.monitor=[a]", "model.accepts=5", "determinism.env=null", "determinism.cudnn=x"),
+        *("data.validation=null", "determinism.env.X=[1]", "files=x", "data.task=x"),
+        *("trainer=5", "model=null", "data=[1]", "determinism.cudnn=[1]", "schedule=x"),
+        # choices
+        *("data.start_method=thread", "trainer.precision=float16", "trainer.device=tpu"),
+        *("trainer.device='cuda:'", "trainer.mode=best", "determinism.on_nondeterministic=panic"),
+        *("data.task.name=x", "determinism.env.PYTHONHASHSEED=abc"),
+        *(f"determinism.env.PYTHONHASHSEED='{seed}'" for seed in ("-1", "4294967296", "1 ", "")),
+        # unknown keys, and entries without a class
+        *("trainer.max_epoch=3", "schedule.warmup=1", "tags=[a]", "callbacks=x", "metrics=x"),
+        *("callbacks.a=1", "logger.a={b: 1}"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
+    """One line that begins with the key, or with its section where that is a list."""
+    key, _, value = change.partition("=")
+    settings = deepcopy(BASE)
+    OmegaConf.update(settings, key, yaml.safe_load(value), merge=False, force_add=True)
+    with pytest.raises(InputError, match=r"^[^\n]*: expected [^\n]*, got [^\n]*$") as caught:
+        config.check(settings)
+    named = str(caught.value).partition(": ")[0]
+    assert named == key or (isinstance(yaml.safe_load(value), list) and key.startswith(named))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("seed", "data", "data.train", "data.train._target_", "data.task", "model._target_"),
+        *("determinism.env", "determinism.cudnn.enabled", "trainer.max_epochs", "seeds.init"),
+        *("optimizer.lr", "schedule.final_fraction", "fingerprint", "objective"),
+    ],
+)
+def test_a_missing_key_is_named(key: str) -> None:
+    """A key that a file lost is not guessed."""
+    settings = deepcopy(BASE)
+    section, _, name = key.rpartition(".")
+    del (OmegaConf.select(settings, section) if section else settings)[name]
+    with pytest.raises(InputError, match=rf"^{key}: expected "):
+        config.check(settings)
+
+
+@pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        ("trainer.max_epoch=3", "did you mean trainer.max_epochs"),
+        ("trainr.max_epochs=3", "did you mean trainer.max_epochs"),
+        ("+sed=1", "did you mean seed"),
+        ("+lr=1", "did you mean optimizer.lr"),
+        ("modle=cnn", "did you mean model"),
+        ("model=lstn", "did you mean lstm"),
+        ("optimizer=lion", "or add configs/optimizer/lion.yaml"),
+        ("model.classes=2", "+model.classes=2 adds it"),
+        ("callbacks=confusion", "write +callbacks.confusion._target_=CLASS"),
+    ],
+)
+def test_the_line_says_what_to_do(override: str, advice: str) -> None:
+    """The nearest name, or how to add one."""
+    assert refused(override).endswith(advice)
+
+
+@pytest.mark.parametrize("name", ["tags", "notes", "trainer.accumulate_grad_batches"])
+def test_a_key_that_is_like_no_other_is_not_guessed_at(name: str) -> None:
+    assert refused(f"+{name}=1").endswith("got a new one")
+
+
+def test_the_nearest_name_is_never_the_name_itself() -> None:
+    """A known key may be unknown to the model that was chosen."""
+    assert did_you_mean("a.lr", ["a.lr"]) == ""
+    assert did_you_mean("a.ls", ["a", "a.lrs", "b.ls"]) == "; did you mean a.lrs"
+
+
+@pytest.mark.parametrize("override", ["data.kind=sequence", "data=adding"])
+def test_a_model_that_cannot_take_the_data_is_refused(override: str) -> None:
+    assert refused(override).startswith("model: ")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("+model.layers=[64,64]", "model.dropout=null", "data.outputs=[2,3]"),
+        *("+data.anything={a: 1}", "+optimizer.foreach=false", "model._target_=timm.create_model"),
+    ],
+)
+def test_arguments_of_classes_are_theirs(override: str) -> None:
+    """Whatever a class calls its arguments, it gets them as they are, from whatever package."""
+    key, _, value = override.lstrip("+").partition("=")
+    found = OmegaConf.select(configuration(override), key)
+    assert OmegaConf.create({"it": found}).it == OmegaConf.create({"it": yaml.safe_load(value)}).it
+
+
+def test_values_get_their_types() -> None:
+    """In the object and in the mapping alike; keys that have a default may be missing."""
+    resolved = config.resolve(compose("trainer.max_steps='12'", "trainer.gradient_clip_norm=1"))
+    resolved.trainer.pop("test_weights", None)
+    settings = config.check(resolved)
+    assert isinstance(settings, Settings)
+    assert isinstance(settings.trainer, Trainer)
+    assert (settings.trainer.max_steps, resolved.trainer.max_steps) == (12, 12)
+    assert settings.trainer.test_weights == resolved.trainer.test_weights == "best"
+    assert settings.determinism.env["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_checked_configuration_survives_its_file() -> None:
+    """config.yaml is the training process's only input: checked once more, it is the same."""
+    resolved = configuration("optimizer.lr=1e-5", "experiment=char_gpt")
+    again = OmegaConf.create(OmegaConf.to_yaml(resolved))
+    assert again == resolved
+    config.check(again)
+    assert OmegaConf.to_yaml(again) == OmegaConf.to_yaml(resolved)
