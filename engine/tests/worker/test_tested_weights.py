@@ -14,7 +14,7 @@ from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.worker import best, parts, run_logger
 from tests.end_to_end.kill_anywhere import differences
-from tests.running import refusal, train
+from tests.running import train
 from tests.worker.test_resume import EARLY_STOPPING, TINY, StopAt, begun, work
 from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,
@@ -133,8 +133,3 @@ def test_processes_test_the_same_weights(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     assert differences(*runs) == []
     assert record.read_summary(runs[0])["stopped_early"] is not None
-
-
-def test_an_unknown_choice_is_refused(tmp_path: Path) -> None:
-    line = "trainer.test_weights: expected one of best, last, got 'worst'; try best"
-    assert refusal(train(tmp_path / "run", "trainer.test_weights=worst")) == line

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from seedbed import record
 from seedbed.config import options
+from seedbed.errors import InputError
 from seedbed.launch import resume
 
 
