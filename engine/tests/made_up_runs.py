@@ -33,7 +33,8 @@ ENVIRONMENT: dict[str, Any] = {
     "gpu": [],
     "env": {"PYTHONHASHSEED": "0", "PWD": "/home/somebody"},
     "flags": {"cudnn.benchmark": False},
-    "git": {"commit": "0123456789abcdef", "dirty": False, "lacks": {}},
+    "git": {"commit": "0123456789abcdef", "dirty": False},
+    "imported_files": {"a.py": "a" * 64},
     "data_sha256": {"images": "00ff"},
 }
 
@@ -81,14 +82,12 @@ def write_run(
     environment: dict[str, Any] | None = None,
     fingerprints: list[dict[str, str]] | None = None,
     rows: list[dict[str, str]] | None = None,
-    patch: str = "",
     summary: dict[str, Any] | None = None,
 ) -> Path:
     """Write a run folder; what is not given is the same in every run. Return the folder."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(merged(CONFIG, config or {})))
     (folder / "environment.json").write_text(json.dumps(merged(ENVIRONMENT, environment or {})))
-    (folder / "source.patch").write_text(patch)
     fingerprints = fingerprint_rows(steps) if fingerprints is None else fingerprints
     write_csv(folder / "fingerprints.csv", FINGERPRINT_FIELDS, fingerprints)
     write_csv(folder / "metrics.csv", METRIC_FIELDS, metrics(steps) if rows is None else rows)

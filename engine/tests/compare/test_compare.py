@@ -378,35 +378,21 @@ def test_what_follows_from_a_setting_is_not_listed_beside_it() -> None:
     assert causes.others([*found, own], found[:1]) == [found[2], own]
 
 
-def test_code_comes_after_settings_and_what_was_not_imported_is_no_cause(tmp_path: Path) -> None:
-    """The number of threads is the cause, then the files that the runs imported.
+def imported(*names: str, digest: str) -> dict[str, Any]:
+    """Return what environment.json says of imported files that are all alike."""
+    return {"imported_files": dict.fromkeys(names, digest)}
 
-    Negative control: in records that do not say what was imported, every file counts.
-    """
-    files = ("apart/model.py", "my_project/model.py", "project/models/cnn.py")
-    patch = "".join(
-        f"diff --git a/src/{name} b/src/{name}\nindex 00..12\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
-        for name in files
-    )
+
+def test_code_comes_after_settings(tmp_path: Path) -> None:
+    """The number of threads is the cause, then the files that the runs imported."""
+    files = ("src/my_project/model.py", "src/project/models/cnn.py")
+    a = write_run(tmp_path / "a", environment=imported(*files, digest="a"))
     threads = {"determinism": {"threads": 1}}
-    old = [write_run(tmp_path / "a"), write_run(tmp_path / "b", config=threads, patch=patch)]
-    new = [
-        write_run(
-            tmp_path / name,
-            config=threads if name == "d" else {},
-            patch=patch if name == "d" else "",
-            environment={"imported_files": {f"src/{f}": blob for f in files[1:]}},
-        )
-        for name, blob in (("c", "00"), ("d", "12"))
-    ]
-
-    def ranked(runs: list[Path]) -> list[str]:
-        found = causes.changes(*map(compare.read, runs))
-        return [c.key for c in causes.rank(Difference(1, "gradients", "", ""), found)]
-
-    assert (ranked(old)[0], len(ranked(old))) == ("determinism.threads", 4)
-    assert ranked(new)[0] == "determinism.threads"
-    assert set(ranked(new)[1:]) == {"src/my_project/model.py", "src/project/models/cnn.py"}
+    b = write_run(tmp_path / "b", config=threads, environment=imported(*files, digest="b"))
+    found = causes.changes(compare.read(a), compare.read(b))
+    ranked = [c.key for c in causes.rank(Difference(1, "gradients", "", ""), found)]
+    assert ranked[0] == "determinism.threads"
+    assert set(ranked[1:]) == set(files)
 
 
 def test_an_argument_of_a_class_is_named_where_nothing_known_differs() -> None:
@@ -430,25 +416,6 @@ def test_every_setting_of_a_loop_of_ones_own_can_be_a_cause() -> None:
     known = Change("trainer.log_every_steps", 1, 2, kind="configuration")
     ranked = causes.rank(difference, [known, *own.values()])
     assert [change.key for change in ranked] == ["lr", "schedule.name", "clip"]
-
-
-def test_code_that_no_record_holds_is_named_once_in_plain_words(tmp_path: Path) -> None:
-    """With what to do; control: records that lack different files have a note each."""
-    alone = {"git": {"commit": None, "lacks": {".": "no git repository", "loop.py": "9 bytes"}}}
-    other = {"git": {"commit": "0" * 40, "lacks": {"old.py": "9 bytes"}}}
-    runs = [write_run(tmp_path / name, environment=environment)
-            for name, environment in (("a", alone), ("b", alone), ("c", other))]  # fmt: skip
-    a, b, c = map(compare.read, runs)
-    assert compare.compare(a, b).notes == (
-        "A and B do not hold the code that ran (no git repository), only digests of loop.py; keep "
-        "the code under git, and later records hold it",
-    )
-    first, second = compare.compare(a, c).notes
-    assert first.startswith("A does not hold the code that ran")
-    assert second == (
-        "B does not hold all the code that ran: old.py (9 bytes); add it to git, and later records "
-        "hold it"
-    )
 
 
 def test_what_torchrun_says_to_its_processes_is_no_difference(tmp_path: Path) -> None:
@@ -568,13 +535,10 @@ def test_a_flag_is_no_cause_beside_the_setting_that_asked_for_it() -> None:
     assert causes.rank(difference, [in_force]) == [in_force]
 
 
-def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
+def test_a_changed_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
     """Of two files changed, the model's explains the forward pass and the source's the batch."""
-    patch = "".join(
-        f"diff --git a/src/{name} b/src/{name}\nindex 00..12\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"
-        for name in ("seedbed/data/source.py", "project/models/cnn.py")
-    )
-    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", patch=patch)
+    files = ("engine/src/seedbed/data/source.py", "src/project/models/cnn.py")
+    a, b = (write_run(tmp_path / name, environment=imported(*files, digest=name)) for name in "ab")
     found = causes.changes(compare.read(a), compare.read(b))
 
     def blamed(stage: str) -> str:
@@ -584,41 +548,6 @@ def test_a_patched_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
     assert blamed("loss") == "src/project/models/cnn.py"
     assert blamed("batch") == "engine/src/seedbed/data/source.py"
     assert causes.changes(compare.read(b), compare.read(b)) == []
-
-
-def test_code_that_a_training_process_never_imports_is_no_cause(tmp_path: Path) -> None:
-    """A file of the docs, of the tests, of another room; negative control: the training loop."""
-    files = (
-        *(
-            "docs/a.py",
-            "tests/a.py",
-            "scripts/a.py",
-            "engine/src/seedbed/sweeps/report.py",
-            "train.py",
-        ),
-        *("notes.txt", "engine/src/seedbed/training/loop.py"),
-    )
-    patch = "".join(f"diff --git a/{name} b/{name}\nindex 00..12\n" for name in files)
-    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", patch=patch)
-    found = causes.changes(compare.read(a), compare.read(b))
-
-    assert {change.key for change in found} == set(files)
-    ranked = causes.rank(Difference(1, "loss", "", "", located=False), found)
-    assert [change.key for change in ranked] == ["engine/src/seedbed/training/loop.py"]
-
-
-def test_files_with_the_same_content_are_the_same_whatever_they_were_before(
-    tmp_path: Path,
-) -> None:
-    """Patches of other commits can lead to one file; one that is deleted is named so."""
-    patches = (
-        "diff --git a/src/x.py b/src/x.py\nindex 11..12\n-1\n+2\n",
-        "diff --git a/src/x.py b/src/x.py\nindex 34..12\n-3\n+2\n"
-        "diff --git a/src/y.py b/src/y.py\nindex 34..00\n-3\n",
-    )
-    a, b = (write_run(tmp_path / f"{n}", patch=patch) for n, patch in enumerate(patches))
-    (change,) = causes.changes(compare.read(a), compare.read(b))
-    assert (change.key, change.before, change.now) == ("src/y.py", None, "(deleted)")
 
 
 # The command

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from seedbed import compare, launch, project, record
+from seedbed import compare, launch, record
 from seedbed.compare import checkout, verify
 from seedbed.errors import InputError
-from seedbed.record import source
 from tests.running import ROOT, command, refusal, trained
 
 STEPS = 12  # of tests.running.QUICK
@@ -133,11 +132,11 @@ def test_without_fingerprints_losses_are_compared(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path) -> None:
-    """With the record's commit and patch a run comes back that the code here does not give."""
+    """With the record's code.zip a run comes back that the code here does not give."""
     other, settings = tmp_path / "other", record.read_config(run)
     launch.create_run_folder(other, settings)
-    with checkout.code_of(tmp_path, compare.read(run).code, wanted=True) as tree:
-        schedules = tree.root / "src" / "seedbed" / "training" / "schedules.py"
+    with checkout.code_of(run, compare.read(run).code, wanted=True) as tree:
+        schedules = tree.root / "engine/src/seedbed/training" / "schedules.py"
         edit_text(schedules, "return 1 / 25 + ", "return 0.5 / 25 + ")
         environment = launch.training_environment(settings) | tree.variables
         assert launch.run_worker(settings, other, environment) == 0
@@ -284,63 +283,3 @@ def test_followed_rows_are_whole_rows(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
     rows = list(verify.follow(path, ("a", "b"), process))
     assert rows == [{"a": "1", "b": "2"}, {"a": "3", "b": "45"}, {"a": "6", "b": "7"}]
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """Make a git repository with one file, which is the project for a while."""
-    root = tmp_path / "repository"
-    root.mkdir()
-    (root / "code.py").write_text("before\n")
-    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b",
-                                                 "commit", "-qm", "one"]):  # fmt: skip
-        subprocess.run(["git", "-C", str(root), *words], check=True)
-    monkeypatch.setattr(project, "root", lambda: root)
-    return root, source.snapshot(root)[0]["commit"]
-
-
-def test_commit_and_patch_are_the_code_that_ran(
-    repository: tuple[Path, str], tmp_path: Path
-) -> None:
-    """A record's code is restored with its changes, new files and deletions, and goes away."""
-    root, commit = repository
-    (root / "code.py").write_text("after\n")
-    (root / "new.bin").write_bytes(bytes(range(256)))
-    (tmp_path / "source.patch").write_bytes(source.snapshot(root)[1])
-    (root / "code.py").write_text("later\n")
-    with checkout.checkout(tmp_path, commit) as tree:
-        assert (tree / "code.py").read_text() == "after\n"
-        assert (tree / "new.bin").read_bytes() == bytes(range(256))
-    assert not tree.exists()
-    assert (root / "code.py").read_text() == "later\n"
-    listed = subprocess.run(
-        ["git", "-C", str(root), "worktree", "list"], capture_output=True, text=True, check=True
-    )
-    assert len(listed.stdout.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("commit", "patch", "message"),
-    [
-        ("None", b"", "expected a git commit in the record, got None"),
-        ("--help", b"", "expected a git commit in the record, got --help"),
-        ("0" * 40, b"", "expected code that git can check out"),
-        (None, b"no patch\n", "expected code that git can check out"),
-        (
-            None,
-            b"diff --git a/../out b/../out\nnew file mode 100644\n--- /dev/null\n"
-            b"+++ b/../out\n@@ -0,0 +1 @@\n+x\n",
-            "expected code that git can check out",
-        ),
-    ],
-)
-def test_code_that_cannot_be_restored_is_refused(
-    repository: tuple[Path, str], tmp_path: Path, commit: str | None, patch: bytes, message: str
-) -> None:
-    """A commit that is none or is not here, and a patch that is none or leaves its tree."""
-    (tmp_path / "source.patch").write_bytes(patch)
-    with (
-        pytest.raises(InputError, match=message),
-        checkout.checkout(tmp_path, commit or repository[1]),
-    ):
-        pass

@@ -69,8 +69,9 @@ def test_the_record_is_complete(run: Path) -> None:
     """A finished run leaves every file that is promised."""
     names = {path.name for path in run.iterdir()}
     assert names >= {
-        "config.yaml", "environment.json", "source.patch", "metrics.csv", "fingerprints.csv",
-        "loss_curve.png", "checkpoints", "summary.json", "train.log", "test_predictions.csv",
+        "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
+        "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "train.log",
+        "test_predictions.csv",
     }  # fmt: skip
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"last.pt", "best.pt"}
     environment = json.loads((run / "environment.json").read_text())

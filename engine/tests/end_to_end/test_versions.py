@@ -1,43 +1,42 @@
-"""Two runs of different code are compared, each replayed with its own; the page shows what is said.
+"""Runs of two versions of the code are compared and replayed, each with its own, without git."""
 
-docs/debugging.md shows the commands and their output.
-"""
-
-import re
-import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from seedbed.record import archive, code
 from tests import pages
-from tests.end_to_end.test_readme import missing_lines
-from tests.running import QUICK, ROOT
+from tests.running import QUICK
 
 pytestmark = pytest.mark.long
 
-PAGE = (ROOT / "docs" / "debugging.md").read_text()
-SECTION = PAGE.split("## Two versions of the code")[1].split("\n## ")[0]
 FILE = "src/project/models/cnn.py"
-
-
-def commands() -> list[str]:
-    (block,) = pages.blocks(SECTION, "sh")
-    return [line for line in block.splitlines() if line.startswith("python ")]
+COMPARE = ("scripts/compare.py", "runs/before", "runs/after", "--explain")
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a clone with a run, and a run after the edit of the page was committed."""
-    folder = pages.copy_project(tmp_path_factory.mktemp("versions") / "clone", {})
-    pages.commit(folder, "The clone")
-    first, second, _ = commands()
-    run(folder, first, *QUICK)
+    """Return a copy of the project with a run, a run after an edit, and that edited once more.
+
+    The model is ignored by the git repository around the project, and imports from PYTHONPATH.
+    """
+    outer = tmp_path_factory.mktemp("versions")
+    subprocess.run(["git", "init", "--quiet"], cwd=outer, check=True)
+    (outer / ".gitignore").write_text("*\n")
+    folder = pages.copy_project(outer / "clone", {})
+    (outer / "lib").mkdir()
+    (outer / "lib" / "factor.py").write_text("FACTOR = 1.0\n")
+    edit(folder, "\nfrom torch import", "\nfrom factor import FACTOR\nfrom torch import")
+    edit(folder, "super().__init__()\n", "super().__init__()\n        assert FACTOR\n")
+    run(folder, "train.py", "hydra.run.dir=runs/before", *QUICK)
     edit(folder, "nn.MaxPool2d(2)", "nn.AvgPool2d(2)")
-    edit(folder, "        super().__init__()\n", "        super().__init__()  # as in the paper\n")
-    pages.commit(folder, "Average")
-    run(folder, second, *QUICK)
+    run(folder, "train.py", "hydra.run.dir=runs/after", *QUICK)
+    # What is here now has no part in any answer.
+    (outer / "lib" / "factor.py").unlink()
+    edit(folder, "nn.AvgPool2d(2)", "nn.LPPool2d(2, 2)")
     return folder
 
 
@@ -47,75 +46,66 @@ def edit(folder: Path, old: str, new: str) -> None:
     (folder / FILE).write_text(text.replace(old, new))
 
 
-def run(folder: Path, line: str, *more: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
-    done = pages.run(folder, *shlex.split(line)[1:], *more)
+def run(folder: Path, *words: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
+    path = f"{folder / 'src'}:{folder}:{folder.parent / 'lib'}"
+    command = ["env", f"PYTHONPATH={path}", sys.executable, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
 
 def test_each_run_is_replayed_with_its_own_code(clone: Path) -> None:
-    """The page's output, with the code that is here edited again: it has no part in the answer."""
-    edit(clone, "nn.AvgPool2d(2)", "nn.LPPool2d(2, 2)")
-    try:
-        printed = run(clone, commands()[2], status=1).stdout
-    finally:
-        edit(clone, "nn.LPPool2d(2, 2)", "nn.AvgPool2d(2)")
-    (shown,) = pages.blocks(SECTION, "text")
-
-    assert missing_lines(shown, printed) == []
-    assert [line for line in shown.splitlines() if ".py:" in line and line not in printed] == []
+    """The first operation that differs is named with its line in both; no temporary folder is."""
+    printed = run(clone, *COMPARE, "--restore-code", status=1).stdout
+    assert "max_pool2d" in printed
+    assert f"at {FILE}:" in printed
+    assert "-                nn.MaxPool2d(2),\n+                nn.AvgPool2d(2),\n" in printed
     assert "LPPool" not in printed
-    assert "memory" not in printed
     assert "seedbed-code" not in printed
-    listed = subprocess.run(
-        ["git", "worktree", "list"], cwd=clone, capture_output=True, text=True, check=True
-    )
-    assert len(listed.stdout.splitlines()) == 1
 
 
 def test_without_being_asked_no_code_of_the_records_is_run(clone: Path) -> None:
-    """The diff is shown from git's objects, the edited file is the only cause, and what to add."""
-    line = commands()[2].replace(" --restore-code", "")
-    printed = run(clone, line, status=1).stdout
-
+    """The diff comes from the two code.zip; the changed line is its only one."""
+    printed = run(clone, *COMPARE, status=1).stdout
     causes = printed.split("Likely causes, likeliest first\n")[1].split("\n\n")[0].splitlines()
     assert [row.split()[0] for row in causes[1:]] == [FILE]
-    assert "-                nn.MaxPool2d(2),\n+                nn.AvgPool2d(2),\n" in printed
+    lines = printed.split("What differs in the files that the runs imported\n")[1].splitlines()
+    changed = [line[1:].strip() for line in lines if line[:1] in "+-" and line[1:2] == " "]
+    assert changed == ["nn.MaxPool2d(2),", "nn.AvgPool2d(2),"]
     assert "add --restore-code" in printed
     assert "replayed" not in printed
-    assert "memory" not in printed
 
 
-def test_what_git_does_not_have_is_said(clone: Path) -> None:
-    """A record of a commit that nobody fetched: no diff, and what is missing."""
-    copy = Path(shutil.copytree(clone / "runs" / "after", clone / "runs" / "foreign"))
-    environment = (copy / "environment.json").read_text()
-    (commit,) = re.findall(r'"commit": "(\w+)"', environment)
-    (copy / "environment.json").write_text(environment.replace(commit, "0" * 40))
-    line = "python scripts/compare.py runs/before runs/foreign --explain"
-    printed = run(clone, line, status=1).stdout
-    assert f"note: run B: git lacks commit {'0' * 40}" in printed
-    done = run(clone, f"{line} --restore-code", status=2)
-    assert done.stderr.startswith(f"error: commit {'0' * 40}: expected code that git can check out")
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_run_of_older_code_is_verified_with_its_own_code(clone: Path) -> None:
-    """verify says what to add; with it, the run is reproduced."""
-    printed = run(clone, "python scripts/verify.py runs/before", status=1).stdout
-    assert f"the code here is not that of the record ({FILE})" in printed
-    assert "--restore-code" in printed
-    printed = run(clone, "python scripts/verify.py runs/before --restore-code").stdout
+def test_a_run_of_older_code_is_verified_with_its_own_code(clone: Path, tmp_path: Path) -> None:
+    """From its folder, and from a zip of it anywhere; control: what is here cannot replay it."""
+    done = run(clone, "scripts/verify.py", "runs/before", status=2)
+    assert "--restore-code" in done.stderr
+    printed = run(clone, "scripts/verify.py", "runs/before", "--restore-code").stdout
     assert printed.startswith("REPRODUCED runs/before")
-    assert "the code here" not in printed
+    path = shutil.make_archive(str(tmp_path / "before"), "zip", clone / "runs", "before")
+    printed = run(clone, "scripts/verify.py", path, "--restore-code").stdout
+    assert printed.startswith(f"REPRODUCED {path}")
+    assert "seedbed-run" not in printed
+    printed = run(clone, "scripts/compare.py", path, "runs/before").stdout
+    assert "The same bits at every step compared (12)" in printed
 
 
-def test_a_package_is_compared_with_a_run(clone: Path) -> None:
-    """With the code that is in it; its temporary folder is not named."""
-    run(clone, "python scripts/pack.py runs/before before.zip")
-    line = "python scripts/compare.py before.zip runs/after --explain --restore-code"
-    printed = run(clone, line, status=1).stdout
-    assert "A before.zip: cnn mnist5k" in printed
-    assert f"at {FILE}:52 in A, {FILE}:52 in B" in printed
-    assert "- nn.MaxPool2d(2),\n    + nn.AvgPool2d(2)," in printed
-    assert "seedbed-compare" not in printed
+def test_code_that_is_hostile_or_missing_is_refused(clone: Path, tmp_path: Path) -> None:
+    """In one line, before anything is executed or written; control: the tests above."""
+    folder = Path(shutil.copytree(clone / "runs" / "before", tmp_path / "run"))
+    files = archive.read(folder / code.ARCHIVE)
+    canary = tmp_path / "executed"
+    files["sitecustomize.py"] = f"open({str(canary)!r}, 'w')\n".encode()
+    content = archive.zipped(files | {"x" * 9: b""})
+    (folder / code.ARCHIVE).write_bytes(content.replace(b"x" * 9, b"../out.py"))
+    for name in ("hostile", "missing"):
+        words = ("scripts/verify.py", str(folder), "--restore-code")
+        error = run(clone, *words, status=2).stderr
+        assert error.startswith("error: "), name
+        assert code.ARCHIVE in error
+        assert error.count("\n") == 1
+        (folder / code.ARCHIVE).unlink(missing_ok=True)
+    assert not canary.exists()
+    assert not (tmp_path / "out.py").exists()
+    done = run(clone, "scripts/compare.py", str(folder), "runs/after", "--explain", status=1)
+    assert f"note: run A keeps no code ({code.ARCHIVE})" in done.stdout

@@ -25,7 +25,7 @@ from seedbed.config.compose import compose
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.loggers import Entry, Run
-from seedbed.record import plots, source
+from seedbed.record import code, plots
 from seedbed.training import checkpoint
 from seedbed.worker import assemble
 from tests.running import QUICK, ROOT, command, refusal, train, trained
@@ -327,12 +327,12 @@ DROPOUT = "model.dropout=0.5"
 @pytest.fixture(scope="module")
 def here() -> Iterator[None]:
     """Train in this process: leave its flags alone, draw no pictures, and ask git nothing."""
-    nothing = ({"commit": None, "dirty": None, "lacks": {}}, b"")
+    nothing = ({"commit": None, "dirty": None}, b"")
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assemble, "prepare_backends", lambda _preset: None)
         patch.setattr(plots, "loss_curve", lambda _folder: None)
-        patch.setattr(source, "snapshot", lambda _root: nothing)
+        patch.setattr(code, "git_state", lambda _root: nothing)
         torch.set_num_threads(1)
         yield
     torch.set_num_threads(threads)

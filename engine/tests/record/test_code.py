@@ -1,123 +1,125 @@
-"""The code of two records is compared, and read, without checking any of it out."""
+"""The code of two records is compared by digests and read from code.zip; nothing is executed."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from seedbed import project
-from seedbed.record import blobs, code, source
+from seedbed.record import archive, code
 from seedbed.record.change import Change
 from seedbed.record.code import Code
+from seedbed.record.origin import Origin
+from seedbed.record.origin import changes as origin_changes
+from tests.running import ENGINE
 
-IMPORTED = {"src/a.py": "11", "src/b.py": "22"}
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a repository with two commits, which is the project for a while."""
-    root = tmp_path / "repository"
-    (root / "src").mkdir(parents=True)
-    monkeypatch.setattr(project, "root", lambda: root)
-    git(root, "init", "-q")
-    for text in ("one\n", "two\n"):
-        (root / "src" / "a.py").write_text(text)
-        (root / "src" / "same.py").write_text("same\n")
-        git(root, "add", ".")
-        git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", text)
-    return root
+A, B, C = (letter * 64 for letter in "abc")
 
 
-def git(root: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(root), *words], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
+def altering(before: Code, now: Code, same_settings: bool = False) -> list[str]:
+    return [c.key for c in code.changes(before, now, same_settings) if c.alters_bits]
 
 
-def recorded(root: Path) -> tuple[Code, bytes]:
-    state, patch = source.snapshot(root)
-    return Code.of({"git": state}, blobs.patched_files(patch)), patch
+def test_imported_files_that_differ_can_alter_bits_and_nothing_else() -> None:
+    """Another commit cannot; negative control: where the files are not known, it can."""
+    before, now = Code("1" * 40, {"a.py": A, "b.py": B}), Code("2" * 40, {"a.py": A, "b.py": C})
+    assert altering(before, now) == ["b.py"]
+    assert code.is_same(before, Code("2" * 40, before.imported))
+    assert altering(Code("1" * 40), now) == ["git.commit"]
+    old = Code("1" * 40, {"a.py": "1" * 40})  # git's ids, of an earlier version
+    assert altering(old, now) == ["git.commit"]
+    assert altering(old, Code("1" * 40, {"a.py": "2" * 40})) == ["a.py"]
 
 
-def altering(before: Code, now: Code) -> list[str]:
-    return [change.key for change in code.changes(before, now) if change.alters_bits]
+def test_a_file_of_one_run_alone_is_no_change_unless_the_settings_are_the_same() -> None:
+    """Another model imports another file; a file that hides one of a package is a change."""
+    before, now = Code(None, {"a.py": A}), Code(None, {"a.py": A, "numpy.py": B})
+    assert altering(before, now) == []
+    assert altering(before, now, same_settings=True) == ["numpy.py"]
+    split = Code(None, {"a.py": C, "numpy.py": B})
+    assert altering(before, split) == ["a.py", "numpy.py"]
+    origins = [Origin({"seed": 0}, {"imported_files": each.imported}) for each in (before, now)]
+    assert [change.key for change in origin_changes(*origins)] == ["numpy.py"]
 
 
-def test_files_of_two_commits_and_patches_are_compared(repository: Path) -> None:
-    """Also of a commit that is not checked out; negative control: the same code."""
-    now, _ = recorded(repository)
-    before = Code(git(repository, "rev-parse", "HEAD~1"), {}, {})
-    assert altering(before, now) == ["src/a.py"]
-    assert altering(now, now) == []
-    (repository / "src" / "a.py").write_text("one\n")
-    patched, _ = recorded(repository)
-    assert altering(before, patched) == []  # another way to the same content
-    (repository / "src" / "new.py").write_text("new\n")
-    assert altering(before, recorded(repository)[0]) == ["src/new.py"]
-
-
-def test_only_what_either_imported_can_alter_bits() -> None:
-    """Of commits that git does not have, too; control: without the list, any file could be."""
-    commits = ("1" * 40, "2" * 40)
-    before = Code(commits[0], {"src/c.py": "33"}, {}, IMPORTED)
-    now = Code(commits[1], {"src/c.py": "44"}, {}, {**IMPORTED, "src/b.py": "23"})
-
-    assert altering(before, now) == ["src/b.py"]
-    assert not code.is_same(before, now)
-    assert code.is_same(before, Code(commits[1], {"src/c.py": "44"}, {}, IMPORTED))
-    unknown = [Code(c, {"src/c.py": blob}, {}) for c, blob in zip(commits, "34", strict=True)]
-    assert altering(*unknown) == ["git.commit", "src/c.py"]
+def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -> None:
+    """A resumed process imports more of the engine; negative control: with another content."""
+    (tmp_path / code.ARCHIVE).write_bytes(archive.zipped({"a.py": b"a", "b.py": b"b"}))
+    files = {"a.py": code.sha256(b"a")}
+    before = Code.of({"imported_files": files}, tmp_path)
+    for content, expected in ((b"b", []), (b"c", ["b.py"])):
+        now = Code(None, {**files, "b.py": code.sha256(content)})
+        assert altering(before, now, same_settings=True) == expected
+    assert code.texts(before, ["b.py", "c.py"]) == {"b.py": "b"}
 
 
 def test_what_a_stranger_says_of_code_is_taken_as_text() -> None:
-    """Any JSON; paths that lead out of the checkout are left out, revisions are no commits."""
-    evil = {"git": {"commit": "--output=x", "lacks": {"a": 1}}, "imported_files": {"../x": "1"}}
-    assert Code.of(evil, {}) == Code("--output=x", {}, {"a": "1"}, {})
-    for strange in ({}, {"git": 3, "imported_files": []}, {"git": {"lacks": "x"}}):
-        assert Code.of(strange, {}) == Code(None, {}, {})
-    assert code.texts(Code("--output=x", {}, {}), b"", ["a"]) is None
-    assert code.texts(Code("HEAD", {}, {}), b"", ["a"]) is None
-    assert [*code.changes(Code("HEAD", {}, {}), Code(None, {}, {}))] == [
+    """Any JSON; names that lead out of the folder are left out."""
+    evil = {"git": {"commit": "--output=x"}, "imported_files": {"../x": "1", "/y": "1", "z": 3}}
+    assert Code.of(evil) == Code("--output=x", {"z": "3"})
+    for strange in ({}, {"git": 3, "imported_files": []}, {"git": {"commit": None}}):
+        assert Code.of(strange) == Code(None)
+    manifest = os.pathsep.join(["src", "/tmp", "../x", ".", "a b"]).encode()
+    assert code.places({code.PATH: manifest}) == ["src", ".", "a b"]
+    assert [*code.changes(Code("HEAD"), Code(None))] == [
         Change("git.commit", "HEAD", None, kind="code")
     ]
 
 
-def test_texts_are_read_from_commit_and_patch(repository: Path) -> None:
-    """Changed, new, deleted and untouched files; the repository and its index stay as they are."""
-    (repository / "src" / "a.py").write_text("three\n")
-    (repository / "src" / "new.py").write_text("new\n")
-    (repository / "src" / "same.py").unlink()
-    held, patch = recorded(repository)
-    before = git(repository, "status", "--porcelain"), sorted(repository.rglob("*"))
-    paths = ["src/a.py", "src/new.py", "src/same.py"]
-
-    assert code.texts(held, patch, paths) == {"src/a.py": b"three\n", "src/new.py": b"new\n"}
-    assert code.texts(held, b"", paths) == {"src/a.py": b"two\n", "src/same.py": b"same\n"}
-    assert (git(repository, "status", "--porcelain"), sorted(repository.rglob("*"))) == before
-    assert code.texts(Code("0" * 40, {}, {}), b"", paths) is None
-    other = Code(git(repository, "rev-parse", "HEAD~1"), {}, {})
-    assert code.texts(other, patch, paths) is None  # it does not fit
+def git(root: Path, *words: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    done = subprocess.run(
+        ["git", "-C", str(root), *who, *words], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
 
 
-def test_texts_of_a_project_in_a_folder_of_a_repository(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+def test_git_is_asked_for_commit_and_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Paths of records begin at the project's root."""
-    monkeypatch.setattr(project, "root", lambda: repository / "src")
-    (repository / "src" / "a.py").write_text("three\n")
-    held, patch = recorded(repository / "src")
+    """Whatever a hook's variables name; a folder that no repository has is in none."""
+    root = tmp_path / "repository"
+    (root / "project").mkdir(parents=True)
+    (root / "ignored").mkdir()
+    nothing = ({"commit": None, "dirty": None}, b"")
+    assert code.git_state(root) == nothing
+    git(root, "init", "-q")
+    assert code.git_state(root) == nothing  # no commit
+    (root / ".gitignore").write_text("ignored/\n")
+    (root / "project" / "a.py").write_text("one\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "one")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))
+    clean = {"commit": git(root, "--git-dir=.git", "rev-parse", "HEAD"), "dirty": False}
+    assert code.git_state(root) == code.git_state(root / "project") == (clean, b"")
+    assert code.git_state(root / "ignored") == nothing
+    (root / "project" / "a.py").write_text("two\n")
+    state, patch = code.git_state(root / "project")
+    assert state == clean | {"dirty": True}
+    assert b"-one\n+two\n" in patch
+    monkeypatch.setenv("PATH", "")
+    assert code.git_state(root) == nothing
 
-    assert code.texts(held, patch, ["a.py", "same.py"]) == {
-        "a.py": b"three\n",
-        "same.py": b"same\n",
-    }
+
+IMPORTS = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    room = importlib.import_module(f"seedbed.{name}")
+    for module in pkgutil.iter_modules(room.__path__):
+        importlib.import_module(f"seedbed.{name}.{module.name}")
+print(*{"torch", "matplotlib"} & set(sys.modules))
+"""
 
 
-def test_files_that_are_others_here_are_named(repository: Path) -> None:
-    """By what this checkout holds now."""
-    commit = git(repository, "rev-parse", "HEAD")
-    held = {"src/a.py": b"two\n", "src/same.py": b"x"}
-    blobs = {path: code.blob_id(text, commit) for path, text in held.items()}
-    assert code.changed_here(Code(commit, {}, {}, blobs)) == ["src/same.py"]
-    assert git(repository, "rev-parse", "HEAD:src/a.py") == blobs["src/a.py"]
+@pytest.mark.parametrize(
+    ("rooms", "slow"),
+    [(["record", "config", "launch", "compare", "sweeps"], []), (["data"], ["torch"])],
+)
+def test_what_starts_training_processes_imports_neither_torch_nor_matplotlib(
+    rooms: list[str], slow: list[str]
+) -> None:
+    """Comparing, verifying and composing start at once; negative control: a room of training."""
+    words = [sys.executable, "-c", IMPORTS, *rooms]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ENGINE / "src")
+    assert done.stdout.split() == slow

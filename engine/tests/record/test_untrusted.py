@@ -20,7 +20,7 @@ from seedbed.config import build
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
-from seedbed.record import blobs, untrusted
+from seedbed.record import untrusted
 from seedbed.record.change import Change
 from tests.fake_runs import write_run
 from tests.running import ROOT
@@ -141,38 +141,26 @@ def test_a_large_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         sum(1 for _ in untrusted.read_rows(path, FIELDS))
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "environment.json", "metrics.csv", "source.patch"])
+@pytest.mark.parametrize("name", ["config.yaml", "environment.json", "metrics.csv"])
 def test_what_never_ends_is_not_read(name: str, run: Path) -> None:
     """A pipe, a device, a file with room for a hundred terabytes; control: the same as a file."""
     (run / "environment.json").write_text("{}")
-    (run / "source.patch").write_text("")
     (run / "fingerprints.csv").write_text(",".join(record.FINGERPRINT_FIELDS) + "\n")
     compare.read(run)
     path = run / name
     path.unlink()
     os.mkfifo(path)
-    if name != "source.patch":  # which is not there, then
-        with pytest.raises(InputError):
-            compare.read(run)
+    with pytest.raises(InputError):
+        compare.read(run)
     path.unlink()
     path.symlink_to("/dev/zero")
-    if name != "source.patch":
-        with pytest.raises(InputError):
-            compare.read(run)
+    with pytest.raises(InputError):
+        compare.read(run)
     path.unlink()
     path.touch()
     os.truncate(path, 1 << 42)
     with pytest.raises(InputError, match=r"expected at most [\d,]+ bytes, got 4,398"):
         compare.read(run)
-
-
-def test_a_patch_of_headers_alone_is_read() -> None:
-    """A hundred thousand of them, some without a name; control: a name is found."""
-    patch = b"diff --git \n" * 100_000 + b"diff --git a/x b/x\nindex 00..12\n"
-    assert blobs.patched_files(patch) == {"x": "12"}
-
-
-# Printing: what a terminal would act on.
 
 
 def test_control_characters_of_a_record_are_escaped(
@@ -209,10 +197,11 @@ def test_a_training_process_does_not_import_from_the_current_folder(
         assert canary.exists() is sings
 
 
-def test_packages_beside_train_py_are_found_from_any_folder(tmp_path: Path) -> None:
+def test_modules_beside_train_py_are_found_from_any_folder(tmp_path: Path) -> None:
     """As they were when it was started in the checkout; control: not without the variable."""
     environment = launch.training_environment(settings())
-    words = [sys.executable, "-c", "import tests.faults"]
+    look = "import sys, importlib.util; sys.exit(importlib.util.find_spec('train') is None)"
+    words = [sys.executable, "-c", look]
     for variables, status in ((environment, 0), ({**environment, "PYTHONPATH": ""}, 1)):
         done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, timeout=120)
         assert done.returncode == status, done.stderr
@@ -222,9 +211,8 @@ def test_the_environment_of_a_training_process_is_its_own(monkeypatch: pytest.Mo
     """Computed once more in it, it is the same; torchrun's processes compare the two."""
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}/a")
     first = launch.training_environment(settings())
-    assert first["PYTHONPATH"].split(os.pathsep) == [
-        *("/a", str(project.root() / "src"), str(project.root())),
-    ]
+    root = str(project.root())
+    assert first["PYTHONPATH"].split(os.pathsep) == ["/a", f"{root}/src", root]
     for name, value in first.items():
         monkeypatch.setenv(name, value)
     assert launch.training_environment(settings()) == first

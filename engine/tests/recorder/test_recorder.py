@@ -201,7 +201,6 @@ class TestReaders:
             ("resume.py", "RUN"),
             ("evaluate.py", "RUN"),
             ("export.py", "RUN"),
-            ("pack.py", "RUN", "OUT.zip"),
             ("compare.py", "RUN", "OTHER", "--explain", "--out", "OUT.png"),
         ],
         ids=lambda words: words[0],

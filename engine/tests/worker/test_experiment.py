@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import seedbed
-from seedbed import determinism, fingerprint, project
-from seedbed.record import blobs
-from seedbed.worker import environment, experiment
+from seedbed import determinism, fingerprint
+from seedbed.worker import environment, experiment, loaded
 
 GPU_LIBRARIES = {"cudnn", "nccl", "driver"}
 
@@ -25,17 +24,6 @@ def test_a_record_names_what_the_run_uses(monkeypatch: pytest.MonkeyPatch) -> No
     assert on_cpu["gpu"] == []
     assert set(on_gpu["versions"]) - set(on_cpu["versions"]) == GPU_LIBRARIES
     assert on_gpu["gpu"] == [{"name": "GPU 1"}]
-
-
-def test_data_with_a_digest_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large file of the checkout whose SHA-256 is recorded; control: one that nothing names."""
-    monkeypatch.setattr(project, "root", lambda: tmp_path)
-    monkeypatch.setattr(blobs, "recorded_files", lambda *_: {})
-    monkeypatch.chdir(tmp_path)
-    git = {"commit": "0" * 40, "dirty": True, "lacks": {"data.bin": "9 bytes", "other.bin": "9"}}
-    found = {"git": git, "versions": {}, "files_sha256": {"data.bin": "0" * 64}}
-    completed = environment.complete(found, {}, None, b"")
-    assert list(completed["git"]["lacks"]) == ["other.bin"]
 
 
 def test_a_flag_that_a_variable_carries_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,3 +49,51 @@ def test_a_failed_gpu_has_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> Non
     fail(RuntimeError("a defect"))
     with pytest.raises(RuntimeError, match="a defect"):
         experiment.hash_of([])
+
+
+CPUINFO = """processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: {model}
+model name\t: Intel(R) Xeon(R) Processor
+stepping\t: {stepping}
+cache size\t: 36608 KB
+
+processor\t: 1
+model\t\t: 1
+"""
+ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\nCPU revision\t: 1\n"
+
+
+def test_processors_that_share_a_name_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By family, model, stepping and cache, on Arm too; control: the same processor."""
+
+    def of(text: str) -> dict[str, str | None]:
+        (tmp_path / "cpuinfo").write_text(text)
+        return environment.processor(tmp_path / "cpuinfo")
+
+    skylake, cascade_lake, ice_lake = (
+        of(CPUINFO.format(model=model, stepping=stepping))
+        for model, stepping in ((85, 4), (85, 7), (106, 6))
+    )
+    assert skylake["model"] == "Intel(R) Xeon(R) Processor"
+    assert skylake != cascade_lake != ice_lake != skylake
+    assert of(CPUINFO.format(model=85, stepping=4)) == skylake
+    assert of(ARM) != of(ARM.replace("0xd40", "0xd4f"))
+    first = environment.cpu()
+    features = {"avx2": True, "amx_int8": True, "l2_cache_size": 1}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    second = environment.cpu()
+    assert (second["features"], second["l2_bytes"]) == ("amx_int8 avx2", 1)
+    assert first != second
+
+
+def test_libraries_of_a_gpu_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that generate and multiply: triton and cuBLAS, whichever CUDA it is of."""
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27))
+    known = {"triton": "3.7", "nvidia-cublas-cu12": "12.8"}
+    monkeypatch.setattr(loaded, "version", known.get)
+    found = environment.gpu_versions()
+    assert (found["triton"], found["cublas"], found["nccl"]) == ("3.7", "12.8", "2.27")

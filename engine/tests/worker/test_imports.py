@@ -1,59 +1,165 @@
-"""environment.json names the files that a training process imported, as they were then."""
+"""code.zip holds what a training process imported, wherever that lies, and imports as it did."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from seedbed import project, record
-from seedbed.worker import imports
+from seedbed.record import archive, code
+from seedbed.worker.imports import Imports
 from tests import pages
 from tests.running import ROOT
 
+# A loop that imports, step by step, and keeps what it has imported.
+LOOP = """
+import sys
+from pathlib import Path
+from seedbed.worker.imports import Imports
+observer = Imports(Path(sys.argv[1]), {"git": {"commit": None}}, Path(sys.argv[2]))
+for name in sys.argv[3:]:
+    __import__(name)
+    observer.note(())
+"""
+
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    root = tmp_path / "checkout"
-    (root / "src").mkdir(parents=True)
+def places(tmp_path: Path) -> Path:
+    """Make a project without git, and a package and a module elsewhere on PYTHONPATH."""
+    for name, text in {
+        "project/src/mine/__init__.py": "",
+        "project/src/mine/model.py": "import table, other.part\nSUM = table.T + other.part.P\n",
+        "project/table.py": "T = 1\n",
+        "project/scratch.py": "raise SystemExit('never imported')\n",
+        "project/later.py": "L = 3\n",
+        "elsewhere/other/__init__.py": "",
+        "elsewhere/other/part.py": "P = 2\n",
+        "site-packages/installed.py": "I = 4\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "run").mkdir()
+    return tmp_path
+
+
+def kept(places: Path, *modules: str) -> dict[str, bytes]:
+    """Import modules in a process; return what its code.zip holds besides the engine."""
+    root = places / "project"
+    path = [root / "src", root, places / "elsewhere", places / "site-packages"]
+    subprocess.run(
+        [sys.executable, "-c", LOOP, str(places / "run"), str(root), *modules],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        check=True,
+        timeout=120,
+    )
+    files = archive.read(places / "run" / code.ARCHIVE)
+    return {name: files[name] for name in files if "seedbed" not in name}
+
+
+def test_imported_files_are_kept_by_their_places(places: Path) -> None:
+    """In the project and elsewhere, without git; neither installed packages nor scratch.py."""
+    files = kept(places, "installed", "mine.model")
+    assert set(files) == {
+        *("src/mine/__init__.py", "src/mine/model.py", "table.py"),
+        *("elsewhere/other/__init__.py", "elsewhere/other/part.py", "PYTHONPATH"),
+    }
+    assert files["PYTHONPATH"] == b".:elsewhere:src\n"
+    digests = record.read_json(places / "run" / "environment.json")["imported_files"]
+    for name, content in files.items():
+        assert name == "PYTHONPATH" or digests[name] == code.sha256(content)
+    assert not any("seedbed/compare" in name for name in digests)
+
+
+def test_what_was_kept_is_imported_from_its_zip(places: Path) -> None:
+    """By unzip and PYTHONPATH, when the places are gone."""
+    kept(places, "mine.model")
+    for name in ("project", "elsewhere"):
+        shutil.rmtree(places / name)
+    with zipfile.ZipFile(places / "run" / code.ARCHIVE) as made:
+        made.extractall(places / "again")
+    command = 'PYTHONPATH=$(cat PYTHONPATH) "$0" -c "import mine.model; print(mine.model.SUM)"'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable],
+        cwd=places / "again",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "3\n"
+
+
+def test_equal_code_gives_equal_bytes_wherever_it_lies(places: Path, tmp_path: Path) -> None:
+    """Copies of the places, imported in another order; negative control: one changed line."""
+    kept(places, "table", "mine.model")
+    first = (places / "run" / code.ARCHIVE).read_bytes()
+    copy = Path(shutil.copytree(places, tmp_path / "copy", ignore=shutil.ignore_patterns("copy")))
+    kept(copy, "mine.model")
+    assert (copy / "run" / code.ARCHIVE).read_bytes() == first
+    (copy / "elsewhere" / "other" / "part.py").write_text("P = 3\n")
+    kept(copy, "mine.model")
+    assert (copy / "run" / code.ARCHIVE).read_bytes() != first
+
+
+def test_a_module_that_is_imported_later_is_added(places: Path) -> None:
+    """And nothing else is written again: a file is what it held when it was first seen."""
+    assert "later.py" not in kept(places, "table")
+    assert kept(places, "table", "later")["later.py"] == b"L = 3\n"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from seedbed import record
+from seedbed.worker.imports import Imports
+observer = Imports(Path(sys.argv[1]), {"git": {"commit": None}}, Path(sys.argv[2]))
+import table
+observer.note(())
+import later
+record.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+observer.note(())
+"""
+
+
+def test_a_process_that_is_killed_between_two_files_leaves_both_whole(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """code.zip holds at least what environment.json lists; who resumes keeps it all."""
+    root, run = places / "project", places / "run"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(run), str(root)],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    digests = record.read_json(run / "environment.json")["imported_files"]
+    files = archive.read(run / code.ARCHIVE)
+    assert "later.py" not in digests
+    assert {"table.py", "later.py"} <= files.keys()
     monkeypatch.setattr(project, "root", lambda: root)
-    yield root
-    for name in ("seen_first", "seen_later"):
-        sys.modules.pop(name, None)
+    observer = Imports(run, {"git": {"commit": None}}, root)
+    observer.look()
+    observer.resume({name: digests[name] for name in ("table.py",)})
+    observer.write()
+    assert observer.environment["imported_files"]["table.py"] == digests["table.py"]
+    assert archive.read(run / code.ARCHIVE)["later.py"] == b"L = 3\n"
 
 
-def import_file(root: Path, name: str, text: str) -> Path:
-    path = root / "src" / f"{name}.py"
-    path.write_text(text)
-    sys.modules[name] = ModuleType(name)
-    sys.modules[name].__file__ = str(path)
-    return path
-
-
-def test_files_are_named_as_they_were_when_first_seen(checkout: Path, tmp_path: Path) -> None:
-    """By git's ids; a module that comes later is added; nothing is written without need."""
-    environment = {"git": {"commit": None}, "device": "cpu"}
-    observer, path = imports.Imports(tmp_path, environment), tmp_path / "environment.json"
-    first = import_file(checkout, "seen_first", "x = 1\n")
-    words = ["git", "hash-object", "--no-filters", str(first)]
-    blob = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    observer.note([])
-    assert record.read_json(path) == {**environment, "imported_files": {"src/seen_first.py": blob}}
-
-    first.write_text("x = 2\n")
-    written = path.stat().st_ino
-    observer.note([])
-    observer.close(True)
-    assert path.stat().st_ino == written
-    import_file(checkout, "seen_later", "")
+def test_nothing_is_written_without_a_new_module(tmp_path: Path) -> None:
+    """Also where the file of one has changed since."""
+    observer = Imports(tmp_path, {"git": {"commit": None}}, ROOT)
+    observer.note(())
+    written = [(tmp_path / name).stat().st_ino for name in (code.ARCHIVE, "environment.json")]
+    observer.note(())
     observer.save()
-    files = json.loads(path.read_text())["imported_files"]
-    assert list(files) == ["src/seen_first.py", "src/seen_later.py"]
-    assert files["src/seen_first.py"] == blob
+    after = [(tmp_path / name).stat().st_ino for name in (code.ARCHIVE, "environment.json")]
+    assert after == written
 
 
 def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
@@ -65,26 +171,43 @@ def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
     assert not [
         path for path in files if path.startswith(("engine/src/seedbed/compare", "scripts"))
     ]
-    words = ["git", "hash-object", "--no-filters", "src/project/models/cnn.py"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert files["src/project/models/cnn.py"] == done.stdout.strip()
+    kept = archive.read(quick_run / code.ARCHIVE)
+    for name, digest in files.items():
+        assert code.sha256(kept[name]) == digest == code.digest_here(name)
 
 
 @pytest.mark.long
-def test_a_file_that_nobody_imports_does_not_keep_a_run_from_resuming(tmp_path: Path) -> None:
-    """The next model, written while a run is stopped; the negative control edits its own model."""
+def test_only_imported_files_keep_a_run_from_resuming(tmp_path: Path) -> None:
+    """Without git; a new file does not, nor one that is gone; a changed model does."""
     project = pages.copy_project(tmp_path / "project", {})
-    pages.commit(project, "The clone")
+    (project / "scratch.py").write_text("x = 1\n")
     steps = ("trainer.max_steps=4", "trainer.checkpoint_every_steps=2", "determinism.threads=1")
     done = pages.run(project, "train.py", "hydra.run.dir=runs/a", *steps)
     assert done.returncode == 0, done.stderr
+    whole = archive.read(project / "runs/a" / code.ARCHIVE)
     model = project / "src/project/models/cnn.py"
+    (project / "scratch.py").unlink()
     model.with_name("next.py").write_text("x = 1\n")
-    for change, status in (("", 0), ("# else\n", 2)):
-        model.write_text(model.read_text() + change)
-        run = shutil.copytree(project / "runs/a", project / f"runs/{status}")
-        summary = (run / "summary.json").read_text()
-        (run / "summary.json").write_text(summary.replace('"finished"', '"interrupted"'))
-        done = pages.run(project, "scripts/resume.py", str(run))
-        assert done.returncode == status, done.stdout + done.stderr
-        assert ("src/project/models/cnn.py" in done.stderr) == bool(status)
+
+    def interrupted(name: str) -> Path:
+        run = Path(shutil.copytree(project / "runs/a", project / "runs" / name))
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"status": "interrupted"}))
+        return run
+
+    run = interrupted("unchanged")
+    done = pages.run(project, "scripts/resume.py", str(run))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert archive.read(run / code.ARCHIVE) == whole
+
+    model.write_text(model.read_text() + "# else\n")
+    run = interrupted("changed")
+    done = pages.run(project, "scripts/resume.py", str(run))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "src/project/models/cnn.py" in done.stderr
+    assert archive.read(run / code.ARCHIVE) == whole, "what is refused changes nothing"
+    done = pages.run(project, "scripts/resume.py", str(run), "--allow-changed")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert archive.read(run / "code_until_step_4.zip") == whole
+    now = archive.read(run / code.ARCHIVE)
+    assert {name for name in whole if whole[name] != now[name]} == {"src/project/models/cnn.py"}

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ import torch
 from seedbed import compare, record
 from seedbed.compare import causes
 from seedbed.errors import InputError
+from seedbed.record import archive
 from seedbed.record.origin import Origin, changes
 from seedbed.worker import inputs, loaded
 from tests.running import QUICK, command, refusal
@@ -55,8 +54,7 @@ def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
     for folder, value in ((first, "null"), (second, str(weights))):
         done = ran("train.py", *WARM, f"+model.weights={value}", f"hydra.run.dir={folder}")
         assert done.returncode == 0, done.stderr
-        assert "does not hold all the code that ran: warm_start.py" in done.stdout
-    assert "warm_start.py" in record.read_json(second / "environment.json")["git"]["lacks"]
+    assert b"class Warm" in archive.read(second / "code.zip")["elsewhere/warm_start.py"]
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert record.read_json(second / "environment.json")["files_sha256"] == {str(weights): digest}
     assert "REPRODUCED" in verified().stdout, "negative control: nothing changed"
@@ -66,7 +64,6 @@ def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
     done = verified("--keep", str(again))
     assert done.returncode == 1, done.stderr
     assert f"files_sha256.{weights}" in done.stdout
-    assert "A and B do not hold all the code that ran: warm_start.py" in done.stdout
     a, b = compare.read(second), compare.read(again)
     difference = compare.compare(a, b).difference
     assert difference is not None
@@ -102,7 +99,7 @@ def test_every_file_that_an_argument_names_is_recorded(
 
 
 def origin(**environment: Any) -> Origin:
-    return Origin({}, {"git": {"commit": None}, **environment}, {})
+    return Origin({}, {"git": {"commit": None}, **environment})
 
 
 def test_another_pillow_is_a_change_that_can_alter_bits() -> None:
@@ -151,46 +148,9 @@ def test_versions_of_what_classes_come_from_are_recorded(
     for name in ("used", "neither", "helper_of_mine"):
         __import__(name)
     settings = {"model": {"_target_": "used.Layer"}, "data": {"train": {"root": "neither"}}}
-    found = loaded.more_versions(settings, root)
-    assert found == {"the-used": "1.2", "the-imported": "1.2", "the-function-of": "1.2"}
-    assert loaded.more_versions({"model": {"_target_": "torch.nn.Linear"}}, tmp_path / "x") == {}
-
-
-@pytest.mark.usefixtures("fresh_modules")
-def test_loaded_code_that_git_ignores_is_named_by_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What Python loaded from the checkout is recorded, or named; another content is a change."""
-    path = tmp_path / "src" / "ignored_code.py"
-    path.parent.mkdir()
-    path.write_text("a = 1\n")
-    monkeypatch.syspath_prepend(str(path.parent))
-    assert isinstance(__import__("ignored_code"), ModuleType)
-    first = loaded.unrecorded({}, {}, tmp_path)
-    assert list(first) == ["src/ignored_code.py"]
-    assert loaded.unrecorded({"src/ignored_code.py": "blob"}, {}, tmp_path) == {}
-    path.write_text("a = 2\n")
-    second = loaded.unrecorded({}, {}, tmp_path)
-    (change,) = changes(
-        *(origin(git={"commit": None, "lacks": lacks}) for lacks in (first, second))
-    )
-    assert (change.key, change.alters_bits) == ("git.lacks.src/ignored_code.py", True)
-    os.unlink(path)
-    assert "No such file" in loaded.unrecorded({}, {}, tmp_path)["src/ignored_code.py"]
-
-
-@pytest.mark.usefixtures("fresh_modules")
-def test_loaded_packages_that_lie_elsewhere_are_named_by_their_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A package's own code is in its `__init__.py`."""
-    package = tmp_path / "elsewhere" / "a_package_of_mine"
-    package.mkdir(parents=True)
-    for name in ("__init__", "models"):
-        (package / f"{name}.py").write_text("a = 1\n")
-    monkeypatch.syspath_prepend(str(package.parent))
-    assert isinstance(__import__("a_package_of_mine.models"), ModuleType)
-    found = loaded.unrecorded(
-        {}, {"model": {"_target_": "a_package_of_mine.X"}}, tmp_path / "checkout"
-    )
-    assert set(found) == {"a_package_of_mine/__init__.py", "a_package_of_mine/models.py"}
+    found = loaded.more_versions(settings)
+    ours = {name: version for name, version in found.items() if name.startswith("the-")}
+    assert ours == {"the-used": "1.2", "the-imported": "1.2", "the-function-of": "1.2"}
+    del sys.modules["helper_of_mine"]
+    found = loaded.more_versions({"model": {"_target_": "torch.nn.Linear"}})
+    assert not {"the-used", "the-neither"} & found.keys()

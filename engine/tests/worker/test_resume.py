@@ -14,12 +14,12 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import config, launch, project, record, signals
+from seedbed import config, launch, record, signals
 from seedbed.config.compose import compose
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
-from seedbed.record import blobs, plots, source
+from seedbed.record import code, plots
 from seedbed.record import origin as origins
 from seedbed.record.change import Change
 from seedbed.record.origin import Origin
@@ -57,8 +57,8 @@ def this_process_as_training_process(monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
     monkeypatch.setattr(assemble, "prepare_backends", lambda _preset: None)
     monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
-    nothing = ({"commit": None, "dirty": None, "lacks": {}}, b"")
-    monkeypatch.setattr(source, "snapshot", lambda _root: nothing)
+    nothing = ({"commit": None, "dirty": None}, b"")
+    monkeypatch.setattr(code, "git_state", lambda _root: nothing)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -521,7 +521,7 @@ def origin(**changes: Any) -> Origin:
         "git": {"commit": None},
         "data_sha256": {"digits": "00"},
     }
-    made = Origin({"data": {"num_workers": 0}, "seed": 0}, environment, {})
+    made = Origin({"data": {"num_workers": 0}, "seed": 0}, environment)
     return replace(made, environment=environment | changes)
 
 
@@ -547,89 +547,6 @@ def test_changes_of_the_environment_are_found(changes: dict[str, Any], alters: b
     assert [change.alters_bits for change in found] == ([] if alters is None else [alters])
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a git repository with a package and a README, as the project's checkout."""
-    monkeypatch.undo()
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "model.py").write_text("a = 1\n")
-    (tmp_path / "README.md").write_text("text\n")
-    git(tmp_path, "init", "-q")
-    commit(tmp_path)
-    monkeypatch.setattr(project, "root", lambda: tmp_path)
-    return tmp_path
-
-
-def git(root: Path, *arguments: str) -> None:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run(["git", "-C", str(root), *identity, *arguments], check=True)
-
-
-def commit(root: Path) -> None:
-    git(root, "add", "-A")
-    git(root, "commit", "-q", "-m", "change")
-
-
-def code(root: Path) -> Origin:
-    state, patch = source.snapshot(root)
-    return replace(origin(git=state), patched=blobs.patched_files(patch))
-
-
-def test_changes_of_the_code_are_found_file_by_file(checkout: Path) -> None:
-    """Committed or not, new, removed or renamed; the same content is no change."""
-    before = code(checkout)
-    (checkout / "src" / "model.py").write_text("a = 2\n")
-    (checkout / "src" / "new.py").write_text("b = 1\n")
-    edited = code(checkout)
-    found = origins.changes(before, edited)
-    assert [change.key for change in found] == ["src/model.py", "src/new.py"]
-    assert all(change.alters_bits for change in found)
-    commit(checkout)
-    (change,) = origins.changes(edited, code(checkout))
-    assert change.key == "git.commit"
-    assert not change.alters_bits, "committing changes no code"
-    keys = [change.key for change in origins.changes(before, code(checkout))]
-    assert keys == ["git.commit", "src/model.py", "src/new.py"]
-    git(checkout, "mv", "src/new.py", "src/renamed.py")
-    keys = [change.key for change in origins.changes(edited, code(checkout))]
-    assert keys == ["git.commit", "src/new.py", "src/renamed.py"]
-
-
-def test_what_a_training_process_does_not_read_alters_no_bits(checkout: Path) -> None:
-    """Text, tests, scripts and defaults may change; it is said all the same."""
-    before = code(checkout)
-    (checkout / "README.md").write_text("other\n")
-    (checkout / "tests").mkdir()
-    (checkout / "tests" / "test_a.py").write_text("")
-    found = origins.changes(before, code(checkout))
-    assert [(change.key, change.alters_bits) for change in found] == [
-        ("README.md", False),
-        ("tests/test_a.py", False),
-    ]
-
-
-def test_the_patch_of_earlier_steps_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """source.patch is of the code that runs; what made the steps before it has another name."""
-    folder = stopped(tmp_path / "run")
-    step = record.read_summary(folder)["steps"]
-    nothing = {"commit": None, "dirty": None, "lacks": {}}
-    monkeypatch.setattr(source, "snapshot", lambda _root: (nothing, b"new"))
-    assert work(folder) == 0
-    assert (folder / "source.patch").read_bytes() == b"new"
-    assert (folder / f"source_until_step_{step}.patch").read_bytes() == b""
-
-
-def test_code_that_git_does_not_know_is_a_change(checkout: Path) -> None:
-    """A commit that is not in this checkout says nothing of its files."""
-    before = code(checkout)
-    unknown = replace(before, environment=before.environment | {"git": {"commit": "0" * 40}})
-    (change,) = origins.changes(unknown, before)
-    assert change.key == "git.commit"
-    assert change.alters_bits
-
-
 def test_a_request_survives_the_command_line() -> None:
     """It comes to the training process as it was asked for."""
     request = Request({"data.num_workers": 3, "data.start_method": "spawn"}, True)
@@ -637,11 +554,12 @@ def test_a_request_survives_the_command_line() -> None:
 
 
 def test_checkpoints_say_under_what_they_were_made(whole: Callable[..., Path]) -> None:
-    """Settings and environment, as in the record, which has the imported files besides."""
+    """Settings, environment and the files imported so far, as in the record."""
     state = checkpoint.load(whole() / "checkpoints" / "last.pt")
     environment = record.read_json(whole() / "environment.json")
-    assert environment.pop("imported_files")
-    assert Origin(**state["origin"]).environment == environment
+    made_by = state["origin"]["environment"]
+    assert made_by.pop("imported_files").items() <= environment.pop("imported_files").items()
+    assert made_by == environment
     assert state["origin"]["settings"] == record.read_config(whole())
 
 
@@ -776,17 +694,19 @@ def test_a_run_that_is_to_end_before_its_checkpoint_is_refused(
     assert work(folder) == 0
 
 
-def test_the_patch_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> None:
+def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> None:
     """Resumed again from the same step, or from an earlier one, what came between made no step."""
-    source_patch = tmp_path / "source.patch"
-    source_patch.write_bytes(b"A: steps 1 to 200")
-    for patch, step in ((b"B", 200), (b"C", 200), (b"D", 150)):
-        restore.keep_patch(tmp_path, patch, step)
-        source_patch.write_bytes(patch)
-    kept = {path.name: path.read_bytes() for path in tmp_path.glob("source_until_*")}
-    assert kept == {"source_until_step_200.patch": b"A: steps 1 to 200"}
-    restore.keep_patch(tmp_path, b"E", 300)  # negative control: D made steps
-    assert (tmp_path / "source_until_step_300.patch").read_bytes() == b"D"
+    path = tmp_path / code.ARCHIVE
+    changed = [Change("src/a.py", "1", "2", kind="code")]
+    path.write_bytes(b"A: steps 1 to 200")
+    restore.keep_code(tmp_path, 100, [Change("seed", 0, 1)])
+    for content, step in ((b"B", 200), (b"C", 200), (b"D", 150)):
+        restore.keep_code(tmp_path, step, changed)
+        path.write_bytes(content)
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("code_until_*")}
+    assert kept == {"code_until_step_200.zip": b"A: steps 1 to 200"}
+    restore.keep_code(tmp_path, 300, changed)  # negative control: D made steps
+    assert (tmp_path / "code_until_step_300.zip").read_bytes() == b"D"
 
 
 def test_best_weights_of_a_continuation_that_was_given_up_are_set_aside(
@@ -900,6 +820,6 @@ def test_a_disk_that_is_full_before_the_first_step_is_named(
     def stop(_root: Path) -> None:
         raise OSError(28, "No space left on device", str(tmp_path / "index"))
 
-    monkeypatch.setattr(source, "snapshot", stop)
+    monkeypatch.setattr(code, "git_state", stop)
     assert work(begun(tmp_path / "run")) == 2
     assert "expected room on the disk" in capsys.readouterr().err

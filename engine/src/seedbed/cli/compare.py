@@ -14,19 +14,16 @@ exit status: 0 the same bits, 1 they differ, 2 they cannot be compared
 """
 
 import argparse
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from seedbed import compare
 from seedbed.compare import Difference, Record, checkout, report, versions
-from seedbed.compare.checkout import Tree
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import code
+from seedbed.record import archive, code
 
 
 def main() -> int:
@@ -47,28 +44,16 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """A run to compare: its folder, what it holds, and how to come to its code."""
+    """A run to compare: its folder, which can be that of a zip for a while, and what it holds."""
 
     folder: Path
     record: Record
-    code_of: Callable[[], AbstractContextManager[Tree]]
 
 
 def opened(path: Path, stack: ExitStack) -> Run:
-    """Return the run of a folder, or of a package, which is taken out for as long as the stack."""
-    if path.suffix != ".zip":
-        held = compare.read(path)
-        return Run(path, held, partial(checkout.code_of, path, held.code, True))
-    from seedbed.tools import package  # a part that can be deleted
-
-    place = stack.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-compare-"))
-    folder, *others = package.unpack(path, Path(place))
-    if others:
-        raise InputError(
-            f"{path}: expected a package of one run, got {len(others) + 1}; pack the run alone"
-        )
-    held = replace(compare.read(folder), name=str(path))
-    return Run(folder, held, partial(package.code_of, folder, held))
+    """Return the run of a folder, or of a zip of one, extracted for as long as the stack lasts."""
+    folder = stack.enter_context(archive.run_folder(path))
+    return Run(folder, replace(compare.read(folder), name=str(path)))
 
 
 def explanation(
@@ -76,7 +61,7 @@ def explanation(
 ) -> Iterator[str]:
     """Yield the lines of --explain; code of the records is executed only with --restore-code."""
     if not arguments.restore_code and not code.is_same(a.record.code, b.record.code):
-        yield from versions.describe(versions.recorded(a.record, b.record))
+        yield from versions.describe(a.record, b.record)
         yield (
             "\nThe runs had different code. To replay each with its own, which executes the code "
             "of both records: add --restore-code"
@@ -86,7 +71,10 @@ def explanation(
 
     trees = [checkout.here()] * 2
     if arguments.restore_code:
-        trees = [stack.enter_context(run.code_of()) for run in (a, b)]
+        trees = [
+            stack.enter_context(checkout.code_of(run.folder, run.record.code, True))
+            for run in (a, b)
+        ]
     runs, records = (a.folder, b.folder), (a.record, b.record)
     yield from of_runs(runs, records, difference, trees, arguments.trust, arguments.online)
 
@@ -94,7 +82,7 @@ def explanation(
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = options.parser(__doc__)
-    parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder, or a package")
+    parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder, or a zip of one")
     parser.add_argument("run_b", metavar="RUN_B", type=Path, help="another one")
     parser.add_argument(
         "--out",
@@ -110,8 +98,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--restore-code",
         action="store_true",
-        help="for --explain: replay each run with the commit and source.patch of its record, in a "
-        "git worktree of its own; this runs code of both records",
+        help="for --explain: replay each run with the code.zip of its record; this runs code of "
+        "both records",
     )
     options.add_trust(parser, when="for --explain: ")
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """Replay a run from its record: REPRODUCED, or the first step and stage that differ, and why.
 
-usage: python scripts/verify.py RUN|PACKAGE.zip [--steps N] [--explain] [--keep DIR]
+usage: python scripts/verify.py RUN|RUN.zip [--steps N] [--explain] [--keep DIR]
                                 [--restore-code] [--trust NAME] [--online]
 
 example:
@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from seedbed import config
@@ -26,6 +27,7 @@ from seedbed.compare.stages import stage_of
 from seedbed.compare.verify import Outcome
 from seedbed.config import options
 from seedbed.errors import InputError, printable
+from seedbed.record import archive
 
 
 def main() -> int:
@@ -40,44 +42,20 @@ def main() -> int:
             )
         return judge_run(arguments, arguments.keep)
     with tempfile.TemporaryDirectory(prefix="seedbed-verify-") as folder:
-        if arguments.run.suffix == ".zip":
-            return judge_package(arguments, Path(folder))
         return judge_run(arguments, Path(folder))
 
 
 def judge_run(arguments: argparse.Namespace, folder: Path) -> int:
     """Replay a run folder with the code that is here, or with its own if that is asked for."""
-    run = arguments.run
-    held = verify.read(run)
-    with checkout.code_of(run, held.code, arguments.restore_code) as tree:
+    with ExitStack() as stack:
+        run = stack.enter_context(archive.run_folder(arguments.run))
+        held = verify.read(run)
+        tree = stack.enter_context(checkout.code_of(run, held.code, arguments.restore_code))
         verify.trusted_config(run, arguments.trust)  # what is refused begins nothing
         last = verify.last_step(held, arguments.steps)
         # For whoever waits; the first line of the output is the outcome.
-        print(printable(f"{replaying(held, last)}: {run}"), file=sys.stderr, flush=True)
-        return judge(arguments, run, folder, tree, str(run))
-
-
-def judge_package(arguments: argparse.Namespace, folder: Path) -> int:
-    """Replay each run of a package with the code in it, or print what that would execute."""
-    from seedbed.tools import package  # a part that can be deleted
-
-    path, status = arguments.run, 0
-    for run in package.unpack(path, folder / "package"):
-        held = verify.read(run)
-        print(printable(f"\nrun {run.name} of {path}: {package.described(held)}"))
-        if not arguments.restore_code:
-            status = 2
-            continue
-        last = verify.last_step(held, arguments.steps)
-        print(printable(f"{replaying(held, last)}, with that code"), flush=True)
-        with package.code_of(run, held) as tree:
-            name = f"run {run.name} of {path}"
-            status = max(status, judge(arguments, run, folder / run.name, tree, name))
-    if not arguments.restore_code:
-        print(
-            printable(f"\nnothing was executed; to do so: scripts/verify.py {path} --restore-code")
-        )
-    return status
+        print(printable(f"{replaying(held, last)}: {arguments.run}"), file=sys.stderr, flush=True)
+        return judge(arguments, run, folder, tree, str(arguments.run))
 
 
 def replaying(held: Record, last: int) -> str:
@@ -102,8 +80,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--restore-code",
         action="store_true",
-        help="replay with the record's commit and source.patch, in a git worktree of its own; "
-        "this runs code of the record",
+        help="replay with the code.zip of the record; this runs code of the record",
     )
     options.add_trust(parser)
     arguments = parser.parse_args()

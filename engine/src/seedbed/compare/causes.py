@@ -9,8 +9,8 @@ from seedbed import config, names
 from seedbed.compare.difference import Difference, Record
 from seedbed.compare.stages import STAGES, stage_of
 from seedbed.errors import printable
-from seedbed.record import code, neutral
-from seedbed.record.change import Change
+from seedbed.record import code
+from seedbed.record.change import NEUTRAL_ENVIRONMENT, TORCHRUN, Change, matches
 
 _MOST_CHARACTERS = 44
 
@@ -51,10 +51,10 @@ def changes(a: Record, b: Record) -> list[Change]:
         Change(key, before.get(key), now.get(key), kind=kind)
         for kind, before, now in sides
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not neutral.matches(key, neutral.TORCHRUN)
+        if before.get(key) != now.get(key) and not matches(key, TORCHRUN)
     ]
     found = [replace(each, alters_bits=_may_alter_bits(each, same_data)) for each in found]
-    return [*found, *code.changes(a.code, b.code)]
+    return [*found, *code.changes(a.code, b.code, a.config == b.config)]
 
 
 def rank(difference: Difference, found: Iterable[Change]) -> list[Change]:
@@ -221,7 +221,7 @@ def _may_alter_bits(change: Change, same_data: bool) -> bool:
         same_data: both records hold the same digest of the training data.
     """
     if change.kind == "environment":
-        return not neutral.matches(change.key, neutral.ENVIRONMENT) and not _is_place(change)
+        return not matches(change.key, NEUTRAL_ENVIRONMENT) and not _is_place(change)
     if change.key == "determinism.fingerprint_every_steps":
         return False
     held_out = change.key.startswith(("data.validation", "data.test"))

@@ -15,8 +15,8 @@ from seedbed import record
 from seedbed.compare.stages import in_order
 from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
-from seedbed.record import Row, blobs, untrusted
-from seedbed.record.code import Code, warning
+from seedbed.record import Row
+from seedbed.record.code import Code
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ class Record:
 
     Attributes:
         environment: without what it says of the code.
-        patch: source.patch, which changes the commit of `code` into the code that ran.
     """
 
     name: str
@@ -58,7 +57,6 @@ class Record:
     summary: dict[str, Any]
     metrics: list[Row]
     fingerprints: list[Row]
-    patch: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -184,9 +182,7 @@ def read(folder: Path) -> Record:
     record.require_run(folder)
     config = flatten(OmegaConf.to_container(record.read_config(folder)))
     environment = record.read_json(folder / "environment.json")
-    path = folder / "source.patch"
-    patch = untrusted.read_bytes(path, untrusted.MAX_PATCH_BYTES) if path.is_file() else b""
-    code = Code.of(environment, blobs.patched_files(patch))
+    code = Code.of(environment, folder)
     apart = ("git", "imported_files")
     environment = flatten({key: environment[key] for key in environment if key not in apart})
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
@@ -197,7 +193,7 @@ def read(folder: Path) -> Record:
     _check(folder / "fingerprints.csv", fingerprints)
     _check(folder / "metrics.csv", metrics, may_repeat=True)
     summary = record.read_summary(folder)
-    return Record(str(folder), config, environment, code, summary, metrics, fingerprints, patch)
+    return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
 
 
 def _located(
@@ -225,12 +221,6 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
                 f"{side} was resumed at step {step} with changes that can alter bits: "
                 + ", ".join(keys)
             )
-    sides = {"A does": a.code.lacks, "B does": b.code.lacks}
-    if a.code.lacks.keys() == b.code.lacks.keys():
-        sides = {"A and B do": a.code.lacks}
-    for whose, lacks in sides.items():
-        if unrecorded := warning(lacks, whose):
-            yield unrecorded
     counts = [len(r.fingerprints) for r in (a, b)]
     if not all(counts):
         whose = "either" if not any(counts) else "A" if not counts[0] else "B"

@@ -22,7 +22,7 @@ class Stage:
     keys: tuple[str, ...]
 
 
-_CODE = ("git.commit", "code:*.py", "code:*.c*", "git.lacks.*")
+_CODE = ("git.commit", "code:*.py", "code:*.c*")
 _MACHINE = (
     *("trainer.device", "device", "trainer.precision", "trainer.compile", "determinism.name"),
     *("determinism.on_nondeterministic", "determinism.*", "flags.*", "versions.torch*"),

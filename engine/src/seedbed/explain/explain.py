@@ -14,7 +14,6 @@ from seedbed import compare, launch, offline
 from seedbed.compare import Difference, Record, verify, versions
 from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
-from seedbed.compare.versions import Versions
 from seedbed.errors import InputError
 from seedbed.explain import places, replay
 from seedbed.explain.construction import BUILD
@@ -110,7 +109,7 @@ def of_runs(
     else:
         yield from _unexplained(sides, traces, difference, not paths)
     if paths:
-        yield from versions.describe(Versions((texts[0], texts[1])))
+        yield from versions.describe(*records)
 
 
 def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:

@@ -12,7 +12,6 @@ from seedbed.record.folder import (
     read_config,
     require_in_place,
     require_run,
-    write_environment,
 )
 from seedbed.record.summary import FORMAT_VERSION, altered, read_summary
 from seedbed.record.tables import (
@@ -52,6 +51,5 @@ __all__ = [
     "sync_folder",
     "values_of",
     "write_atomically",
-    "write_environment",
     "write_json",
 ]

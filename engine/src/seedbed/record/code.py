@@ -1,20 +1,32 @@
-"""The code of a run as its record has it, compared with that of another without executing any."""
+"""The code of a run: code.zip in its folder, digests in environment.json, what git says of it.
+
+code.zip holds the files that the training process imported from outside the standard library and
+site-packages. Those of the project are named by their paths in it; those from elsewhere lie below
+ELSEWHERE by their import paths. The entry PYTHONPATH lists where Python finds them, so that
+`unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python` imports this code.
+"""
 
 import hashlib
 import os
-import tempfile
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from seedbed import project
-from seedbed.record import blobs, git, neutral
+from seedbed.errors import InputError
+from seedbed.record import archive, untrusted
 from seedbed.record.change import Change
 
-LACKS = "git.lacks."  # before the path of code that a record lacks
-DELETED = "(deleted)"  # instead of the content of a file that a patch deletes
-_SHORT = 12  # digits of a blob id that are shown, and compared
+ARCHIVE = "code.zip"
+PATH = "PYTHONPATH"
+ELSEWHERE = "elsewhere"
+_SHORT = 12  # digits of a digest that are shown
+_DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
 
 
 @dataclass(frozen=True)
@@ -23,165 +35,126 @@ class Code:
 
     Attributes:
         commit: None where the code was in no repository.
-        patched: blob id by path, of the files that the uncommitted patch changes; "" if deleted.
-        lacks: what is said of code that neither holds, by path.
-        imported: blob id by path, of the files that the training process imported; None if the
-            record does not say.
+        imported: SHA-256 by name in code.zip, of the files that the training process imported;
+            None if the record does not say. Records of earlier versions have git's blob ids.
+        archive: the record's code.zip; None if it has none.
     """
 
     commit: str | None
-    patched: dict[str, str]
-    lacks: dict[str, str]
-    imported: dict[str, str] | None = None
+    imported: Mapping[str, str] | None = None
+    archive: Path | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, environment: Mapping[str, Any], patched: dict[str, str]) -> "Code":
+    def of(cls, environment: Mapping[str, Any], folder: Path | None = None) -> "Code":
         """Return what environment.json, which may come from a stranger, says of the code."""
-        state = environment.get("git")
-        state = state if isinstance(state, Mapping) else {}
-        commit, lacks = state.get("commit"), state.get("lacks")
-        lacks = lacks if isinstance(lacks, Mapping) else {}
-        files = environment.get("imported_files")
+        git, files = environment.get("git"), environment.get("imported_files")
+        commit = git.get("commit") if isinstance(git, Mapping) else None
         imported = None
         if isinstance(files, Mapping) and files:
-            imported = {path: str(files[path]) for path in files if _is_inside(path)}
-        return cls(
-            None if commit is None else str(commit),
-            patched,
-            {path: str(reason) for path, reason in lacks.items()},
-            imported,
-        )
+            imported = {name: str(files[name]) for name in files if archive.is_inside(name)}
+        path = folder / ARCHIVE if folder is not None else None
+        kept = path if path is not None and path.is_file() else None
+        return cls(None if commit is None else str(commit), imported, kept)
+
+    @cached_property
+    def files(self) -> Mapping[str, bytes]:
+        """The content of the files in code.zip, by name; {} without one."""
+        return {} if self.archive is None else archive.read(self.archive)
+
+    def digest(self, name: str) -> str | None:
+        """Return the digest of a file, also of one that is kept but was not imported."""
+        known = (self.imported or {}).get(name)
+        return known or (sha256(self.files[name]) if name in self.files else None)
 
 
-def blob_id(content: bytes, commit: str | None) -> str:
-    """Return the id that git gives a file of this content, in the repository of a commit."""
-    kind = "sha256" if commit is not None and len(commit) == 64 else "sha1"
-    return hashlib.new(kind, b"blob %d\0" % len(content) + content).hexdigest()
+def sha256(content: bytes) -> str:
+    """Return a digest in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
 
 
-def changes(before: Code, now: Code) -> Iterator[Change]:
-    """Yield the commit and the files that differ, and which of them can alter bits.
+def changes(before: Code, now: Code, same_settings: bool = False) -> Iterator[Change]:
+    """Yield the commit and the imported files that differ.
 
-    These are the files that either training process imported. Where a record does not say which
-    they were, every file counts that a training process could import, and so does the commit if
-    git does not have it.
+    A file that only one of them has imported can follow from the settings, such as another model's:
+    it is no change of the code, unless the settings are the same.
     """
-    files, are_whole = _files(before, now)
-    imported = None
-    if before.imported is not None and now.imported is not None:
-        imported = before.imported.keys() | now.imported.keys()
+    files = [each.imported for each in (before, now)]
+    known = files[0] is not None and files[1] is not None and _kind(files[0]) == _kind(files[1])
     if before.commit != now.commit:
-        decides = imported is None and not are_whole
-        yield Change("git.commit", before.commit, now.commit, decides, "code")
-    for path in sorted(files[0].keys() | files[1].keys()):
-        blobs = [each.get(path) for each in files]
-        if blobs[0] != blobs[1]:
-            known = neutral.may_be_imported(path) if imported is None else path in imported
-            yield Change(path, blobs[0], blobs[1], known, "code")
-    for path in sorted(before.lacks.keys() | now.lacks.keys()):
-        reasons = before.lacks.get(path), now.lacks.get(path)
-        if reasons[0] != reasons[1] and path not in (imported or ()):
-            known = path == "." or neutral.may_be_imported(path)
-            known = known or any(path in each for each in files)
-            yield Change(f"{LACKS}{path}", reasons[0], reasons[1], known, "code")
+        yield Change("git.commit", before.commit, now.commit, not known, "code")
+    if not known:
+        return
+    a, b = (each or {} for each in files)
+    shared = [name for name in a if name in b and a[name] != b[name]]
+    single = a.keys() ^ b.keys() if same_settings or shared else ()
+    for name in sorted([*shared, *single]):
+        one, other = before.digest(name), now.digest(name)
+        if one != other:
+            yield Change(name, one and one[:_SHORT], other and other[:_SHORT], kind="code")
 
 
-def warning(lacks: Mapping[str, str], whose: str = "the record does") -> str | None:
-    """Return a line that names the code that a record lacks, and what to do; None if it lacks none.
-
-    Args:
-        lacks: as `source.snapshot` returns it.
-        whose: the records, and the verb that follows them.
-    """
-    if not lacks:
-        return None
-    files = {path: reason for path, reason in lacks.items() if path != "."}
-    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-    if "." in lacks:
-        known = f", only digests of {', '.join(list(files)[:3])}{more}" if files else ""
-        return (
-            f"{whose} not hold the code that ran ({lacks['.']}){known}; keep the code under git, "
-            "and later records hold it"
-        )
-    named = ", ".join(f"{path} ({reason})" for path, reason in list(files.items())[:3])
-    return (
-        f"{whose} not hold all the code that ran: {named}{more}; add it to git, and later records "
-        "hold it"
-    )
+def _kind(digests: Mapping[str, str]) -> set[int]:
+    return {len(digest) for digest in digests.values()}
 
 
 def is_same(before: Code, now: Code) -> bool:
-    """Return whether nothing differs that can alter bits."""
+    """Return whether no file that both imported differs."""
     return not any(change.alters_bits for change in changes(before, now))
 
 
+def texts(code: Code, names: Iterable[str]) -> dict[str, str]:
+    """Return what some files in code.zip held, without those that it lacks."""
+    files = code.files
+    return {name: files[name].decode(errors="replace") for name in names if name in files}
+
+
+def places(files: Mapping[str, bytes]) -> list[str]:
+    """Return the entries of PYTHONPATH, relative to the folder of a code.zip that was extracted."""
+    named = files.get(PATH, b"").decode(errors="replace").strip().split(os.pathsep)
+    return [place for place in named if place == "." or archive.is_inside(place)]
+
+
+def digest_here(name: str, root: Path | None = None) -> str | None:
+    """Return the digest of what this process would import under a name; None if there is none."""
+    places = [(root or project.root()) / name]
+    if name.startswith(f"{ELSEWHERE}/"):
+        path = os.environ.get(PATH, "").split(os.pathsep) + sys.path
+        places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in path if place]
+    for place in places:
+        with suppress(OSError, InputError):
+            return sha256(untrusted.read_bytes(place, archive.MAX_CODE_BYTES))
+    return None
+
+
 def changed_here(code: Code) -> list[str]:
-    """Return the imported files of a record that are not the same in this checkout."""
-    root, found = project.root(), []
-    for path, blob in (code.imported or {}).items():
-        try:
-            content = (root / path).read_bytes()
-        except OSError:
-            content = b""
-        if blob_id(content, code.commit) != blob:
-            found.append(path)
-    return found
+    """Return the imported files of a record that are not the same here."""
+    imported = code.imported or {}
+    if _kind(imported) != {64}:
+        return []
+    return [name for name, digest in imported.items() if digest_here(name) != digest]
 
 
-def texts(code: Code, patch: bytes, paths: Iterable[str]) -> dict[str, bytes] | None:
-    """Return what some files held, from git's objects and the patch; nothing is checked out.
+def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
+    """Return what git says of a folder, and the output of `git diff HEAD`, for people.
 
     Returns:
-        The content by path, without files that were not there; None if git lacks the commit, or
-        the patch does not fit it.
+        {"commit", "dirty"}, None each where git does not track the folder, and the patch.
     """
-    root = project.root()
-    if code.commit is not None and not blobs.is_commit(code.commit):
+    # The second name fails where the folder is below a repository that does not have it.
+    named = _git(root, "rev-parse", "HEAD", "HEAD:./")
+    if named is None:
+        return {"commit": None, "dirty": None}, b""
+    patch = _git(root, *_DIFF)
+    return {"commit": named.split()[0].decode(), "dirty": patch != b""}, patch or b""
+
+
+def _git(root: Path, *arguments: str) -> bytes | None:
+    """Return what git prints in a folder; None if it fails or is not installed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false", *arguments]
+    environment = kept | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
+    except OSError:
         return None
-    with tempfile.TemporaryDirectory(prefix="seedbed-git-") as folder:
-        kind = ["--object-format=sha256"] if code.commit and len(code.commit) == 64 else []
-        words = ["init", "--quiet", "--bare", "--template=", *kind, folder]
-        if git.run(Path(folder), *words) is None:
-            return None
-        variables, prefix = {"GIT_DIR": folder}, ""
-        if code.commit is not None:
-            objects = git.run(root, "rev-parse", "--git-path", "objects") or b""
-            place = (root / os.fsdecode(objects.removesuffix(b"\n"))).resolve()
-            alternates = Path(folder, "objects", "info", "alternates")
-            alternates.parent.mkdir(exist_ok=True)
-            alternates.write_bytes(os.fsencode(place) + b"\n")
-            shown = git.run(root, "rev-parse", "--show-prefix") or b""
-            prefix = os.fsdecode(shown.removesuffix(b"\n"))
-            if git.run(Path(folder), "read-tree", code.commit, variables=variables) is None:
-                return None
-        if patch:
-            words = ["apply", "--cached", "--whitespace=nowarn", f"--directory={prefix}", "-"]
-            if git.run(Path(folder), *words, variables=variables, stdin=patch) is None:
-                return None
-        read = {
-            path: git.run(Path(folder), "cat-file", "blob", f":{prefix}{path}", variables=variables)
-            for path in paths
-        }
-    return {path: content for path, content in read.items() if content is not None}
-
-
-def _files(before: Code, now: Code) -> tuple[list[dict[str, str]], bool]:
-    """Return the blob ids of both, as far as they can be compared, and whether that is all code."""
-    root = project.root()
-    codes = (before, now)
-    trees = [blobs.recorded_files(root, each.commit, each.patched) for each in codes]
-    if None not in trees:
-        pairs = zip(trees, codes, strict=True)
-        return [_short({**(tree or {}), **(each.imported or {})}) for tree, each in pairs], True
-    known = [{**each.patched, **(each.imported or {})} for each in codes]
-    shared = (known[0].keys() & known[1].keys()) | before.patched.keys() | now.patched.keys()
-    return [_short({p: each[p] for p in shared if p in each}) for each in known], False
-
-
-def _short(blobs: Mapping[str, str]) -> dict[str, str]:
-    return {path: blob[:_SHORT] or DELETED for path, blob in blobs.items()}
-
-
-def _is_inside(path: object) -> bool:
-    place = PurePosixPath(str(path))
-    return isinstance(path, str) and not place.is_absolute() and ".." not in place.parts
+    return done.stdout if done.returncode == 0 else None

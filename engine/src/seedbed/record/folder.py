@@ -2,25 +2,24 @@
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from omegaconf import DictConfig
 
 from seedbed.errors import InputError
 from seedbed.record import untrusted
-from seedbed.record.files import write_atomically, write_json
 from seedbed.record.summary import read_summary
 
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 # What a run writes; train.log, which Hydra may start, is only ever added to.
 FILES = (
-    "config.yaml", "environment.json", "source.patch", "metrics.csv", "fingerprints.csv",
-    "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
+    "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
+    "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
 )  # fmt: skip
 
 
@@ -45,34 +44,9 @@ def require_run(folder: Path) -> Path:
     return folder
 
 
-def is_in_run(root: Path, folder: Path, known: dict[Path, bool]) -> bool:
-    """Return whether a folder below the root is that of a run or a sweep, or in one.
-
-    Args:
-        folder: relative to the root.
-        known: answers so far, by folder; it is added to.
-    """
-    if folder == Path("."):
-        return False
-    if folder not in known:
-        known[folder] = _holds_run(root / folder) or is_in_run(root, folder.parent, known)
-    return known[folder]
-
-
-def _holds_run(folder: Path) -> bool:
-    has = [(folder / name).is_file() for name in ("config.yaml", SWEEP)]
-    return any(has) and any((folder / name).exists() for name in (".lock", "summary.json"))
-
-
 def read_config(path: Path) -> DictConfig:
     """Read a resolved configuration, from a run folder or a YAML file."""
     return untrusted.read_config(path / "config.yaml" if path.is_dir() else path)
-
-
-def write_environment(folder: Path, environment: Mapping[str, Any], patch: bytes) -> None:
-    """Write environment.json and source.patch."""
-    write_json(folder / "environment.json", environment)
-    write_atomically(folder / "source.patch", patch)
 
 
 _held: dict[Path, IO[str]] = {}  # the lock file of each run that this process holds

@@ -12,8 +12,14 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import code, neutral
-from seedbed.record.change import Change
+from seedbed.record import code
+from seedbed.record.change import (
+    NEUTRAL_ENVIRONMENT,
+    NEUTRAL_KEYS,
+    TORCHRUN,
+    Change,
+    matches,
+)
 from seedbed.record.code import Code
 
 
@@ -24,22 +30,28 @@ class Origin:
     Attributes:
         settings: the configuration.
         environment: what environment.json holds.
-        patched: blob id by path, of the files that the uncommitted patch changes.
     """
 
     settings: dict[str, Any]
     environment: dict[str, Any]
-    patched: dict[str, str]
 
 
-def changes(before: Origin, now: Origin) -> list[Change]:
-    """Return what differs in configuration, environment and code, in this order."""
+def changes(before: Origin, now: Origin, folder: Path | None = None) -> list[Change]:
+    """Return what differs in configuration, environment and code, in this order.
+
+    Args:
+        folder: that of the run which `before` is of, for its code.zip.
+    """
     settings = record.flatten(before.settings), record.flatten(now.settings)
     environments = _environment(before), _environment(now)
     return [
-        *_differing(*settings, "configuration", neutral.KEYS),
-        *_differing(*environments, "environment", neutral.ENVIRONMENT),
-        *code.changes(*(Code.of(each.environment, each.patched) for each in (before, now))),
+        *_differing(*settings, "configuration", NEUTRAL_KEYS),
+        *_differing(*environments, "environment", NEUTRAL_ENVIRONMENT),
+        *code.changes(
+            Code.of(before.environment, folder),
+            Code.of(now.environment),
+            bool(before.settings) and before.settings == now.settings,
+        ),
     ]
 
 
@@ -65,7 +77,7 @@ def _differing(
 ) -> Iterator[Change]:
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
-            alters_bits = not neutral.matches(key, harmless)
+            alters_bits = not matches(key, harmless)
             yield Change(key, before.get(key), now.get(key), alters_bits, kind)
 
 
@@ -75,4 +87,4 @@ def _environment(origin: Origin) -> dict[str, Any]:
     kept = {key: value for key, value in origin.environment.items() if key not in apart}
     kept["platform"] = str(kept.get("platform")).rpartition("-with-")[2]
     flat = record.flatten(kept)
-    return {key: flat[key] for key in flat if not neutral.matches(key, neutral.TORCHRUN)}
+    return {key: flat[key] for key in flat if not matches(key, TORCHRUN)}

@@ -1,9 +1,7 @@
 """The run folder of a loop of one's own: begun, or taken up again after a step."""
 
-import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +11,10 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.loading import process_group
-from seedbed.record import blobs, git, origin, source, untrusted
+from seedbed.record import origin, untrusted
 from seedbed.record.origin import Origin
 from seedbed.worker import environment, loaded, restore
-
-
-@dataclass(frozen=True)
-class Code:
-    """The code of the process: its checkout's root, and what `source.snapshot` found there."""
-
-    root: Path
-    state: dict[str, Any]
-    patch: bytes
+from seedbed.worker.imports import Imports, completed
 
 
 def create(folder: Path) -> None:
@@ -64,61 +54,46 @@ def require_resumable(folder: Path) -> dict[str, Any]:
     return record.read_summary(folder)
 
 
-def code() -> Code:
-    """Return the code that runs: the repository of the script, or of the current folder."""
+def script_folder() -> Path:
+    """Return the folder of the script that runs, from which the record names its code."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     is_script = script is not None and script.endswith(".py") and "site-packages" not in script
-    place = Path(script).resolve().parent if is_script and script else Path.cwd()
-    top = git.run(place, "rev-parse", "--show-toplevel")
-    if not top:
-        return Code(
-            place, {"commit": None, "dirty": None, "lacks": {".": "no git repository"}}, b""
-        )
-    root = Path(os.fsdecode(top.removesuffix(b"\n")))
-    return Code(root, *source.snapshot(root))
+    return Path(script).resolve().parent if is_script and script else Path.cwd()
 
 
-def describe(device: torch.device, found: Code) -> dict[str, Any]:
+def describe(device: torch.device, git: Mapping[str, Any]) -> dict[str, Any]:
     """Return environment.json; to be called when the loop has imported what it uses."""
-    patched = blobs.patched_files(found.patch)
-    recorded = blobs.recorded_files(found.root, found.state["commit"], patched) or {}
-    lacks = found.state["lacks"] | loaded.unrecorded(recorded, {}, found.root)
-    dirty = None if found.state["dirty"] is None else bool(found.patch or lacks)
     what, (_, count) = environment.describe(device), process_group()
     return what | {
-        "versions": what["versions"] | loaded.more_versions({}, found.root),
+        "versions": what["versions"] | loaded.more_versions({}),
         "processes": {"count": count, "bits_depend_on_count": count if count > 1 else None},
-        "git": found.state | {"dirty": dirty, "lacks": lacks},
+        "git": git,
         "data_sha256": None,
         "files_sha256": {},
     }
 
 
 def write(
-    folder: Path, config: str, found: Mapping[str, Any], patch: bytes, resumed_from: int | None
+    folder: Path, config: str, imports: Imports, patch: bytes, resumed_from: int | None
 ) -> dict[str, Any] | None:
-    """Write configuration, environment and patch.
+    """Write configuration, environment, code and patch.
 
     Returns:
         For summary.json, what has changed since the loop was left; None if it just begins.
     """
     entry = None
+    imports.look()
     if resumed_from is not None and (folder / "environment.json").exists():
-        before, old = _read(folder)
+        before = Origin(_settings(folder), record.read_json(folder / "environment.json"))
+        before.environment.setdefault("imported_files", {})
         record.write_atomically(folder / "config.yaml", config)
-        now = Origin(_settings(folder), dict(found), blobs.patched_files(patch))
-        entry = restore.entry(resumed_from, origin.changes(before, now))
-        kept = folder / f"source_until_step_{resumed_from}.patch"
-        if old != patch and not kept.exists():
-            record.write_atomically(kept, old)
-    record.write_environment(folder, found, patch)
+        now = completed(before, Origin(_settings(folder), imports.environment))
+        changes = origin.changes(before, now, folder)
+        entry = restore.entry(resumed_from, changes)
+        restore.keep_code(folder, resumed_from, changes)
+        imports.resume(before.environment["imported_files"])
+    imports.write(patch)
     return entry
-
-
-def _read(folder: Path) -> tuple[Origin, bytes]:
-    patch = untrusted.read_bytes(folder / "source.patch", untrusted.MAX_PATCH_BYTES)
-    found = record.read_json(folder / "environment.json")
-    return Origin(_settings(folder), found, blobs.patched_files(patch)), patch
 
 
 def _settings(folder: Path) -> dict[str, Any]:

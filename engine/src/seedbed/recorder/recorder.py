@@ -16,6 +16,7 @@ from seedbed import fingerprint, record
 from seedbed.errors import InputError
 from seedbed.loading import process_group
 from seedbed.names import STAGES
+from seedbed.record import code
 from seedbed.recorder import ending
 from seedbed.recorder import folder as folders
 from seedbed.recorder import step as parts
@@ -216,7 +217,8 @@ class Recorder:
         self._files.callback(self._tables.close)
         if not resumes:
             record.write_atomically(self._folder / "config.yaml", self._config)
-        self._code = folders.code()
+        self._root = folders.script_folder()
+        self._git, self._patch = code.git_state(self._root)
         self._since = time.perf_counter()
         self._write_summary("running")
         atexit.register(self._at_exit)
@@ -226,14 +228,13 @@ class Recorder:
         parts.require_weights(networks)
         device = parts.device(networks)
         self._hasher = fingerprint.Hasher(device)
-        found = folders.describe(device, self._code)
-        entry = folders.write(
-            self._folder, self._config, found, self._code.patch, self._resumed_from
-        )
+        found = folders.describe(device, self._git)
+        imports = Imports(self._folder, found, self._root)
+        entry = folders.write(self._folder, self._config, imports, self._patch, self._resumed_from)
         if entry is not None:
             self._results.resumes.append(entry)
             self._write_summary("running")
-        self._tables.imports = Imports(self._folder, found, self._code.root)
+        self._tables.imports = imports
 
     def _stages(
         self, ids: Any, batch: Any, named: Mapping[str, Tensor], model: Any, optimizers: Any

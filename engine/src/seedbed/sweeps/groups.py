@@ -18,7 +18,7 @@ import numpy as np
 
 from seedbed import config, record
 from seedbed.errors import InputError, printable
-from seedbed.record import neutral, untrusted
+from seedbed.record import change, untrusted
 from seedbed.sweeps import plan, statistics
 
 _IS_SEED = re.compile(r"seed|seeds\..*|.*\.seeds?|data\.(.+\.)?fold")
@@ -216,6 +216,6 @@ def _without_seeds(flat: Mapping[str, Any]) -> tuple[dict[str, Any], Seeds]:
         several = value if isinstance(value, list) else [value]
         if _IS_SEED.fullmatch(str(key)) and all(isinstance(each, int) for each in several):
             seeds[str(key)] = tuple(value) if isinstance(value, list) else value
-        elif not neutral.matches(str(key), neutral.KEYS):
+        elif not change.matches(str(key), change.NEUTRAL_KEYS):
             settings[str(key)] = value
     return settings, tuple(sorted(seeds.items()))

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from seedbed import determinism, project
-from seedbed.record import blobs
+from seedbed import determinism
 from seedbed.training.shards import Shards
 from seedbed.worker import loaded
 
@@ -21,6 +20,18 @@ _PREFIXES = (
     "NPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "TORCH",
     "XLA_",
 )  # fmt: skip
+
+# What tells processors apart in /proc/cpuinfo, on x86-64 and on Arm.
+_CPUINFO = {
+    "model": ("model name",),
+    "vendor": ("vendor_id", "CPU implementer"),
+    "family": ("cpu family", "CPU architecture"),
+    "model_number": ("model", "CPU part"),
+    "stepping": ("stepping", "CPU revision"),
+    "variant": ("CPU variant",),
+    "cache": ("cache size",),
+}
+_CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-cublas-cu11")
 
 
 def describe(device: torch.device) -> dict[str, Any]:
@@ -54,37 +65,24 @@ def begin(device: torch.device, shards: Shards, git: Mapping[str, Any]) -> dict[
     }
 
 
-def complete(
-    found: dict[str, Any], settings: Mapping[str, Any], dataset: object, patch: bytes
-) -> dict[str, Any]:
-    """Return environment.json with what the classes of the run brought along.
-
-    These are the data's digest, the versions of their distributions, and code in no record. A file
-    with a digest, such as data in the checkout, is in the record as far as it can be.
+def complete(found: dict[str, Any], settings: Mapping[str, Any], dataset: object) -> None:
+    """Add what the classes of a run brought along: versions, and the digest of the training data.
 
     Args:
         found: what `begin` returned.
-        dataset: of the training samples.
-        patch: what changes the recorded commit into the code that runs.
     """
-    root, git = project.root(), found["git"]
-    versions = found["versions"] | loaded.more_versions(settings, root)
-    recorded = blobs.recorded_files(root, git["commit"], blobs.patched_files(patch))
-    if recorded is not None:  # otherwise no code is recorded, and the record says so
-        lacks = git["lacks"] | loaded.unrecorded(recorded, settings, root)
-        known = {Path(path).resolve() for path in found["files_sha256"]}
-        lacks = {path: why for path, why in lacks.items() if (root / path).resolve() not in known}
-        git = git | {"dirty": bool(patch or lacks), "lacks": lacks}
-    digest = getattr(dataset, "sha256", None)
-    return found | {"versions": versions, "git": git, "data_sha256": digest}
+    found["versions"] |= loaded.more_versions(settings)
+    found["data_sha256"] = getattr(dataset, "sha256", None)
 
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and the core packages, and of CUDA that torch was built for."""
-    found: dict[str, str | None] = {"python": platform.python_version(), **loaded.versions()}
-    found["torch_git"] = torch.version.git_version
-    found["cuda"] = torch.version.cuda
-    return found
+    return {
+        "python": platform.python_version(),
+        **loaded.versions(),
+        "torch_git": torch.version.git_version,
+        "cuda": torch.version.cuda,
+    }
 
 
 def gpu_versions() -> dict[str, str | None]:
@@ -93,14 +91,21 @@ def gpu_versions() -> dict[str, str | None]:
     return {
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "nccl": ".".join(map(str, nccl)),
+        "triton": loaded.version("triton"),
+        # One wheel for each CUDA, and one name without it from CUDA 13 on.
+        "cublas": next(filter(None, map(loaded.version, _CUBLAS)), None),
         "driver": _driver(),
     }
 
 
 def cpu() -> dict[str, Any]:
-    """Return the processor's model, the instruction set in use, and the threads in force."""
+    """Return what tells processors apart, the instruction set in use, and the threads in force."""
+    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return {
-        "model": _cpu_model(),
+        **processor(),
+        "features": " ".join(sorted(name for name, value in found.items() if value is True)),
+        "l1d_bytes": found.get("l1d_cache_size"),
+        "l2_bytes": found.get("l2_cache_size"),
         "cores": os.cpu_count(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
@@ -120,13 +125,16 @@ def gpu(index: int) -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str:
+def processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, str | None]:
+    """Return what the kernel says of the first processor; clouds give many kinds one name."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = path.read_text().partition("\n\n")[0]
     except OSError:  # not Linux
-        return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found.group(1) if found else platform.processor()
+        text = ""
+    lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE))
+    known = ((key, name) for key, names in _CPUINFO.items() for name in names)
+    found = {key: lines[name] for key, name in known if name in lines}
+    return {"model": platform.processor(), **found}
 
 
 def _driver() -> str | None:

@@ -3,16 +3,15 @@
 import gc
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from seedbed import determinism, fingerprint, record
+from seedbed import determinism, fingerprint
 from seedbed.operations import refusals
-from seedbed.record import blobs, code
 from seedbed.record.origin import Origin
 from seedbed.training import checkpoint, loop, unsaved
 from seedbed.training.evaluate import end_training, evaluate
@@ -31,7 +30,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
 
     Args:
         summary: brought up to date, also when an exception leaves.
-        git, patch: what `source.snapshot` returned.
+        git, patch: what `code.git_state` returned.
 
     Raises:
         InputError: the run cannot be trained.
@@ -41,23 +40,24 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     assemble.prepare_backends(settings["determinism"])
     device, shards = job.group.join(settings["trainer"], job.stop.requested)
     found = environment.begin(device, shards, git)
+    imports = Imports(job.folder, found)
     if job.group.leads:
         if not summary.is_resuming:  # the record of a new run is complete, also if it fails here
-            record.write_environment(job.folder, found, patch)
+            imports.look()
+            imports.write(patch)
         found["files_sha256"] = inputs.digests(settings)
     parts = build_parts(settings, device, shards)
-    found = environment.complete(found, settings, parts.sources.train.dataset, patch)
-    origin = Origin(settings, found, blobs.patched_files(patch))
-    state = resume(job, parts, origin, patch, summary)
+    environment.complete(found, settings, parts.sources.train.dataset)
+    imports.look()
+    state = resume(job, parts, Origin(settings, found), patch, summary, imports)
     progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()
     if job.group.leads:
         parts.training.callbacks.open(parts.training.model, job.folder)
-        run_logger = RunLogger(job.folder, parts.training, parts.plan, asdict(origin), state)
-        run_logger.observers.append(Imports(job.folder, found))
+        origin = {"settings": settings, "environment": found}  # which grows by what is imported
+        run_logger = RunLogger(job.folder, parts.training, parts.plan, origin, state)
+        run_logger.observers.append(imports)
     print_header(run_logger, parts, progress, summary.starts_over)
-    if lacking := code.warning(found["git"].get("lacks") or {}):
-        run_logger.log(f"warning: {lacking}")
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):
             open_loggers(job.folder, settings, run_logger)
@@ -75,14 +75,14 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
 
 
 def resume(
-    job: Job, parts: Parts, origin: Origin, patch: bytes, summary: Summary
+    job: Job, parts: Parts, origin: Origin, patch: bytes, summary: Summary, imports: Imports
 ) -> dict[str, Any]:
     """Restore the newest checkpoint and return it; {} if there is none.
 
     The leader goes first: it checks what has changed, and repairs the run folder.
     """
     if job.group.leads:
-        state = restore.resume_from_checkpoint(job, parts, origin, patch, summary)
+        state = restore.resume_from_checkpoint(job, parts, origin, patch, summary, imports)
     parts.shards.gather(lambda: None)
     if not job.group.leads:
         restored = restore.load(job.folder, parts.training, origin, allow_changed=True)

@@ -1,84 +1,157 @@
-"""Which files of the checkout a training process imports: only they can explain its bits."""
+"""The files that a training process imports: they are kept in code.zip, with their digests."""
 
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import seedbed
 from seedbed import project, record
-from seedbed.record import code, git
+from seedbed.errors import printable
+from seedbed.record import archive, code
 from seedbed.record.origin import Origin
-from seedbed.worker.loaded import file_below
+from seedbed.worker.loaded import is_installed_file
 
 
-def completed(folder: Path, before: Origin, now: Origin) -> tuple[Origin, Origin]:
-    """Return the origins of a run's checkpoint and of this process with the files they imported.
+def completed(before: Origin, now: Origin) -> Origin:
+    """Return the origin of a process that resumes with the files that it has yet to import.
 
-    A process that resumes has imported what its settings name; what its first step will import on
-    top, the one before has imported too, or a file among these is another.
+    It has imported what its settings name; what its first step will import on top, the process
+    before it has imported too.
     """
-    root = project.root()
-    recorded = record.read_json(folder / "environment.json").get("imported_files")
-    here = _blobs(_imported(root), root, now.environment["git"]["commit"])
-    files = recorded, here if recorded else None
-    before, now = (
-        replace(each, environment={**each.environment, "imported_files": found})
-        for each, found in zip((before, now), files, strict=True)
-    )
-    return before, now
+    recorded = before.environment["imported_files"]
+    here = {name: digest for name in recorded if (digest := code.digest_here(name)) is not None}
+    files = {**here, **now.environment["imported_files"]}
+    return replace(now, environment={**now.environment, "imported_files": files})
 
 
 class Imports:
-    """An observer of a run logger that keeps the files which Python imports in environment.json.
+    """An observer of a run logger that keeps what Python imports from outside site-packages.
 
-    It looks when a table is written, so after the first step, and when a checkpoint is saved, so at
-    the end. A file is what it held when it was first seen.
+    It looks when a table is written, so after the first step, and before a checkpoint is saved, so
+    at the end. A file is what it held when it was first seen.
+
+    Attributes:
+        environment: what environment.json holds; its `imported_files` grow.
     """
 
-    def __init__(
-        self, folder: Path, environment: Mapping[str, Any], root: Path | None = None
-    ) -> None:
-        """Take the run folder, what else its environment.json holds, and the checkout's root."""
-        self._folder, self._environment = folder, environment
-        self._root = root or project.root()
-        self._files: dict[str, str] = {}
-        self._modules = 0
+    def __init__(self, folder: Path, environment: dict[str, Any], root: Path | None = None) -> None:
+        """Take the run folder, environment.json, and the folder from which files are named."""
+        self.environment = environment
+        self._folder, self._root = folder, root or project.root()
+        self._kept: dict[str, bytes] = {}
+        self._digests: dict[str, str] = {}
+        self._places: set[str] = set()
+        self._modules = self._bytes = 0
+
+    def look(self) -> bool:
+        """Read the files that were imported since the last time; return whether there are any."""
+        if len(sys.modules) == self._modules:
+            return False
+        if not self._modules:
+            self._kept = dict(_engine(self._root))
+        self._modules, before = len(sys.modules), len(self._digests)
+        for name, path, place in _imported(self._root):
+            self._places.add(place)
+            if name not in self._digests:
+                with suppress(OSError):  # deleted meanwhile
+                    content = path.read_bytes()
+                    self._digests[name] = code.sha256(content)
+                    self._bytes += len(content)
+                    if self._bytes < archive.MAX_CODE_BYTES // 2:  # of more, the digests are kept
+                        self._kept[name] = content
+        self.environment["imported_files"] = dict(sorted(self._digests.items()))
+        return len(self._digests) > before
+
+    def resume(self, recorded: Mapping[str, str] | None) -> None:
+        """Go on with what an earlier process has kept, if none of its files was changed since.
+
+        Args:
+            recorded: the digests of what it imported.
+        """
+        kept = code.Code.of({"imported_files": recorded}, self._folder)
+        if kept.archive is None or kept.imported is None or code.changed_here(kept):
+            return
+        self._places |= set(code.places(kept.files))
+        self._kept = {**kept.files, **self._kept}
+        self._digests = {**kept.imported, **self._digests}
+        self.environment["imported_files"] = dict(sorted(self._digests.items()))
+
+    def write(self, patch: bytes | None = None) -> None:
+        """Write code.zip, then environment.json, which names what is in it, and source.patch."""
+        places = [place for place in sorted(self._places) if place]
+        manifest = os.pathsep.join(places).encode() + b"\n"
+        content = archive.zipped({**self._kept, code.PATH: manifest})
+        path = self._folder / code.ARCHIVE
+        if not path.is_file() or path.read_bytes() != content:
+            record.write_atomically(path, content)
+        record.write_json(self._folder / "environment.json", self.environment)
+        if patch is not None:
+            record.write_atomically(self._folder / "source.patch", patch)
 
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Look, if modules were imported since the last time."""
-        if len(sys.modules) != self._modules:
-            self._modules = len(sys.modules)
-            self._look()
+        """Keep what was imported since the last time."""
+        if self.look():
+            self.write()
 
     def save(self) -> None:
-        """Look, as `note` does."""
+        """Keep what was imported, as `note` does."""
         self.note(())
 
     def close(self, finished: bool) -> None:
-        """Do nothing: what the end of a run imports has no part in its bits."""
-
-    def _look(self) -> None:
-        commit, known = self._environment["git"]["commit"], self._files
-        new = {name: path for name, path in _imported(self._root).items() if name not in known}
-        if not new:
-            return
-        self._files |= _blobs(new, self._root, commit)
-        files = {"imported_files": dict(sorted(self._files.items()))}
-        record.write_json(self._folder / "environment.json", {**self._environment, **files})
+        """Keep what the end of the run imported, for a replay of it."""
+        self.note(())
 
 
-def _imported(root: Path) -> dict[str, Path]:
-    """Return the files below a checkout's root that this process has imported, by their names."""
-    found = {path for m in list(sys.modules.values()) if (path := file_below(m, root))}
-    return {git.printable(path.as_posix()): path for path in found}
+def _imported(root: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield (name in code.zip, file, entry of PYTHONPATH) of each module that is not installed.
+
+    What compilers write into their caches is left out: these files are not where imports look.
+    """
+    for key, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or is_installed_file(file):
+            continue
+        path = Path(file)
+        if not path.is_relative_to(root):  # maybe reached by a link
+            path = Path(_real_folder(str(path.parent)), path.name)
+        inner = _import_path(key, module, path)
+        if path.is_relative_to(root):
+            name = printable(path.relative_to(root).as_posix())
+            place = (name.removesuffix(inner).rstrip("/") or ".") if inner else ""
+        else:
+            name, place = printable(f"{code.ELSEWHERE}/{inner}"), code.ELSEWHERE
+        if archive.is_inside(name):
+            yield name, path, place
 
 
-def _blobs(files: Mapping[str, Path], root: Path, commit: str | None) -> dict[str, str]:
-    """Return the blob ids of files, by the same names."""
-    found = {}
-    for name, path in files.items():
-        with suppress(OSError):  # deleted meanwhile
-            found[name] = code.blob_id((root / path).read_bytes(), commit)
-    return found
+def _import_path(key: str, module: ModuleType, path: Path) -> str:
+    """Return a module's file from the entry of `sys.path` that it was found in; "" if from none."""
+    spec = getattr(module, "__spec__", None)
+    parts = (spec.name if spec is not None else key).split(".")
+    parts = [*parts, "__init__"] if path.stem == "__init__" else parts
+    stem = path.name.partition(".")[0]  # of an extension, name.cpython-311-x86_64-linux-gnu.so
+    fits = [*path.parts[-len(parts) : -1], stem] == parts
+    return "/".join([*parts[:-1], path.name]) if fits else ""
+
+
+def _engine(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the whole engine unless it is installed: --explain replays with more of it."""
+    folder = Path(seedbed.__file__).resolve().parent
+    if is_installed_file(str(folder / "__init__.py")):
+        return
+    top = Path(code.ELSEWHERE, "seedbed")
+    if folder.is_relative_to(root):
+        top = folder.relative_to(root)
+    for path in folder.rglob("*.py"):
+        yield (top / path.relative_to(folder)).as_posix(), path.read_bytes()
+
+
+@cache
+def _real_folder(path: str) -> str:
+    return os.path.realpath(path)

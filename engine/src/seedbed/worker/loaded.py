@@ -1,18 +1,15 @@
-"""What Python has loaded for a run: its own code, and the distributions that it uses."""
+"""The versions of the distributions that a run uses."""
 
-import os
 import sys
 import sysconfig
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from seedbed import __version__
 from seedbed.config import targets_of
-from seedbed.record import git, source
 
 # What every run stands on, and what decodes and transforms images; as packages and distributions.
 CORE = {
@@ -24,21 +21,21 @@ _SECTIONS = ("data", "model", "method", "optimizer", "schedule", "metrics", "cal
 
 def versions() -> dict[str, str | None]:
     """Return the engine's version and that of each core distribution; None: not installed."""
-    return {"seedbed": __version__, **{name: _version(name) for name in CORE.values()}}
+    return {"seedbed": __version__, **{name: version(name) for name in CORE.values()}}
 
 
-def more_versions(settings: Mapping[str, Any], root: Path) -> dict[str, str | None]:
+def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the versions of the other distributions that classes of a run come from.
 
     These are the distributions of the classes that the configuration names, and those that the
-    modules of these classes, and other modules of the checkout, import. To be called when the
-    classes are imported.
+    modules of these classes, and other modules that are not installed, import. To be called when
+    the classes are imported.
     """
     targets = {target for name in _SECTIONS for _, target in targets_of(settings.get(name), name)}
     modules = {target.rpartition(".")[0] for target in targets}
     used = {target.partition(".")[0] for target in targets}
     for name, module in list(sys.modules.items()):
-        is_own = not name.startswith("seedbed.") and file_below(module, root) is not None
+        is_own = not name.startswith("seedbed.") and not _is_installed(module)
         if is_own or name in modules:
             used |= set(_imported(module))
     others = used - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
@@ -46,38 +43,7 @@ def more_versions(settings: Mapping[str, Any], root: Path) -> dict[str, str | No
     if not installed:
         return {}
     found = _distributions(tuple(sys.path))
-    return {each: _version(each) for name in sorted(installed) for each in found.get(name, ())}
-
-
-def unrecorded(recorded: Container[str], settings: Mapping[str, Any], root: Path) -> dict[str, str]:
-    """Return the code that Python has loaded, and that is in no record, with a description.
-
-    Args:
-        recorded: paths of the files that commit and patch hold, from the checkout's root.
-        settings: packages of the classes that they name; where they lie elsewhere, and are not
-            installed, they are named, too.
-    """
-    lacks = {}
-    packages = {target.partition(".")[0] for _, target in targets_of(settings)}
-    for name, module in list(sys.modules.items()):
-        path = file_below(module, root)
-        if path is not None:
-            key = git.printable(path.as_posix())
-            if key not in recorded:
-                lacks[key] = _described(root / path)
-        elif name.partition(".")[0] in packages and not _is_installed(module):
-            file = getattr(module, "__file__", None)
-            if file:
-                ending = "/__init__.py" if hasattr(module, "__path__") else ".py"
-                lacks[f"{name.replace('.', '/')}{ending}"] = _described(Path(file))
-    return lacks
-
-
-def _described(path: Path) -> str:
-    try:
-        return f"not known to git, {source.described(path)}"
-    except OSError as error:
-        return f"not known to git, {error.strerror}"
+    return {each: version(each) for name in sorted(installed) for each in found.get(name, ())}
 
 
 def _imported(module: ModuleType) -> Iterator[str]:
@@ -88,21 +54,6 @@ def _imported(module: ModuleType) -> Iterator[str]:
         else:
             what = value if isinstance(value, type | FunctionType) else type(value)
             yield str(what.__module__).partition(".")[0]
-
-
-def file_below(module: ModuleType, root: Path) -> Path | None:
-    """Return where in the checkout a module's file lies; None for one that lies elsewhere."""
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or _is_installed(module):
-        return None
-    if not file.startswith(f"{root}/"):  # reached by a link
-        file = os.path.join(_real_folder(os.path.dirname(file)), os.path.basename(file))
-    return Path(file).relative_to(root) if file.startswith(f"{root}/") else None
-
-
-@cache
-def _real_folder(path: str) -> str:
-    return os.path.realpath(path)
 
 
 def _is_installed(module: ModuleType | None) -> bool:
@@ -132,7 +83,8 @@ def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
     return metadata.packages_distributions()
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

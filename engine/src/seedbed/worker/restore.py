@@ -1,6 +1,5 @@
 """Resuming from a checkpoint: it is checked, then restored into model and optimizer."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,13 @@ from omegaconf import OmegaConf
 
 from seedbed import config, record
 from seedbed.errors import InputError
+from seedbed.record import code
 from seedbed.record.change import Change
 from seedbed.record.origin import Origin, changes
 from seedbed.training import checkpoint
 from seedbed.training.state import Progress, TrainingState
-from seedbed.worker import best, imports
+from seedbed.worker import best
+from seedbed.worker.imports import Imports, completed
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
 from seedbed.worker.summary import Summary
@@ -37,7 +38,7 @@ class Restored:
 
 
 def resume_from_checkpoint(
-    job: Job, parts: Parts, origin: Origin, patch: bytes, summary: Summary
+    job: Job, parts: Parts, origin: Origin, patch: bytes, summary: Summary, imports: Imports
 ) -> dict[str, Any]:
     """Restore a run's newest good checkpoint, and bring its record up to date.
 
@@ -51,11 +52,12 @@ def resume_from_checkpoint(
     restored = load(folder, parts.training, origin, allow_changed, parts.plan.total_steps)
     if restored is not None:
         note(folder, restored, summary)
-        keep_patch(folder, patch, restored.state["progress"]["step"])
+        imports.resume(restored.state["origin"]["environment"].get("imported_files"))
+        keep_code(folder, restored.state["progress"]["step"], restored.changes)
     restore_best(folder / "checkpoints", restored, origin)
     if job.request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
-    record.write_environment(folder, origin.environment, patch)
+    imports.write(patch)
     (folder / "checkpoints").mkdir(exist_ok=True)
     remove_leftovers(folder)
     return restored.state if restored else {}
@@ -68,17 +70,18 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def keep_patch(folder: Path, patch: bytes, step: int) -> None:
-    """Keep the patch of the code that made the steps so far, if the next ones have another.
+def keep_code(folder: Path, step: int, found: Iterable[Change]) -> None:
+    """Keep the code that made the steps so far, if the next ones have another.
 
     If one is kept that reaches as far, it made them: the code since then has left no step behind.
     """
-    path, prefix = folder / "source.patch", "source_until_step_"
-    kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.patch")]
+    path, prefix = folder / code.ARCHIVE, "code_until_step_"
+    kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]
     if any(number.isdecimal() and int(number) >= step for number in kept):
         return
-    if path.exists() and path.read_bytes() != patch:
-        os.replace(path, folder / f"{prefix}{step}.patch")
+    changed = any(change.kind == "code" and change.alters_bits for change in found)
+    if changed and path.is_file():
+        record.write_atomically(folder / f"{prefix}{step}.zip", path.read_bytes())
 
 
 def restore_best(folder: Path, restored: Restored | None, origin: Origin) -> None:
@@ -106,8 +109,9 @@ def load(
         return None
     try:
         require_plausible(state)
-        made_under, step = Origin(**state["origin"]), state["progress"]["step"]
-        found = changes(*imports.completed(folder, made_under, origin))
+        made_under = Origin(state["origin"]["settings"], state["origin"]["environment"])
+        step = state["progress"]["step"]
+        found = changes(made_under, completed(made_under, origin), folder)
         strict = config.promises_bits(made_under.settings["determinism"]["on_nondeterministic"])
         if strict and not allow_changed:
             require_equal(found, step)

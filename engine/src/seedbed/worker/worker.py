@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from seedbed import config, project, record, signals
 from seedbed.errors import InputError, Interrupted
-from seedbed.record import source, terminal
+from seedbed.record import code, terminal
 from seedbed.worker import ending, failure
 from seedbed.worker.job import Alone, Job
 from seedbed.worker.summary import Summary
@@ -63,9 +63,9 @@ def train(job: Job, summary: Summary) -> int:
             summary.write()
         config.check(job.settings)
         with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
-            code = other_thread.submit(source.snapshot, project.root())
+            git = other_thread.submit(code.git_state, project.root())
             from seedbed.worker import experiment
-        experiment.run_experiment(job, summary, *code.result())
+        experiment.run_experiment(job, summary, *git.result())
     except (Interrupted, KeyboardInterrupt):
         summary.end("interrupted")
         return job.stop.status()
