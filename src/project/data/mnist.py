@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from project.data.images import Augment, ImageDataset
-from seedbed import rng
+from seedbed import project, rng
 from seedbed.data import files
 
 # Of the raw files.
@@ -24,7 +24,7 @@ class MNIST(ImageDataset):
     """Part of the 60,000 training digits, or the official test set, never mixed.
 
     Args:
-        root: where torchvision keeps data; the files lie in root/MNIST/raw.
+        root: where torchvision keeps data, from the project's folder on; read root/MNIST/raw.
         mirrors: addresses to download from (https:, http:, file:); None: torchvision's.
         split: train, validation (both from the training set) or test.
         seed: of the split stream.
@@ -40,16 +40,18 @@ class MNIST(ImageDataset):
         validation_samples: int,
         augment: Augment | None = None,
     ) -> None:
-        arrays = load(Path(root).expanduser(), None if mirrors is None else tuple(mirrors))
+        place = project.root() / Path(root).expanduser()
+        arrays = load(place, None if mirrors is None else tuple(mirrors))
         source = "t10k" if split == "test" else "train"
         images = arrays[f"{source}-images-idx3-ubyte"]
         labels = arrays[f"{source}-labels-idx1-ubyte"]
-        if split != "test":
-            order = rng.permutation(rng.key(seed, "split"), len(images))
-            first, others = order[:validation_samples], order[validation_samples:]
-            ids = {"validation": first, "train": others}[split]
-            images, labels = images[ids], labels[ids]
-        super().__init__(images, labels, augment, SHA256)
+        order = rng.permutation(rng.key(seed, "split"), len(images))
+        ids = {
+            "train": order[validation_samples:],
+            "validation": order[:validation_samples],
+            "test": np.arange(len(images)),
+        }[split]
+        super().__init__(images[ids], labels[ids], augment, SHA256)
 
 
 @lru_cache(maxsize=1)
