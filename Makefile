@@ -3,9 +3,12 @@ PYTHON ?= python3.11
 RUN := .venv/bin/python
 ON_CPU := CUDA_VISIBLE_DEVICES=
 LOCK_TOOL := uv==0.13.9
+FROM ?= seedbed/main
+# What belongs to the engine, whose next version replaces it; everything else is yours.
+ENGINE := engine scripts train.py configs/engine.yaml configs/determinism configs/trainer configs/hydra
 
 .DEFAULT_GOAL := help
-.PHONY: help install new train test lint format lock test-engine test-all
+.PHONY: help install new train test lint format lock upgrade test-engine test-all
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -18,7 +21,7 @@ train: .venv/installed  ## Train the default configuration, the same bits every 
 test: .venv/installed  ## Test your project, and that the engine keeps its promises here
 	$(ON_CPU) $(RUN) -m pytest -n 2 --dist loadfile
 
-new: .venv/installed  ## Make this checkout your project: make new NAME=waves (KEEP=1, SLIM=1: see README.md)
+new: .venv/installed  ## Make this checkout your project: make new NAME=waves [KEEP=1] [SLIM=1]
 	@$(RUN) scripts/new.py $(if $(KEEP),--keep) $(if $(SLIM),--slim) -- "$(NAME)"
 
 lint: .venv/installed  ## Check style, format and types of your project
@@ -32,7 +35,11 @@ lock:  ## Pin what requirements.in asks for in requirements.txt
 	build/lock/bin/uv pip compile requirements.in --output-file requirements.txt --quiet --no-config \
 		--universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
 
-test-engine test-%: .venv/installed  ## Test the engine; the other targets of engine/Makefile are make -C engine TARGET
+upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
+	git merge -s ours --no-commit $(FROM)
+	git rm -rqf $(ENGINE) && git checkout $(FROM) -- $(ENGINE)
+
+test-engine test-all: .venv/installed  ## Test the engine; its other targets: make -C engine
 	$(MAKE) -C engine $@
 
 .venv/installed: requirements.txt $(wildcard engine/pyproject.toml)
