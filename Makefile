@@ -2,36 +2,47 @@
 PYTHON ?= python3.11
 RUN := .venv/bin/python
 ON_CPU := CUDA_VISIBLE_DEVICES=
-SIDE_BY_SIDE := -n 2 --dist worksteal -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+LOCK_TOOL := uv==0.13.9
+FROM ?= seedbed/main
+# What belongs to the engine, whose next version replaces it; everything else is yours.
+ENGINE := engine scripts train.py configs/engine.yaml configs/determinism configs/trainer configs/hydra
 
 .DEFAULT_GOAL := help
-.PHONY: help install new train test test-engine test-all lint lines format
+.PHONY: help install new train test lint format lock upgrade test-engine test-all
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 install: .venv/installed  ## Bring .venv up to date with requirements.txt
 
-train: .venv/installed  ## Train the CNN on 5,000 MNIST digits, the same bits every time
+train: .venv/installed  ## Train the default configuration, the same bits every time
 	$(RUN) train.py determinism=strict seed=0
 
 test: .venv/installed  ## Test your project, and that the engine keeps its promises here
-	$(ON_CPU) $(RUN) -m pytest -n 2 --dist worksteal
+	$(ON_CPU) $(RUN) -m pytest -n 2 --dist loadfile
 
-new: .venv/installed  ## Make this checkout a project of your own: make new NAME=waves (KEEP=1: with the examples)
-	@$(RUN) scripts/new.py $(if $(KEEP),--keep) -- "$(NAME)"
+new: .venv/installed  ## Make this checkout your project: make new NAME=waves [KEEP=1] [SLIM=1]
+	@$(RUN) scripts/new.py $(if $(KEEP),--keep) $(if $(SLIM),--slim) -- "$(NAME)"
 
-test-engine test-all test-%: .venv/installed  ## Test the engine; test-all: with the tests that take long
-	$(MAKE) -C engine $@
-
-lint: .venv/installed  ## Check style, format and types
+lint: .venv/installed  ## Check style, format and types of your project
 	$(RUN) -m ruff check && $(RUN) -m ruff format --check && $(RUN) -m mypy
-	$(MAKE) -C engine lint
 
-format: .venv/installed  ## Rewrite the code in the project's format
+format: .venv/installed  ## Rewrite your code in the project's format
 	$(RUN) -m ruff check --fix && $(RUN) -m ruff format
 
-.venv/installed: requirements.txt engine/pyproject.toml
+lock:  ## Pin what requirements.in asks for in requirements.txt
+	$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install -q $(LOCK_TOOL)
+	build/lock/bin/uv pip compile requirements.in --output-file requirements.txt --quiet --no-config \
+		--universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
+
+upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
+	git merge -s ours --no-commit $(FROM)
+	git rm -rqf $(ENGINE) && git checkout $(FROM) -- $(ENGINE)
+
+test-engine test-all: .venv/installed  ## Test the engine; its other targets: make -C engine
+	$(MAKE) -C engine $@
+
+.venv/installed: requirements.txt $(wildcard engine/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "PYTHON: expected Python 3.11 to 3.13, got $(PYTHON); do make PYTHON=python3.13" >&2; exit 2; }
 	$(PYTHON) -m venv .venv

@@ -1,58 +1,78 @@
-"""Your models and data sets keep the promise: every YAML file that you add is tested here."""
+"""Your models, data sets and methods keep the promise: every YAML file that you add is tested here.
 
-from collections.abc import Mapping
+A file is tested by a short run of the default configuration or an experiment that uses it, or else
+with the first data set or model that it fits, as `accepts` and `kind` in the files say.
+"""
+
 from pathlib import Path
 
 import pytest
-from tests.once import made_once
-from tests.project import promise
 
-from seedbed import offline, record
+from seedbed import offline, record, testing
+from seedbed.config.compose import compose
+from seedbed.errors import InputError
 
-# What a data set, a model or a method is trained with, where the default and `accepts` do not tell:
-# {"model=mine": "data=data_of_mine"}.
-PARTNERS = dict.fromkeys(("data=sums", "model=gpt", "method=language_model"), "experiment=char_gpt")
-CASES = promise.cases()
-Runs = Mapping[str, Mapping[str, Path]]
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+GROUPS = ("experiment", "data", "model", "method")
+FILES = [f"{g}={path.stem}" for g in GROUPS for path in sorted((CONFIGS / g).glob("*.yaml"))]
+
+
+def uses(*words: str) -> list[str]:
+    """Return which files a command line uses; none if it cannot be trained."""
+    try:
+        composed = compose(*words)
+        testing.short(composed, {})
+    except InputError:
+        return []
+    return [f"{group}={composed[group].name}" for group in GROUPS[1:]]
+
+
+def commands() -> dict[str, tuple[str, ...]]:
+    """Return for each file the command line that tests it."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(uses(), ())
+    for file in FILES:
+        if file not in found:
+            group = file.partition("=")[0]
+            partners = [f for f in FILES if not f.startswith(("experiment", group))]
+            tries = [(file,), *((file, other) for other in partners if group != "experiment")]
+            words = next((words for words in tries if uses(*words)), (file,))
+            found = dict.fromkeys([file, *uses(*words)], words) | found
+    return {file: found[file] for file in FILES}
 
 
 @pytest.fixture(scope="module")
-def runs(shared: Path) -> Runs:
-    """Train every case in every way; return the folder of each way and case."""
-    lines = {case: promise.command_line(case, PARTNERS) for case in CASES}
-    alike = promise.alike(lines)
-    trained = {case: lines[case] for case in dict.fromkeys(alike.values())}
-    place = made_once(shared / "promise", lambda place: promise.train(trained, place))
-    return {way: {case: place / way / alike[case] for case in CASES} for way in promise.WAYS}
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path | InputError]:
+    """Train in every way; return each file's runs, or why there are none."""
+    lines = commands()
+    trained = testing.train_in_ways(lines.values(), tmp_path_factory.mktemp("promise"))
+    return {file: trained[words] for file, words in lines.items()}
 
 
-def first(runs: Runs, case: str) -> Path:
-    """Return the run that the others are compared with."""
-    folder = runs["first"][case]
-    error = str(record.read_summary(folder)["error"] or "")
-    if offline.ADVICE in error:
+def require_first(runs: dict[str, Path | InputError], file: str) -> Path:
+    """Return the folder of a file's runs, unless the first of them did not finish."""
+    folder = runs[file]
+    refused = isinstance(folder, InputError)
+    error = str(folder) if refused else record.read_summary(folder / "first")["error"]
+    if error and offline.ADVICE in error:
         pytest.skip(f"its files are not on this machine: {error}")
     if error:
-        words = " ".join(promise.command_line(case, PARTNERS))
-        pytest.fail(
-            f"{words}: {error}\nIf these do not belong together: `accepts` and `kind` in "
-            "their YAML files, or PARTNERS above, say what does.",
-            pytrace=False,
-        )
+        log = "" if refused else f"; see {folder / 'first' / 'train.log'}"
+        pytest.fail(f"{file}: {error}{log}", pytrace=False)
+    assert isinstance(folder, Path)
     return folder
 
 
 @pytest.mark.parametrize("way", ["again", "two_workers", "resumed"])
-@pytest.mark.parametrize("case", CASES)
-def test_same_bits(runs: Runs, case: str, way: str) -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_same_bits(runs: dict[str, Path | InputError], file: str, way: str) -> None:
     """In another process, with two loader workers, and stopped and resumed."""
-    assert promise.differences(first(runs, case), runs[way][case]) == []
-    resumed = record.read_summary(runs[way][case])["resumes"]
-    assert bool(resumed) is (way == "resumed")
+    folder = require_first(runs, file)
+    assert testing.difference(folder / "first", folder / way) is None
+    assert bool(record.read_summary(folder / way)["resumes"]) is (way == "resumed")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_another_seed_gives_other_bits(runs: Runs, case: str) -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_another_seed_gives_other_bits(runs: dict[str, Path | InputError], file: str) -> None:
     """Negative control: what is compared above can differ."""
-    other = runs["other_seed"][case]
-    assert "fingerprints.csv" in promise.differences(first(runs, case), other)
+    folder = require_first(runs, file)
+    assert testing.difference(folder / "first", folder / "other_seed") is not None

@@ -1,4 +1,4 @@
-"""All of MNIST: found, or downloaded by torchvision, and checked by its digests every time."""
+"""All of MNIST: read or downloaded, and checked by SHA-256 every time."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from project.data.images import Augment, ImageDataset
 from seedbed import project, rng
 from seedbed.data import files
-from seedbed.errors import InputError
 
 # Of the raw files.
 SHA256 = {
@@ -19,11 +18,18 @@ SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-Arrays = dict[str, NDArray[np.uint8]]
 
 
 class MNIST(ImageDataset):
-    """A part of the 60,000 training digits, or the official test set, which is only ever that."""
+    """Part of the 60,000 training digits, or the official test set, never mixed.
+
+    Args:
+        root: where torchvision keeps data, from the project's folder on; read root/MNIST/raw.
+        mirrors: addresses to download from (https:, http:, file:); None: torchvision's.
+        split: train, validation (both from the training set) or test.
+        seed: of the split stream.
+        validation_samples: how many of the training set are for validation.
+    """
 
     def __init__(
         self,
@@ -34,62 +40,23 @@ class MNIST(ImageDataset):
         validation_samples: int,
         augment: Augment | None = None,
     ) -> None:
-        """Find, or download, check and read the digits.
-
-        Args:
-            root: where torchvision keeps data, from the project's folder on; the files lie in
-                root/MNIST/raw.
-            mirrors: addresses to download from (https:, http:, file:); None: torchvision's own.
-            split: train, validation (both from the training set, by a fixed split) or test.
-            seed: of the split stream.
-            validation_samples: how many of the training set are for validation.
-            augment: random changes in training.
-        """
-        _check_places(root, mirrors)
-        arrays = load(
-            project.root() / Path(root).expanduser(), None if mirrors is None else tuple(mirrors)
-        )
+        place = project.root() / Path(root).expanduser()
+        arrays = load(place, None if mirrors is None else tuple(mirrors))
         source = "t10k" if split == "test" else "train"
-        images, labels = (
-            arrays[f"{source}-images-idx3-ubyte"],
-            arrays[f"{source}-labels-idx1-ubyte"],
-        )
-        ids = _split(split, len(images), seed, validation_samples)
+        images = arrays[f"{source}-images-idx3-ubyte"]
+        labels = arrays[f"{source}-labels-idx1-ubyte"]
+        order = rng.permutation(rng.key(seed, "split"), len(images))
+        ids = {
+            "train": order[validation_samples:],
+            "validation": order[:validation_samples],
+            "test": np.arange(len(images)),
+        }[split]
         super().__init__(images[ids], labels[ids], augment, SHA256)
 
 
-def _check_places(root: object, mirrors: object) -> None:
-    if not isinstance(root, str) or not root:
-        raise InputError(f"data.root: expected a folder, got {root}; try data.root=data")
-    is_list = isinstance(mirrors, list | tuple) and all(isinstance(m, str) for m in mirrors)
-    if mirrors is not None and not is_list:
-        raise InputError(
-            f"data.mirrors: expected a list of addresses, got {mirrors}; "
-            f"try data.mirrors=[{mirrors}]"
-        )
-
-
-def _split(split: str, n: int, seed: int, validation_samples: int) -> NDArray[np.int64]:
-    if split == "test":
-        return np.arange(n)
-    if split not in ("train", "validation"):
-        raise InputError(f"data: expected split train, validation or test, got {split}; correct it")
-    if not isinstance(validation_samples, int) or not 1 <= validation_samples < n:
-        raise InputError(
-            f"data.validation_samples: expected an integer from 1 to {n - 1}, "
-            f"got {validation_samples}; try data.validation_samples=5000"
-        )
-    order = rng.permutation(rng.key(seed, "split"), n)
-    return order[:validation_samples] if split == "validation" else order[validation_samples:]
-
-
 @lru_cache(maxsize=1)
-def load(root: Path, mirrors: tuple[str, ...] | None) -> Arrays:
-    """Return the four raw files as arrays, once each has the digest that it must have.
-
-    Raises:
-        InputError: a file is damaged, or missing and not to be had.
-    """
+def load(root: Path, mirrors: tuple[str, ...] | None) -> dict[str, NDArray[np.uint8]]:
+    """Return the four raw files as arrays; they are downloaded if missing, and checked."""
     raw = root / "MNIST" / "raw"
     if any(not (raw / name).exists() for name in SHA256):
         from torchvision.datasets import MNIST as Torchvision  # its import costs two seconds
@@ -101,11 +68,8 @@ def load(root: Path, mirrors: tuple[str, ...] | None) -> Arrays:
 
 
 def parse_idx(content: bytes) -> NDArray[np.uint8]:
-    """Return the array in an IDX file of bytes.
-
-    The format: two zeros, the type, the number of dimensions; each dimension as a big-endian
-    32-bit integer; the elements.
-    """
+    """Return the array in an IDX file of bytes."""
+    # Two zeros, the type, the number of dimensions; each as a big-endian integer; the elements.
     dimensions = content[3]
     shape = np.frombuffer(content, dtype=">u4", count=dimensions, offset=4)
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape)

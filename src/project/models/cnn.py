@@ -5,9 +5,6 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from project.models.arguments import check_common, is_shape
-from seedbed.errors import InputError
-
 
 class CNN(nn.Module):
     """Convolutions that each halve the image, then dropout and a linear layer.
@@ -15,22 +12,15 @@ class CNN(nn.Module):
     The first one halves by its stride, which costs less than pooling what a whole one computes;
     the others are pooled. There is no batch normalisation: its running averages would depend on
     how a batch is shared between processes.
+
+    The arguments are explained in configs/model/cnn.yaml.
     """
 
     def __init__(
         self, input_shape: Sequence[int], outputs: int, channels: Sequence[int], dropout: float
     ) -> None:
-        """Build the network.
-
-        Args:
-            input_shape: (C, H, W).
-            outputs: classes, or numbers to predict.
-            channels: of each convolution: one of 5x5, then 3x3.
-            dropout: probability that a feature is dropped before the linear layer.
-        """
         super().__init__()
-        check_common(input_shape, outputs, dropout)
-        inputs, height, width = _checked(input_shape, channels)
+        inputs, height, width = input_shape
         layers: list[nn.Module] = [
             nn.Conv2d(inputs, channels[0], 5, stride=2, padding=2),
             nn.ReLU(inplace=True),
@@ -44,32 +34,12 @@ class CNN(nn.Module):
             ]
         self.features = nn.Sequential(*layers)
         self.dropout = nn.Dropout(dropout)
-        pixels = _halved(height, len(channels)) * _halved(width, len(channels))
-        self.head = nn.Linear(channels[-1] * pixels, outputs)
+        # Of a side, the strided convolution rounds half of it up, pooling rounds down.
+        height, width = ((side + 1) // 2 >> (len(channels) - 1) for side in (height, width))
+        self.head = nn.Linear(channels[-1] * height * width, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images, float32 (B, C, H, W), to float32 (B, outputs): logits or predictions."""
         features = self.features(images).flatten(1)
         outputs: Tensor = self.head(self.dropout(features))
         return outputs.float()
-
-
-def _halved(size: int, times: int) -> int:
-    """Return what is left of a side: the strided convolution rounds up, pooling rounds down."""
-    return (size + 1) // 2 >> (times - 1)
-
-
-def _checked(input_shape: Sequence[int], channels: Sequence[int]) -> tuple[int, int, int]:
-    if not is_shape(channels) or not channels:
-        raise InputError(
-            f"model.channels: expected a list of integers >= 1, got {channels}; "
-            "try model.channels=[32,64,128]"
-        )
-    smallest = 2 ** len(channels)
-    if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
-        raise InputError(
-            f"model.input_shape: expected (channels, height, width) of at least {smallest} pixels, "
-            f"got {tuple(input_shape)}; try model=lstm for sequences, or fewer model.channels"
-        )
-    count, height, width = input_shape
-    return count, height, width

@@ -1,31 +1,20 @@
-"""A small GPT: characters in, and a guess at each next one out."""
+"""A small GPT: tokens in, logits of each next token out."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from project.models.arguments import check_count
-from seedbed.errors import InputError
-
 
 class GPT(nn.Module):
-    """Transformer blocks over embedded tokens, as in GPT-2 (Radford et al. 2019)."""
+    """Transformer blocks over embedded tokens, as in GPT-2 (Radford et al. 2019).
+
+    The arguments are explained in configs/model/gpt.yaml.
+    """
 
     def __init__(
         self, vocabulary: int, context: int, width: int, layers: int, heads: int, dropout: float
     ) -> None:
-        """Build the network.
-
-        Args:
-            vocabulary: tokens that there are.
-            context: most tokens of a sequence.
-            width: values of a token between the layers, a multiple of `heads`.
-            layers: blocks.
-            heads: of the attention in each block.
-            dropout: probability that a value, or an attention weight, is dropped.
-        """
         super().__init__()
-        _check(vocabulary, context, width, layers, heads)
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
@@ -37,13 +26,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens, int64 (B, T), to logits of each next one, float32 (B, T, vocabulary)."""
-        context, length = self.places.num_embeddings, tokens.shape[1]
-        if length > context:
-            raise InputError(
-                f"model.context: expected at least {length}, the length of a sequence, got "
-                f"{context}; try model.context={length}"
-            )
-        x = self.tokens(tokens) + self.places.weight[:length]
+        x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
         logits: Tensor = self.head(self.norm(self.blocks(self.dropout(x))))
         return logits.float()
 
@@ -78,7 +61,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map values, (B, T, width), to such."""
+        """float32 (B, T, width) -> (B, T, width)."""
         x = x + self.dropout(self.mix(self._attend(self.norm_1(x))))
         outputs: Tensor = x + self.dropout(self.mlp(self.norm_2(x)))
         return outputs
@@ -97,16 +80,3 @@ def _initialize(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
-
-
-def _check(vocabulary: object, context: object, width: int, layers: object, heads: int) -> None:
-    check_count("vocabulary", vocabulary, "try model.vocabulary=256, for bytes")
-    check_count("context", context, "set it to the longest sequence's length")
-    check_count("width", width, "try model.width=64")
-    check_count("layers", layers, "try model.layers=2")
-    check_count("heads", heads, "try model.heads=4")
-    if width % heads:
-        raise InputError(
-            f"model.width: expected a multiple of model.heads={heads}, got {width}; "
-            f"try model.width={heads * 16}"
-        )

@@ -1,8 +1,9 @@
-"""Make this checkout a project of its own: rename src/project, and take the examples out.
+"""Make this checkout your project: rename src/project and take the examples and docs/ out.
 
-python scripts/new.py NAME          leaves a data set and a model of three lines to start from
-python scripts/new.py NAME --keep   keeps the examples, too
+usage: python scripts/new.py NAME [--keep] [--slim]
 
+A model and a data set of three lines are left to start from, or with --keep the examples. --slim
+takes the folder engine/ out, too: requirements.in then names its git address at this commit.
 Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps
 it, `git reset --hard` takes it back.
 """
@@ -12,116 +13,123 @@ import importlib.util
 import keyword
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from seedbed import project
 from seedbed.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[1]
-# Stems of the examples' files in src/project/ and configs/; what is not named here is yours.
-EXAMPLES = {
-    *("adding", "augment", "images", "mnist", "mnist5k", "sums"),
-    *("cnn", "recurrent", "lstm", "rnn", "arguments", "gpt", "language_model"),
-    *("adding_lstm", "adding_rnn", "char_gpt", "mnist_cnn"),
-}
-LEFT = {"data: mnist5k": "data: points", "model: cnn": "model: dense"}
-OURS = {"scripts/new.py", "tests/end_to_end/test_new.py"}
-# How files name the project's package: in Python and YAML, in paths, in lists of packages.
-PACKAGE = re.compile(
-    r"(?<![\w.-])project(?=\.[a-z_]+\b)|(?<=\bsrc/)project\b"
-    r"|(?<=^from )project(?= import)|(?<=\bimport )project(?=\"|$)"
-    r"|(?<=\")project(?=\"|/\w+/\w+\.py)|(?<=[\[,])project(?=,(?:seedbed|torch)\b)",
-    re.MULTILINE,
+# What is about Seedbed itself, and what is left where examples go.
+OURS = (".ci", ".github/ISSUE_TEMPLATE", ".github/workflows/engine.yml", "CONTRIBUTING.md", "docs")
+GROUPS = (
+    "src/project",
+    "tests",
+    *(f"configs/{g}" for g in ("data", "model", "method", "experiment")),
 )
-LISTED = {
-    "configs/config.yaml": re.compile(r"(?<=^  - )project\b", re.MULTILINE),
-    "pyproject.toml": re.compile(r"(?<=[\"'])project(?=[\"'.])|(?<=src/)project\b"),
-}
+LEFT = {"__init__", "points", "dense", "supervised", "test_promise", "test_smoke"}
+README = """# {name}
+
+Training runs are reproducible bit for bit: [engine/README.md]({engine}) says what that promises.
+
+```bash
+make train      # the default configuration, configs/config.yaml
+make test       # tests every YAML file of configs/: twice, with loader workers, stopped and resumed
+make upgrade    # a newer engine: git remote add seedbed URL && git fetch seedbed
+```
+
+`src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help` lists the rest.
+"""
 
 
 def main() -> int:
-    """Rename and clear; return the exit status."""
+    """Rename, clear and stage; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("name", help="of the package, such as waves")
     parser.add_argument("--keep", action="store_true", help="keep the examples")
-    arguments = parser.parse_args()
-    require_possible(arguments.name)
-    if not arguments.keep:
-        take_examples_out()
-    rename(arguments.name)
-    git("add", "--all")
-    print(
-        f"src/{arguments.name}/ is yours, with configs/config.yaml, configs/data/, configs/model/, "
-        "configs/experiment/ and tests/project/.\n"
-        "next: python train.py; python -m pytest tests/project; git commit"
+    parser.add_argument(
+        "--slim", action="store_true", help="install the engine from its git address"
     )
+    arguments = parser.parse_args()
+    name = arguments.name
+    require_possible(name)
+    address = git_address() if arguments.slim else None
+    git("rm", "-rq", "--ignore-unmatch", *OURS)
+    drop_rule("new")
+    if not arguments.keep:
+        remove_examples()
+    if address is not None:
+        remove_engine(address)
+    rename(name)
+    engine = "engine/README.md" if address is None else address.removeprefix("git+")
+    (project.root() / "README.md").write_text(README.format(name=name, engine=engine))
+    git("add", "--all")
+    print(f"src/{name}/, configs/ and tests/ are yours; next: make test, git commit")
     return 0
 
 
 def require_possible(name: str) -> None:
     """Raise InputError unless a package of this name can be made here, and taken back by git."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise InputError(
-            "NAME: expected a package's name (lower-case letters, digits and _, a letter first, no "
-            f"Python keyword), got {name!r}; try make new NAME=waves"
-        )
-    if importlib.util.find_spec(name) is not None or (ROOT / name).exists():
+        raise InputError(f"NAME: expected a package's name, got {name!r}; try make new NAME=waves")
+    if importlib.util.find_spec(name) is not None or (project.root() / name).exists():
         raise InputError(f"NAME: expected a new name, got {name}, which is there; choose another")
-    if not (ROOT / "src/project").is_dir():
+    if not (project.root() / "src/project").is_dir():
         raise InputError("NAME: expected src/project to rename, got none; it has its name already")
     if git("status", "--porcelain"):
-        raise InputError(
-            "checkout: expected no uncommitted changes, got some; commit them, so that git can "
-            "take back what this does"
-        )
+        raise InputError("checkout: expected no uncommitted changes, got some; commit them")
 
 
-def take_examples_out() -> None:
-    """Delete the examples, their tests, and what measures them; train what is left by default."""
-    groups = ("data", "model", "method", "experiment")
-    places = ("src/project", *(f"configs/{group}" for group in groups))
-    files = git("ls-files", *places).splitlines()
-    examples = [path for path in files if Path(path).stem in EXAMPLES]
-    beside = ("scripts/measure", "tests/measure", "docs/examples/lightning")
-    measuring = [place for place in beside if (ROOT / place).exists()]
-    git("rm", "-r", "--quiet", *examples, "tests/project/examples", *measuring)
-    config = ROOT / "configs/config.yaml"
-    text = config.read_text()
-    for default in LEFT:
-        text = text.replace(f"  - {default}\n", f"  - {LEFT[default]}\n")
-    config.write_text(text)
-    # The engine's own tests train the examples; with them out, `pytest` is for what is left.
-    pyproject = ROOT / "pyproject.toml"
-    pyproject.write_text(
-        pyproject.read_text().replace('testpaths = ["tests"]', 'testpaths = ["tests/project"]')
-    )
+def remove_examples() -> None:
+    """Delete the examples and their tests; train what is left by default."""
+    files = git("ls-files", *GROUPS).splitlines()
+    git("rm", "-q", *(path for path in files if Path(path).stem not in LEFT))
+    edit("configs/config.yaml", r"data: mnist5k", "data: points")
+    edit("configs/config.yaml", r"model: cnn", "model: dense")
+
+
+def git_address() -> str:
+    """Return where pip finds the engine of this commit."""
+    address = git("remote", "get-url", "origin").strip()
+    tag = git("tag", "--points-at", "HEAD").split() or git("rev-parse", "HEAD").split()
+    address = address if "://" in address else f"file://{address}"
+    return f"git+{address}@{tag[0]}"
+
+
+def remove_engine(address: str) -> None:
+    """Delete engine/; let pip install it from its git address."""
+    for path in ("requirements.in", "requirements.txt"):
+        edit(path, r"^-e (file:)?\./engine.*", f"seedbed @ {address}#subdirectory=engine")
+    git("rm", "-rq", "engine")
+    for rule in ("test-engine", "upgrade"):
+        drop_rule(rule)
 
 
 def rename(name: str) -> None:
-    """Move the package, and write its name wherever the old one stands."""
+    """Move the package, and write its name where the old one stands."""
     git("mv", "src/project", f"src/{name}")
-    named = git(
-        "ls-files", "*.py", "*.yaml", "pyproject.toml", "README.md", "docs/*.md"
-    ).splitlines()
-    for path in sorted({*named} - OURS):
-        text = (ROOT / path).read_text()
-        renamed = LISTED.get(path, PACKAGE).sub(name, text)
-        if renamed != text:
-            (ROOT / path).write_text(renamed)
-    for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
-        # Imports are sorted by name, and lines have another length.
-        subprocess.run([sys.executable, "-m", "ruff", *words], cwd=ROOT, check=False)
+    for path in git("ls-files", f"src/{name}/*.py", "tests/*.py", "configs/*.yaml").splitlines():
+        edit(path, r"\bproject(?=\.(data|models|methods)\b)|(?<=^\"\"\")project(?=\.\"\"\")", name)
+    edit("pyproject.toml", r'"project"', f'"{name}"')
 
 
-def git(*words: str) -> str:
+def drop_rule(target: str) -> None:
+    """Delete a rule of the Makefile."""
+    edit("Makefile", rf"^{target}\b.*\n(\t.*\n)+\n", "")
+
+
+def edit(path: str, pattern: str, replacement: str) -> None:
+    """Replace a pattern wherever it occurs in a file."""
+    file = project.root() / path
+    file.write_text(re.sub(pattern, lambda _: replacement, file.read_text(), flags=re.MULTILINE))
+
+
+def git(*arguments: str) -> str:
     """Run git in this checkout; return what it prints."""
+    command = ["git", *arguments]
     try:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    except FileNotFoundError:
-        raise InputError("git: expected the command, got none; install git") from None
-    except subprocess.CalledProcessError as error:
-        reason = " ".join(error.stderr.split())
-        raise InputError(
-            f"git {words[0]}: expected success, got {reason}; see git status"
-        ) from None
+        done = subprocess.run(
+            command, cwd=project.root(), capture_output=True, text=True, check=True
+        )
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        reason = " ".join(str(getattr(error, "stderr", error)).split())
+        raise InputError(f"git {arguments[0]}: expected success, got {reason}") from None
     return done.stdout

@@ -1,0 +1,155 @@
+"""Train short runs in the ways that must not change a bit, and compare them: for projects' tests.
+
+A run takes half a second: each is a process forked from one that has imported everything, under
+the environment of the preset. `python -m seedbed.testing < FOLDERS` is that process.
+"""
+
+import copy
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from torch.utils.data import Dataset
+
+from seedbed import compare, config, launch, methods, offline, record
+from seedbed.config.compose import compose
+from seedbed.errors import InputError, exit_status
+
+STOP_AFTER, BATCH = 3, 8  # steps and samples; two steps an epoch: a validation lies before the stop
+SHORT = (
+    *("determinism=strict", "determinism.threads=1", "trainer.device=cpu", "trainer.processes=1"),
+    *("trainer.shards=1", "trainer.compile=false", "trainer.max_steps=4", "logger=csv"),
+    *("trainer.log_every_steps=1", "trainer.validate_every_epochs=1"),
+    *("trainer.checkpoint_every_steps=0", f"data.batch_size={BATCH}"),
+    f"data.eval_batch_size={BATCH}",
+)
+# What is changed in each way to train.
+STOP = {"_target_": f"{__name__}.StopAfter"}
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "first": {},
+    "again": {},
+    "two_workers": {"data.num_workers": 2},
+    "resumed": {"callbacks": {"stop": STOP}},
+    "other_seed": {"seed": 1},
+}
+
+
+class StopAfter(methods.Callback):
+    """Sends SIGTERM to the training process after step STOP_AFTER."""
+
+    def on_step_end(self, run: methods.Run, step: int) -> None:
+        """Send it."""
+        if step == STOP_AFTER:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Few(Dataset[Any]):
+    """The first samples of a data set; `dataset` and `indices` are where samplers look."""
+
+    def __init__(self, dataset: Any, samples: int) -> None:
+        self.dataset, self.indices = dataset, range(min(samples, len(dataset)))
+        self.sha256 = getattr(dataset, "sha256", {})
+        if hasattr(dataset, "fetch"):
+            self.fetch = dataset.fetch
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
+def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
+    """Return a configuration composed with SHORT on few samples, with other values of some keys.
+
+    Raises:
+        InputError: it cannot be trained.
+    """
+    composed = copy.deepcopy(composed)
+    for key, value in changes.items():
+        OmegaConf.update(composed, key, value, force_add=True)
+    resolved = config.resolve(composed)
+    config.check(resolved)
+    plain: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
+    data, samples = plain["data"], {"train": 2 * BATCH, "validation": BATCH, "test": BATCH}
+    if data.get("streams"):  # of an iterable data set
+        data |= {"streams": 2, "samples_per_epoch": samples.pop("train")}
+    for split, count in samples.items():
+        if whole := data.get(split):
+            data[split] = {"_target_": f"{__name__}.Few", "dataset": whole, "samples": count}
+    return OmegaConf.create(plain)
+
+
+def train(runs: Sequence[tuple[Path, DictConfig]]) -> None:
+    """Train each configuration in its folder, one by one; a folder that comes again is resumed."""
+    for folder, settings in dict(runs).items():
+        launch.create_run_folder(folder, settings)
+    environment = launch.training_environment(runs[0][1]) | {offline.VARIABLE: "1"}
+    folders = "\n".join(str(folder) for folder, _ in runs)
+    command = [sys.executable, "-m", __name__]
+    subprocess.run(command, input=folders, env=environment, text=True, check=True)
+
+
+def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any, Any]:
+    """Train each command line's short run into PLACE/NUMBER/WAY.
+
+    Returns:
+        By command line the folder, PLACE/NUMBER, or the InputError that refused it.
+    """
+    found: dict[Any, Any] = {}
+    runs: dict[str, list[tuple[Path, DictConfig]]] = {way: [] for way in WAYS}
+    for number, words in enumerate(dict.fromkeys(commands)):
+        try:
+            composed = compose(*SHORT, *words)
+            settings = {way: short(composed, changes) for way, changes in WAYS.items()}
+        except InputError as error:
+            found[words] = error
+            continue
+        found[words] = place / str(number)
+        for way in WAYS:
+            runs[way].append((found[words] / way, settings[way]))
+    if runs["first"]:
+        with ThreadPoolExecutor(2) as pool:  # what must repeat, in a process with other addresses
+            here = pool.submit(train, runs["first"] + runs["two_workers"] + runs["other_seed"])
+            train(runs["resumed"] + runs["again"] + runs["resumed"])
+            here.result()
+    return found
+
+
+def difference(a: Path, b: Path) -> str | None:
+    """Return the first step and stage in which two finished runs differ, or why there is none."""
+    for folder in (a, b):
+        summary = record.read_summary(folder)
+        if summary["status"] != "finished":
+            return f"{folder} {summary['status']}: {summary['error']}"
+    first = compare.compare(compare.read(a), compare.read(b)).difference
+    return None if first is None else f"step {first.step}: {first.stage}"
+
+
+def main() -> int:
+    """Train in each run folder that standard input names."""
+    import matplotlib.backends.backend_agg  # noqa: F401  what each run would import
+    import torch._dynamo  # noqa: F401
+
+    from seedbed.worker import experiment, worker  # noqa: F401
+
+    def work(folder: str) -> None:
+        sys.argv = ["seedbed.worker", folder]
+        sys.exit(exit_status(worker.main))
+
+    for line in sys.stdin.read().split("\n"):
+        process = multiprocessing.get_context("fork").Process(target=work, args=(line,))
+        process.start()
+        process.join()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

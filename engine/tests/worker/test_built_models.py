@@ -1,0 +1,110 @@
+"""What the engine does to a model that it builds: memory, compilation, the order of channels."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from seedbed import config, determinism, fingerprint
+from seedbed.config.compose import compose
+from seedbed.worker import assemble
+
+
+class Workspaces(TorchDispatchMode):
+    """Hashes what oneDNN's LSTM leaves in the memory that it works in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hashes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **kwargs or {})
+        if str(func) == "aten.mkldnn_rnn_layer.default":
+            self.hashes.append(int(fingerprint.of_tensors([result[3]])))
+        return result
+
+
+def lstm_bits(filled: bool, dirt: float) -> tuple[int, int]:
+    """Return hashes of answers and gradients, and of the workspace, over memory with dirt in it."""
+    torch.manual_seed(0)
+    model, x = nn.LSTM(2, 64, batch_first=True), torch.randn(64, 100, 2)
+    if not filled:
+        determinism.leave_recurrent_unfilled(model)
+    torch.full((6_300_000,), dirt)  # of the workspace's size
+    with Workspaces() as workspaces:
+        answers = model(x)[0]
+    answers.sum().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return int(fingerprint.of_tensors([answers, *gradients])), workspaces.hashes[0]
+
+
+def test_an_lstm_reads_no_memory_before_it_writes_it() -> None:
+    """Whatever lies in its workspace, the bits are those that it gives when that is filled."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        ours, theirs = (
+            [lstm_bits(filled, dirt) for dirt in (0.0, 1e30, math.nan)] for filled in (False, True)
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len({bits for bits, _ in ours + theirs}) == 1
+    assert len({workspace for _, workspace in ours}) > 1, "negative control: the dirt was there"
+    assert len({workspace for _, workspace in theirs}) == 1
+
+
+def built(model: dict[str, Any], device: str, *overrides: str) -> Any:
+    """Return a model as a run builds it."""
+    settings: Any = OmegaConf.to_container(config.resolve(compose(*overrides)))
+    settings["model"] = model
+    return assemble.build_training_state(settings, torch.device(device)).model
+
+
+@pytest.mark.parametrize(("chosen", "symbolic"), [({}, False), ({"dynamic": None}, True)])
+def test_compiled_kernels_do_not_depend_on_the_shapes_before(
+    chosen: dict[str, Any], symbolic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resume may evaluate before it trains; negative control: by default PyTorch keeps later
+    sizes open."""
+    seen: list[bool] = []
+
+    def look(graph: fx.GraphModule, inputs: list[Any]) -> Any:
+        seen.append(any(isinstance(one, torch.SymInt) for one in inputs))
+        return graph.forward
+
+    compiled = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **how: compiled(self, backend=look, **(how | chosen))
+    )
+    linear = {"_target_": "torch.nn.Linear", "in_features": 4, "out_features": 2}
+    model = built(linear, "cpu", "trainer.compile=true")
+    with torch.no_grad():
+        for size in (30, 10):
+            model.eval()(torch.zeros(size, 4))
+    model.train()(torch.zeros(16, 4))
+    torch.compiler.reset()
+    assert any(seen) == symbolic
+
+
+class Voxels(nn.Module):
+    """Has a weight of five dimensions beside one of four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.deep = nn.Conv2d(2, 4, 3), nn.Conv3d(2, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.flat(images)
+
+
+def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> None:
+    """On a device that is not the CPU, also where others have five; `meta` stands for a GPU."""
+    optimizer = ("optimizer=sgd", "optimizer.fused=false")
+    model = built({"_target_": f"{__name__}.Voxels"}, "meta", *optimizer)
+    assert model.flat.weight.stride()[1] == 1
+    assert model.deep.weight.stride()[1] > 1, "negative control"
+    with pytest.raises(RuntimeError, match="rank 4"):  # negative control
+        model.to(memory_format=torch.channels_last)

@@ -1,0 +1,30 @@
+"""The CNN's first steps have the same bits on every x86-64 CPU with AVX, under `portable`.
+
+If they changed on purpose (another PyTorch, an edit of the model or its data): take the new value
+from the failed test, in a commit of its own that says why.
+"""
+
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+
+from seedbed import compare, testing
+from seedbed.config.compose import configuration
+
+GOLDEN = {
+    "2.15.0": "19523e1026750714"
+}  # fingerprint of the weights after four steps, by PyTorch's version
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")
+def test_weights_after_four_steps(tmp_path: Path) -> None:
+    version = torch.__version__.partition("+")[0]
+    if version not in GOLDEN:
+        pytest.skip(f"no golden fingerprint of torch {version}")
+    settings = configuration(
+        "data=mnist5k", "model=cnn", "determinism=portable", "seed=0", "trainer.max_steps=4"
+    )
+    testing.train([(tmp_path / "run", settings)])
+    assert compare.read(tmp_path / "run").fingerprints[-1]["weights"] == GOLDEN[version]

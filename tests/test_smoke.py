@@ -1,0 +1,87 @@
+"""The real commands on the default configuration: they keep their promises on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHORT = (
+    *("determinism=strict", "determinism.threads=1", "trainer.device=cpu", "trainer.shards=2"),
+    *("trainer.max_steps=40", "trainer.log_every_steps=1", "trainer.checkpoint_every_steps=5"),
+)
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    """Start a script of the project in a session of its own."""
+    command = [sys.executable, *map(str, words)]
+    out, err = subprocess.PIPE, subprocess.STDOUT
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=out, stderr=err, text=True, start_new_session=True
+    )
+
+
+def run(*words: object) -> tuple[int, str]:
+    """Run a script of the project; return its exit status and what it printed."""
+    process = start(*words)
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+def compare(a: Path, b: Path) -> tuple[int, str]:
+    return run("scripts/compare.py", a, b)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a sweep: run 0 has seed 0, run 1 has seed 1."""
+    folder = tmp_path_factory.mktemp("smoke") / "sweep"
+    places = (f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=${hydra.job.num}")
+    status, output = run("train.py", "-m", "seed=0,1", *places, *SHORT)
+    assert status == 0, output
+    return folder
+
+
+def test_a_sweep_ends_with_a_table(sweep: Path) -> None:
+    assert (sweep / "sweep.csv").is_file()
+
+
+def test_compare_names_the_first_stage_that_another_seed_changes(sweep: Path) -> None:
+    """Also the negative control of what is compared below."""
+    status, output = compare(sweep / "0", sweep / "1")
+    assert status == 1, output
+    assert "step 1" in output
+    assert "sample ids" in output
+
+
+def test_a_killed_run_resumes_to_the_same_bits(sweep: Path, tmp_path: Path) -> None:
+    """SIGKILL, for all of its processes, once there is a checkpoint."""
+    folder = tmp_path / "run"
+    process = start("train.py", f"hydra.run.dir={folder}", *SHORT)
+    while not (folder / "checkpoints" / "last.pt").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+    assert '"finished"' not in (folder / "summary.json").read_text()
+    status, output = run("scripts/resume.py", folder)
+    assert status == 0, output
+    assert compare(sweep / "0", folder)[0] == 0
+
+
+def test_two_processes_train_to_the_same_bits(sweep: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    status, output = run("train.py", f"hydra.run.dir={folder}", *SHORT, "trainer.processes=2")
+    assert status == 0, output
+    assert compare(sweep / "0", folder)[0] == 0
+
+
+def test_verify_reproduces_a_run(sweep: Path) -> None:
+    status, output = run("scripts/verify.py", sweep / "0")
+    assert status == 0, output
+    assert "REPRODUCED" in output
