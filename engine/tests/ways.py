@@ -38,7 +38,7 @@ def differences(a: Path, b: Path) -> list[str]:
     for summary in summaries:
         if summary["status"] != "finished":
             return [f"{summary['status']}: {summary['error']}"]
-    first = compare.first_difference(*(compare.rows(compare.read(run)) for run in (a, b)))
+    first = compare.compare(compare.read(a), compare.read(b)).difference
     found = [f"step {first.step}: {first.stage}"] if first else []
     found += [name for name in TABLES if _bytes(a / name) != _bytes(b / name)]
     left, right = summaries

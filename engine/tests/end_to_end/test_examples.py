@@ -46,7 +46,7 @@ ON_ONE_PROCESS = {
     "anything: LBFGS",
     "anything: torchvision",
 }
-# These need requirements-zoo.txt.
+# These need the dependency group zoo.
 OF_OTHER_PACKAGES = (
     "metrics: F1 and AUROC by torchmetrics",
     "anything: timm",

@@ -456,7 +456,7 @@ def test_a_logger_that_is_not_installed_is_refused(tmp_path: Path) -> None:
     error = refusal(train(tmp_path / "run", *words))
     assert error == (
         "logger.tensorboard: expected the package no_such_package, got none that is installed; "
-        "pip install -r requirements-loggers.txt"
+        "pip install --group engine/pyproject.toml:loggers"
     )
     assert not (tmp_path / "run").exists()
 
