@@ -27,6 +27,7 @@ import tempfile
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -122,6 +123,7 @@ class Popen(TruePopen):  # type: ignore[type-arg]
         if wait_flags & os.WNOHANG and not select.select([self._reply], [], [], 0)[0]:
             return 0, 0
         status = self._reply.recv(100)
+        self._reply.close()
         return self.pid, int(status or signal.SIGKILL)
 
     def _internal_poll(self, *arguments: Any, **named: Any) -> int | None:
@@ -340,6 +342,7 @@ def _take(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     sys.path[:] = [*_Here.own, *libraries]
     importlib.invalidate_caches()
     tempfile.tempdir = None
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # temporary folders of others
     _forget()
     random.seed()
     sys.modules["numpy"].random.seed()

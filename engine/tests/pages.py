@@ -24,8 +24,8 @@ def files(page: str) -> dict[str, str]:
     found = {}
     for text in blocks(page, "python", "yaml"):
         first, _, content = text.partition("\n")
-        assert re.fullmatch(r"# (src|configs)/[\w/]+\.(py|yaml)", first), first
-        found[first.removeprefix("# ")] = content
+        if re.fullmatch(r"# (src|configs)/[\w/]+\.(py|yaml)", first):
+            found[first.removeprefix("# ")] = content
     return found
 
 

@@ -150,7 +150,13 @@ def test_a_signal_saves_a_checkpoint_and_is_told_in_the_exit_status(
     folder = tmp_path / "run"
     with forks.true_commands():
         process = subprocess.Popen(
-            [sys.executable, "train.py", f"hydra.run.dir={folder}", *QUICK, "trainer.max_steps=600"],
+            [
+                sys.executable,
+                "train.py",
+                f"hydra.run.dir={folder}",
+                *QUICK,
+                "trainer.max_steps=600",
+            ],
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
