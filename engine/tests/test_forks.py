@@ -16,7 +16,8 @@ SCRIPT = """
 import json, os, random, signal, sys
 import numpy, torch
 print(json.dumps({
-    "argv": sys.argv, "main": __name__, "file": __file__, "folder": os.getcwd(), "path": sys.path[0],
+    "argv": sys.argv, "main": __name__, "file": __file__, "path": sys.path[0],
+    "folder": os.getcwd(),
     "colour": os.environ.get("COLOUR"), "session": os.getsid(0) == os.getpid(),
     "signals": {n.name: str(signal.getsignal(n)) for n in
                 (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)},
@@ -90,4 +91,4 @@ def test_a_training_has_the_bits_and_the_record_of_the_true_command(
     for name in ("config.yaml", "metrics.csv", "fingerprints.csv", "test_predictions.csv"):
         assert (other / name).read_bytes() == (quick_run / name).read_bytes(), name
     a, b = (json.loads((run / "environment.json").read_text()) for run in (quick_run, other))
-    assert {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)} <= {"started_at"}
+    assert {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)} <= {"started_at", "git"}
