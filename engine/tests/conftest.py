@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from seedbed.signals import STOP_SIGNALS
+from tests import forks
 from tests.once import made_once
-from tests.running import command, trained
+from tests.running import ENGINE, command, trained
 
 # Tests run side by side. Before torch is imported; runs that tests start have their preset's own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What tests start in other processes may be named in this package too.
+_PLACES = [str(ENGINE), *filter(None, [os.environ.get("PYTHONPATH")])]
+os.environ["PYTHONPATH"] = os.pathsep.join(_PLACES)
+forks.install()
 # A shell starts what runs in the background with Ctrl-C ignored, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the project's own: at the end, all test processes would wait for its trainings."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/project/"))
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from seedbed.explain.trace_compare import Finding, first_difference
 from tests import faults
 from tests.faults import FAULTS, Fault
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LAST_STEP, BATCH = 7, 8
 NAMES = [name for name, _ in faults.Net().named_parameters()]
 

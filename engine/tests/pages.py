@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.running import ROOT
+from tests.running import ENGINE, ROOT
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WHO = ("-c", "user.name=Reader", "-c", "user.email=reader@example.org")
@@ -24,8 +24,8 @@ def files(page: str) -> dict[str, str]:
     found = {}
     for text in blocks(page, "python", "yaml"):
         first, _, content = text.partition("\n")
-        assert re.fullmatch(r"# (src|configs)/[\w/]+\.(py|yaml)", first), first
-        found[first.removeprefix("# ")] = content
+        if re.fullmatch(r"# (src|configs)/[\w/]+\.(py|yaml)", first):
+            found[first.removeprefix("# ")] = content
     return found
 
 
@@ -60,10 +60,11 @@ def run(
     root: Path, *words: str, stdin: str | None = None, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run Python in a copy, which comes before this checkout on its path."""
+    places = (str(root / "src"), str(root), str(ENGINE))
     return subprocess.run(
         [sys.executable, *words],
         cwd=root,
-        env={**os.environ, **environment, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(places)},
         input=stdin,
         capture_output=True,
         text=True,

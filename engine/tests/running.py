@@ -32,10 +32,13 @@ def command(
     *words: str, environment: dict[str, str] | None = None, timeout_seconds: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python script of the project from its root, and return what came of it."""
+    variables = {**os.environ, **(environment or {})}
+    if variables.get("PYTHONPATH") and str(ENGINE) not in variables["PYTHONPATH"]:
+        variables["PYTHONPATH"] += f"{os.pathsep}{ENGINE}"  # tests.* in other processes
     return subprocess.run(
         [sys.executable, *words],
         cwd=ROOT,
-        env={**os.environ, **(environment or {})},
+        env=variables,
         capture_output=True,
         text=True,
         timeout=timeout_seconds,
@@ -48,7 +51,10 @@ def called(main: Callable[[], int], *words: str) -> subprocess.CompletedProcess[
     out, err = io.StringIO(), io.StringIO()
     argv = patch.object(sys, "argv", [main.__code__.co_filename, *words])
     with argv, redirect_stdout(out), redirect_stderr(err):
-        status = exit_status(main)
+        try:
+            status = exit_status(main)
+        except SystemExit as stop:  # Hydra's
+            status = int(stop.code or 0)
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 

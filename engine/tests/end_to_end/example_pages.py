@@ -1,6 +1,5 @@
 """The examples of docs/examples: their files and commands, taken out of the pages."""
 
-import ast
 import re
 import shlex
 from dataclasses import dataclass
@@ -26,11 +25,6 @@ class Example:
     files: dict[str, str]
     commands: list[list[str]]
 
-    @property
-    def lines(self) -> int:
-        """Count the lines of code and YAML, without comments, docstrings and blank lines."""
-        return sum(count_lines(path, text) for path, text in self.files.items())
-
 
 def read(folder: Path = FOLDER) -> dict[str, Example]:
     """Return every example by its name; sections without a command are none."""
@@ -47,16 +41,3 @@ def read(folder: Path = FOLDER) -> dict[str, Example]:
             name = f"{page.stem}: {heading}"
             found[name] = Example(name, pages.files(body), [line[2:] for line in words])
     return found
-
-
-def count_lines(path: str, text: str) -> int:
-    """Count the lines of a file, without comments, docstrings and blank lines."""
-    left = text.splitlines()
-    if path.endswith(".py"):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                first = node.body[0] if node.body else None
-                if ast.get_docstring(node) is not None and first is not None:
-                    for number in range(first.lineno, (first.end_lineno or first.lineno) + 1):
-                        left[number - 1] = ""
-    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in left)

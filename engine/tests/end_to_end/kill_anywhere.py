@@ -28,7 +28,7 @@ import torch
 from seedbed import record
 from seedbed.training import checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 COMMON = (
     "determinism.threads=1",

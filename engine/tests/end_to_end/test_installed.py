@@ -1,7 +1,6 @@
-"""The engine as a wheel installs it: it imports fast, and works outside of the repository."""
+"""The engine as `pip install git+...` installs it: it imports fast, and works anywhere."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.running import ROOT
+
+# pip builds the package with setuptools, which it fetches from the package registry.
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="installs a commit of this checkout"),
+]
 
 LOOP = """
 import sys, torch, seedbed
@@ -29,21 +34,15 @@ print(seedbed.__file__)
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of the repository, and unpack it into a folder."""
-    root = tmp_path_factory.mktemp("wheel")
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("src", "configs"):
-        shutil.copytree(ROOT / name, root / "copy" / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "LICENSE"):
-        shutil.copy2(ROOT / name, root / "copy")
+    """Install this commit's engine by its git address into a folder of its own.
+
+    torch and the other packages are those of this Python.
+    """
+    place = tmp_path_factory.mktemp("installed")
+    address = f"seedbed @ git+file://localhost{ROOT}#subdirectory=engine"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]
-    offline = ["--no-deps", "--no-index"]
-    build = [*pip, "wheel", *offline, "--no-build-isolation", "-w", str(root), str(root / "copy")]
-    subprocess.run(build, check=True, timeout=300)
-    (wheel,) = root.glob("*.whl")
-    place = root / "site"
-    install = [*pip, "install", *offline, "--target", str(place), str(wheel)]
-    subprocess.run(install, check=True, timeout=300)
+    install = [*pip, "install", "--no-deps", "--target", str(place), address]
+    subprocess.run(install, check=True, timeout=300, cwd=place)
     return place
 
 
@@ -61,14 +60,13 @@ def run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.long
 def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
         done = run(site, tmp_path, "loop.py", name, seed)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(str(site))
-    words = ("-m", "seedbed.compare", "a", "b")
+    words = ("-m", "seedbed", "compare", "a", "b")
     same, other = (run(site, tmp_path, *words[:-1], name) for name in ("b", "c"))
     assert same.returncode == 0, same.stderr
     assert "The same bits at every step compared (6)" in same.stdout
@@ -78,17 +76,23 @@ def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_
     assert "loop.py" in (tmp_path / "a/environment.json").read_text()  # no repository: by content
 
 
-def test_the_command_is_installed(site: Path, tmp_path: Path) -> None:
-    done = run(site, tmp_path, str(site / "bin" / "seedbed-compare"), "none", "none")
+@pytest.mark.parametrize("words", [["bin/seedbed"], ["-m", "seedbed"]])
+def test_the_command_is_installed(site: Path, tmp_path: Path, words: list[str]) -> None:
+    if words[0] != "-m":
+        words = [str(site / words[0])]
+    assert "train" in run(site, tmp_path, *words, "--help").stdout
+    done = run(site, tmp_path, *words, "compare", "none", "none")
     assert done.returncode == 2
     assert done.stderr.startswith("error: none: expected a run folder")
 
 
-@pytest.mark.parametrize("name", ["strict", "seeded", "fast", "portable"])
-def test_every_preset_is_installed(site: Path, tmp_path: Path, name: str) -> None:
-    code = "from seedbed.determinism.running import read_preset; print(read_preset('NAME')['name'])"
-    done = run(site, tmp_path, "-c", code.replace("NAME", name))
-    assert done.stdout == f"{name}\n", done.stderr
+def test_the_presets_are_installed(site: Path, tmp_path: Path) -> None:
+    """One is applied; the files are those of the checkout."""
+    done = run(site, tmp_path, "-c", "import seedbed; seedbed.apply_preset('strict')")
+    assert done.returncode == 0, done.stderr
+    for file in (ROOT / "configs" / "determinism").glob("*.yaml"):
+        installed = site / "seedbed" / "determinism" / "presets" / file.name
+        assert installed.read_bytes() == file.read_bytes()
 
 
 def test_the_import_loads_neither_torch_nor_anything_else_of_weight(

@@ -5,7 +5,6 @@ import os
 import pty
 import resource
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -254,62 +253,6 @@ def interrupted(folder: Path) -> Path:
     assert process.communicate(timeout=120)[1] == ""
     assert process.returncode == 143
     return folder
-
-
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_run_without_standard_streams_trains(closed: str, tmp_path: Path) -> None:
-    """Started by a daemon that closes them: same status, and no file takes their place."""
-    folder = tmp_path / "run"
-    words = [sys.executable, "train.py", f"hydra.run.dir={folder}", *QUICK]
-    done = subprocess.run(
-        ["sh", "-c", f"{shlex.join(words)} {closed}"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert record.read_summary(folder)["status"] == "finished"
-    assert "finished after 12 steps" in (folder / "train.log").read_text()
-    refused = subprocess.run(
-        ["sh", "-c", f"{shlex.join([*words, 'seed=-1'])} {closed}"], cwd=ROOT, capture_output=True
-    )
-    assert refused.returncode == 2
-
-
-def test_a_folder_that_is_moved_while_it_trains_loses_nothing(whole: Path, tmp_path: Path) -> None:
-    """One line and exit status 2; where it is now it goes on, and nothing is at the old place."""
-    folder, moved = tmp_path / "run", tmp_path / "moved"
-    process = started(folder)
-    until(lambda: rows(folder) > 5, process)
-    folder.rename(moved)
-    line = ended(process)
-    assert "expected the run folder, and .lock in it, to stay" in line
-    assert not folder.exists()
-    resumed(moved)
-    assert differences(whole, moved) == []
-
-
-def test_a_folder_that_is_deleted_while_it_trains_ends_the_run(tmp_path: Path) -> None:
-    """One line and exit status 2, and no half of a folder comes back."""
-    folder = tmp_path / "run"
-    process = started(folder)
-    until(lambda: rows(folder) > 5, process)
-    os.killpg(process.pid, signal.SIGSTOP)  # else a checkpoint may be written into what is deleted
-    shutil.rmtree(folder)
-    os.killpg(process.pid, signal.SIGCONT)
-    assert "expected the run folder" in ended(process)
-    assert not folder.exists()
-
-
-def test_a_folder_of_another_run_is_not_written_to(whole: Path, tmp_path: Path) -> None:
-    """A run is moved away and another put in its place: that one stays as it is."""
-    folder = tmp_path / "run"
-    other = Path(shutil.copytree(whole, tmp_path / "other"))
-    process = started(folder, "trainer.checkpoint_every_steps=0")
-    until(lambda: rows(folder) > 5, process)
-    os.killpg(process.pid, signal.SIGSTOP)
-    folder.rename(tmp_path / "moved")
-    other.rename(folder)
-    os.killpg(process.pid, signal.SIGCONT)
-    assert "expected the run folder" in ended(process)
-    assert differences(whole, folder) == []
 
 
 def ended(process: subprocess.Popen[str]) -> str:

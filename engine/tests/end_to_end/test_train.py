@@ -10,7 +10,7 @@ import torch
 
 from seedbed import record
 from seedbed.training import checkpoint
-from tests.running import QUICK, ROOT, train, trained
+from tests.running import QUICK, ROOT, trained
 
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 
@@ -169,10 +169,3 @@ def test_bfloat16_repeats(tmp_path: Path) -> None:
     """The other precision keeps the promise too, and is another computation."""
     runs = [trained(tmp_path / name, "trainer.precision=bfloat16") for name in "ab"]
     assert same_bits(*runs)
-
-
-def test_a_wrong_override_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A run that never was has no folder."""
-    done = train(tmp_path / "never", "seed=-1")
-    assert done.returncode == 2
-    assert not (tmp_path / "never").exists()

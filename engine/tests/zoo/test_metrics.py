@@ -21,7 +21,7 @@ from seedbed.training.state import TrainingState
 from tests.running import refusal, train, trained
 
 pytestmark = pytest.mark.zoo
-pytest.importorskip("torchmetrics", reason="in requirements-zoo.txt")
+pytest.importorskip("torchmetrics", reason="of the dependency group zoo")
 
 ALL = "torchmetrics.classification"
 SPECS: dict[str, dict[str, Any]] = {

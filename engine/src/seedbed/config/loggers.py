@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from seedbed import project
 from seedbed.errors import InputError
 
-INSTALL = "pip install -r requirements-loggers.txt"
+INSTALL = "pip install --group engine/pyproject.toml:loggers"
 
 
 def choose(names: Any, settings: DictConfig) -> dict[str, Any]:

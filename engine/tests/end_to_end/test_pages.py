@@ -1,0 +1,76 @@
+"""Every page of the documentation: its files and its trainings, as they stand there, run.
+
+A block of Python or YAML whose first line names a file (`# src/project/...`, `# configs/...`) is
+that file. Lines of shell blocks that train are run, shorter, in a copy of the project with these
+files. Links lead somewhere, and the scripts of other commands are there.
+"""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import pages
+from tests.running import QUICK, ROOT
+
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+# Downloads, other packages, hours, a GPU, a refusal, and places for what a reader puts there.
+NOT_HERE = re.compile(
+    r"mnist_cnn|fashion|SparseModel|data=mnist\b|launcher=submitit|launcher=ray|sweeper=|logger=|cuda"
+    r"|variance_sources|[|>&;$]|\.\.\.|\b[A-Z]+\b"
+)
+
+
+def commands(page: str) -> list[str]:
+    """Return the command lines in the shell blocks of a page, each once."""
+    text = (ROOT / page).read_text().replace("\\\n", " ")
+    shown = pages.blocks(text, "sh", "bash")
+    lines = [line.split("  #")[0].strip() for block in shown for line in block.splitlines()]
+    return list(dict.fromkeys(line for line in lines if line.startswith("python ")))
+
+
+def trainings(page: str) -> list[str]:
+    """Return those that train, and can be run here."""
+    lines = (line for line in commands(page) if line.startswith("python train.py"))
+    return [line for line in lines if not NOT_HERE.search(line)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page in PAGES if trainings(page)])
+def test_the_trainings_of_a_page_run(page: str, tmp_path: Path) -> None:
+    root = pages.copy_project(tmp_path / "project", pages.files((ROOT / page).read_text()))
+    for line in trainings(page):
+        _, *words = shlex.split(line)
+        for word in words:  # a folder of a line above, which this line uses anew
+            key, _, folder = word.partition("=")
+            if key in ("hydra.run.dir", "hydra.sweep.dir"):
+                shutil.rmtree(root / folder, ignore_errors=True)
+        done = pages.run(root, *words, *(() if "--cfg" in words else QUICK))
+        assert done.returncode == 0, (line, done.stdout[-500:], done.stderr[-1500:])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_scripts_of_a_page_are_there(page: str) -> None:
+    for line in commands(page):
+        script = shlex.split(line)[1]
+        if re.fullmatch(r"scripts/\w+\.py", script):
+            assert (ROOT / script).is_file(), line
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "engine/README.md"])
+def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
+    """Files exist, and so do the headings that links name."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            name, _, anchor = target.partition("#")
+            path = (ROOT / page).parent / name if name else ROOT / page
+            assert path.exists(), target
+            assert not anchor or anchor in headings(path), target
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as forges derive them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,0 +1,429 @@
+"""Processes that start with torch imported: a fork of a server instead of a new interpreter.
+
+Half of a short run's time is imports. `install()` puts a `subprocess.Popen` in place that starts
+`python script.py ...`, `python -m seedbed...` and `python -m tests...` by a fork of a process that
+has imported what a training process imports. They are real processes, with an id, an environment,
+streams, a group and an exit status of their own, that can be killed and signalled. What such a
+process starts in turn is forked from it, so that parents are who they would be.
+
+Variables that math libraries read when they are loaded must be in force before that: there is a
+server for each set of them, started on demand. What cannot be served is started as it always was:
+another interpreter or checkout, `preexec_fn`, `-c`, or inside `with true_commands():`.
+"""
+
+import atexit
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+ENGINE = Path(__file__).resolve().parents[1]
+TruePopen = subprocess.Popen
+# Read once, when a library is loaded; PYTHON*: when the interpreter starts.
+_AT_START = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_", "OPENBLAS_", "NPY_", "LD_"),
+    *("GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "TQDM_", "MPL", "CUDA_", "PYTHON"),
+)
+# Applied after the fork; and how threads wait, which changes no result: in servers they sleep.
+_LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "OMP_WAIT_POLICY")
+_IMPORTED = (
+    *("torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
+    *("seedbed.worker.worker", "seedbed.worker.experiment"),
+)
+
+
+class _Here:
+    """What is known of this process.
+
+    Attributes:
+        servers: connections to them, by the variables that they were started with.
+        served: the variables of the server that this process is a fork of; None: of none.
+        modules: what that server has imported.
+        off: whether all commands are true ones for now.
+    """
+
+    servers: dict[str, socket.socket] = {}  # noqa: RUF012
+    served: str | None = None
+    modules: frozenset[str] = frozenset()
+    off = False
+    own: list[str] = []  # what comes before the libraries on the path  # noqa: RUF012
+
+
+def install() -> None:
+    """Let `subprocess` start Python by forks, where it can, from now on."""
+    if hasattr(os, "pidfd_open"):  # Linux
+        subprocess.Popen = Popen  # type: ignore[misc]
+
+
+@contextmanager
+def true_commands() -> Iterator[None]:
+    """Start commands as a shell would, each by an interpreter of its own, for a while."""
+    _Here.off = True
+    try:
+        yield
+    finally:
+        _Here.off = False
+
+
+class Popen(TruePopen):  # type: ignore[type-arg]
+    """`subprocess.Popen`, by a fork where one can be had.
+
+    Attributes:
+        _reply: where a server sends the exit status of its fork; None: it is our child.
+    """
+
+    _reply: socket.socket | None = None
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
+        (close_fds, pass_fds, cwd, env, _, _, shell, read_in, write_in, read_out, write_out,
+         read_err, write_err, *_) = others  # fmt: skip
+        *_, new_session, group = others
+        environment = dict(os.environ if env is None else env)
+        asked = {
+            "words": [str(word) for word in args[1:]] if isinstance(args, list | tuple) else [],
+            "environment": {str(name): str(value) for name, value in environment.items()},
+            "folder": str(cwd or os.getcwd()),
+            "session": bool(new_session),
+            "group": group,
+            "ignored": [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN],
+            "blocked": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+        }
+        plain = not (preexec_fn or executable or shell or pass_fds) and close_fds
+        streams = [fd if fd != -1 else number for number, fd in
+                   enumerate((read_in, write_out, write_err))]  # fmt: skip
+        mine = plain and args[0] == sys.executable and Path(asked["folder"]).is_dir()
+        pid = _start(asked, streams, self) if mine and _is_served(asked["words"]) else None
+        if pid is None:
+            super()._execute_child(args, executable, preexec_fn, *others)  # type: ignore[misc]
+            return
+        self.pid, self._child_created = pid, True
+        self._close_pipe_fds(  # type: ignore[attr-defined]
+            read_in, write_in, read_out, write_out, read_err, write_err
+        )
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._reply is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
+        if wait_flags & os.WNOHANG and not select.select([self._reply], [], [], 0)[0]:
+            return 0, 0
+        status = self._reply.recv(100)
+        self._reply.close()
+        return self.pid, int(status or signal.SIGKILL)
+
+    def _internal_poll(self, *arguments: Any, **named: Any) -> int | None:
+        if self._reply is None:
+            return super()._internal_poll(*arguments, **named)  # type: ignore[misc, no-any-return]
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        return self.returncode
+
+
+def _is_served(words: Sequence[str]) -> bool:
+    """Return whether a command line is one of those that forks are for."""
+    if _Here.off or not words:
+        return False
+    if words[0] == "-m":
+        return words[1].split(".")[0] in ("seedbed", "tests")
+    return words[0].endswith(".py")
+
+
+def _start(asked: dict[str, Any], streams: Sequence[int], process: Popen) -> int | None:
+    """Fork a process; return its id, or None where none can be had."""
+    if _Here.served is not None:  # we are a fork: what we start is our child
+        fitting = _Here.served == at_start(asked["environment"]) or not _trains(asked["words"])
+        if not fitting or _shadows(asked) or len(os.listdir("/proc/self/task")) > 1:
+            return None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return os.fork() or _become(asked, [os.dup(fd) for fd in streams])
+    server = _server(_variables(asked))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        message = json.dumps(asked).encode()
+        with suppress(OSError):  # it could not import, and has said why
+            socket.send_fds(server, [message], [*streams, theirs.fileno()])
+    pid = int(ours.recv(100) or 0)
+    if not pid:
+        ours.close()
+        return None
+    process._reply = ours
+    return pid
+
+
+def _trains(words: Sequence[str]) -> bool:
+    """Return whether a command computes itself, and does not start another that does."""
+    return words[0] == "-m" and words[1] != "seedbed"
+
+
+def at_start(environment: Mapping[str, str]) -> str:
+    """Return the variables that must be in force when the interpreter and libraries start."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_AT_START) and name not in _LATER
+    }
+    return json.dumps(kept, sort_keys=True)
+
+
+def _variables(asked: Mapping[str, Any]) -> str:
+    """Return the variables of the server to be asked.
+
+    What does not train starts a process that does: the server is one that this can be a fork of.
+    """
+    environment, words = asked["environment"], asked["words"]
+    if _trains(words):
+        return at_start(environment)
+    from seedbed import launch
+    from seedbed.config import compose
+
+    preset = [word for word in words if word.startswith(("determinism=", "determinism.threads="))]
+    if not any(word.startswith("determinism.threads=") for word in preset):
+        preset += [] if words[0].endswith("train.py") else ["determinism.threads=1"]
+    try:
+        settings = compose.configuration(*preset)
+        return at_start({**environment, **launch.training_environment(settings)})
+    except Exception:  # the command itself will say why
+        return at_start(environment)
+
+
+def _server(variables: str) -> socket.socket:
+    """Return a connection to the server that was started with some variables."""
+    if variables not in _Here.servers:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {n: v for n, v in os.environ.items() if not n.startswith(_AT_START)}
+        environment |= json.loads(variables) | {"OMP_WAIT_POLICY": "PASSIVE"}
+        words = [sys.executable, str(Path(__file__)), str(theirs.fileno())]
+        with theirs:
+            TruePopen(words, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        _Here.servers[variables] = ours
+    return _Here.servers[variables]
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a process for each request, until the one who asks is gone."""
+    _Here.served = at_start(os.environ)
+    install()
+    sys.path[:] = sys.path[1:]  # not the folder of this file
+    importlib.import_module("scipy.linalg")  # OpenBLAS, whose threads know of forks
+    threads = len(os.listdir("/proc/self/task"))
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    _Here.modules = frozenset(sys.modules)
+    assert len(os.listdir("/proc/self/task")) == threads, "PyTorch's do not survive a fork"
+    gc.collect()
+    gc.freeze()
+    replies: dict[int, tuple[int, socket.socket]] = {}
+    waiting = select.poll()
+    waiting.register(control, select.POLLIN)
+    while True:
+        for descriptor, _ in waiting.poll():
+            if descriptor in replies:
+                pid, reply = replies.pop(descriptor)
+                waiting.unregister(descriptor)
+                os.close(descriptor)
+                _send(reply, os.waitpid(pid, 0)[1])
+                reply.close()
+                continue
+            message, streams, _, _ = socket.recv_fds(control, 2**20, 4)
+            if not message:
+                return
+            reply_to = streams.pop()
+            reply = socket.socket(fileno=reply_to)
+            asked = json.loads(message)
+            if _shadows(asked):
+                _send(reply, 0)
+                reply.close()
+            else:
+                pid = os.fork() or _become(asked, streams)
+                pidfd = os.pidfd_open(pid)
+                waiting.register(pidfd, select.POLLIN)
+                replies[pidfd] = pid, reply
+                _send(reply, pid)
+            for stream in streams:
+                os.close(stream)
+
+
+def _send(reply: socket.socket, number: int) -> None:
+    with suppress(OSError):  # nobody waits for it
+        reply.send(str(number).encode())
+
+
+def _path(asked: Mapping[str, Any]) -> list[str]:
+    """Return what comes before the libraries on the path of a process."""
+    environment, words = asked["environment"], asked["words"]
+    first = Path(asked["folder"])
+    if words[0] != "-m":
+        first = (first / words[0]).resolve().parent
+    places = environment.get("PYTHONPATH", "").split(os.pathsep)
+    own = [] if environment.get("PYTHONSAFEPATH") else [str(first)]
+    return own + [str(Path(asked["folder"], place)) for place in places if place]
+
+
+def _shadows(asked: Mapping[str, Any]) -> bool:
+    """Return whether a process would import other files than those that are imported here."""
+    for place in map(Path, _path(asked)):
+        for entry in place.iterdir() if place.is_dir() else ():
+            name = entry.name.removesuffix(".py")
+            if name in ("sitecustomize", "usercustomize"):
+                return True
+            if name not in _Here.modules:
+                continue
+            is_module = entry.suffix == ".py" or (entry / "__init__.py").exists()
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if is_module and Path(file) not in (entry, entry / "__init__.py"):
+                return True
+    return False
+
+
+def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
+    """Be the process that was asked for, in a fork; end with its exit status."""
+    status = 1
+    try:
+        _take(asked, streams)
+        code = _main(asked["words"])
+        exec(code, sys.modules["__main__"].__dict__)
+        status = 0
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException as error:
+        above = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error.with_traceback(above), above)
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        os._exit(_finish(status))
+
+
+def _take(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Apply what a new process would have: streams, signals, group, environment, path, chance."""
+    gc.freeze()  # what is closed below is never closed again by an object of before
+    for number, stream in enumerate([os.dup(stream) for stream in streams]):
+        os.dup2(stream, number)
+    os.closerange(3, 1024)
+    if asked["session"]:
+        os.setsid()
+    if asked["group"] not in (None, -1):
+        os.setpgid(0, asked["group"])
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+        if number in asked["ignored"]:
+            signal.signal(number, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, asked["blocked"])
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    libraries = [place for place in sys.path if place not in _Here.own]
+    _Here.own = _path(asked)
+    sys.path[:] = [*_Here.own, *libraries]
+    importlib.invalidate_caches()
+    tempfile.tempdir = None
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # temporary folders of others
+    _forget()
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    sys.modules["torch"].default_generator.seed()
+    _open_streams()
+
+
+def _forget() -> None:
+    """Drop what was imported, and left to be done at exit, since the server was forked."""
+    for name in set(sys.modules) - _Here.modules:
+        if name.split(".")[0] in ("seedbed", "project", "tests"):
+            module = sys.modules.pop(name)
+            _KEPT.append(module)
+            parent, _, last = name.rpartition(".")
+            if parent in sys.modules:
+                sys.modules[parent].__dict__.pop(last, None)
+
+
+_KEPT: list[object] = []
+
+
+def _open_streams() -> None:
+    """Give this process the streams that an interpreter opens at its start."""
+    _KEPT.extend((sys.stdin, sys.stdout, sys.stderr))
+    through = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = open(
+            number,
+            "w" if number else "r",
+            encoding="utf-8",
+            errors="backslashreplace" if number == 2 else None,
+            closefd=False,
+        )
+        if number:
+            lines = number == 2 or os.isatty(number)
+            stream.reconfigure(line_buffering=lines, write_through=through)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _main(words: Sequence[str]) -> types.CodeType:
+    """Make a command line that of this process; return the code that it runs as `__main__`."""
+    sys.orig_argv = [sys.executable, *words]
+    main = types.ModuleType("__main__")
+    _KEPT.append(sys.modules["__main__"])
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # two names since multiprocessing
+    main.__dict__["__builtins__"] = __builtins__
+    if words[0] != "-m":
+        sys.argv = list(words)
+        main.__file__ = os.path.abspath(words[0])
+        return compile(Path(words[0]).read_bytes(), main.__file__, "exec")
+    name = words[1]
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    if spec is None or spec.loader is None:
+        print(f"{sys.executable}: No module named {name}", file=sys.stderr)
+        sys.exit(1)
+    main.__spec__, main.__loader__ = spec, spec.loader
+    main.__file__, main.__package__ = spec.origin, spec.parent
+    sys.argv = [str(spec.origin), *words[2:]]
+    return spec.loader.get_code(spec.name)  # type: ignore[attr-defined, no-any-return]
+
+
+def _finish(status: int) -> int:
+    """End threads and do what is to be done at exit; return the exit status."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            status = 120 if stream is sys.stdout else status
+    return status & 0xFF
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    os._exit(0)  # without torch's notes on what it leaves
