@@ -1,9 +1,9 @@
 """Loops as people write them: forks, odd settings, several values, code reached by a link."""
 
-import threading
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 

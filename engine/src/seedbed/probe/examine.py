@@ -147,9 +147,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
             tensor.copy_(weights[name])
 
 
-def take_step(
-    training: TrainingState, batch: Batch, step: int, result: FirstSteps
-) -> list[Event]:
+def take_step(training: TrainingState, batch: Batch, step: int, result: FirstSteps) -> list[Event]:
     """Take a step with a copy of a batch; return its operations.
 
     A refusal that does not come from an operation ends the step.
