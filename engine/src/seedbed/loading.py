@@ -96,7 +96,8 @@ class SeededLoader(DataLoader[Any]):
         """Yield the batches of the next epoch; after `seek`, those that are left of one."""
         first = self._order.next_step
         for step, batch in enumerate(super().__iter__(), first + 1):
-            self.step = step
+            # An epoch that is left early goes on in the next one: steps have no gaps.
+            self.step = self._order.next_step = step
             # As in training by train.py; a loader in this process has drawn meanwhile.
             seed_step(self._dropout_seed, step, self._order.group()[0])
             yield batch
@@ -147,7 +148,10 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
     For loops that fetch batches ahead, or draw before they fetch: call it before the forward pass.
     """
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    rng.seed_globals(rng.key(seed, "dropout", step, rank), found.type if found else "cpu")
+    key = rng.key(seed, "dropout", step, rank)
+    rng.seed_globals(key, found.type if found else "cpu")
+    if found and found.type not in ("cuda", "mps"):  # which seed_globals seeds
+        torch.get_device_module(found).manual_seed_all(key & (1 << 63) - 1)
 
 
 class _Order(Sampler[Position]):
@@ -190,7 +194,7 @@ class _Order(Sampler[Position]):
         # Nothing happens before the first one is asked for: DataLoader makes iterators in vain.
         first = self.next_step
         last = (first // self._batches + 1) * self._batches
-        self.next_step, self._is_sought = last, False
+        self._is_sought = False
         for step in range(first, last):
             yield self.position(step)
 

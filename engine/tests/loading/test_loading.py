@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,17 +82,17 @@ def test_each_epoch_has_an_order_of_its_own_that_is_the_templates() -> None:
 
 
 def test_it_is_a_dataloader() -> None:
-    """An epoch for each `iter`, also after a `break`; the length is that of an epoch."""
+    """An epoch for each `iter`; after a `break`, what is left of it."""
     loader = seeded_loader(Noisy(SAMPLES), BATCH, 0, drop_last=False)
     assert isinstance(loader, DataLoader)
     assert len(loader) == 7
     sizes = [len(labels) for _, labels in loader]
     assert sizes == [8] * 6 + [2]
-    points, _ = next(iter(loader))  # the second epoch, left after one batch
-    third, _ = next(iter(loader))
+    eighth, _ = next(iter(loader))  # the second epoch, left after one batch
+    ninth, _ = next(iter(loader))  # which goes on
     fresh = seeded_loader(Noisy(SAMPLES), BATCH, 0, drop_last=False)
-    for epoch, batch in ((1, points), (2, third)):
-        fresh.set_epoch(epoch)
+    for done, batch in ((7, eighth), (8, ninth)):
+        fresh.seek(done)
         assert torch.equal(next(iter(fresh))[0], batch)
 
 
@@ -175,3 +176,29 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> N
         seeded_loader(**{"dataset": Noisy(SAMPLES), "batch_size": 8, "seed": 0, **arguments})
     with pytest.raises(InputError, match="step: expected an integer >= 0"):
         seeded_loader(Noisy(SAMPLES), 8, 0).seek(-1)
+
+
+def test_an_epoch_left_early_leaves_no_gap_in_the_steps() -> None:
+    """Whatever was handed out, the next batch is that of the next step: enumerate agrees."""
+    expected = steps(seeded_loader(Noisy(SAMPLES), BATCH, 3))
+    loader, found = seeded_loader(Noisy(SAMPLES), BATCH, 3), []
+    for stop in (2, 5, 15, 15):
+        for step, batch in enumerate(loader, loader.step + 1):
+            found.append((step, loader.ids(step).tolist(), str(batch), float(torch.rand(1))))
+            assert loader.step == step
+            if step == stop:
+                break
+    assert found == expected[: len(found)]
+    assert len(found) > PER_EPOCH
+
+
+def test_any_accelerator_is_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is neither NVIDIA's nor Apple's is seeded by its own module, step by step."""
+    seeds: list[int] = []
+    module = SimpleNamespace(manual_seed_all=seeds.append)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
+    for step in (1, 2, 1):
+        loading.seed_step(0, step)
+    assert seeds[0] == seeds[2] != seeds[1]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,57 @@ def test_compare_names_the_file_that_the_loop_imported(tmp_path: Path) -> None:
     found = compare.compare(a, b).difference
     assert found is not None
     assert [change.key for change in causes.rank(found, causes.changes(a, b))] == ["helper.py"]
+
+
+def test_a_metric_that_is_no_scalar_is_refused_at_its_step(tmp_path: Path) -> None:
+    """The steps before it stay, and the record can be closed."""
+    model = nn.Linear(1, 1)
+    recorder = Recorder(tmp_path / "run")
+    for number in (1, 2):
+        recorder.step(number, None, None, 1.0, model, None, metric=0.5)
+    with pytest.raises(InputError, match="metric"):
+        recorder.step(3, None, None, 1.0, model, None, metric=torch.ones(2))
+    recorder.close()
+    assert [row["step"] for row in record.read_metrics(tmp_path / "run")] == ["1", "2"]
+
+
+@pytest.mark.parametrize("after", [3, 50])
+def test_a_loop_goes_on_from_no_step_that_the_record_lacks(after: int, tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run") as recorder:
+        step(recorder, 1)
+        step(recorder, 2)
+    with pytest.raises(InputError, match="resume_from"):
+        Recorder(tmp_path / "run", resume_from=after)
+    Recorder(tmp_path / "run", resume_from=2).close()
+
+
+def test_nothing_is_recorded_after_close(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run")
+    step(recorder, 1)
+    recorder.close()
+    recorder.close()
+    for late in (lambda: step(recorder, 2), lambda: recorder.validation(1, 0.5)):
+        with pytest.raises(InputError, match="close"):
+            late()
+
+
+def test_threads_write_each_row_once(tmp_path: Path) -> None:
+    """Three threads that flush while a fourth records."""
+    model, done = nn.Linear(1, 1), threading.Event()
+    recorder = Recorder(tmp_path / "run", write_every_steps=1)
+
+    def flush() -> None:
+        while not done.is_set():
+            recorder.flush()
+
+    threads = [threading.Thread(target=flush) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 201):
+        step(recorder, number, model=model)
+    done.set()
+    for thread in threads:
+        thread.join()
+    recorder.close()
+    steps = [row["step"] for row in record.read_metrics(tmp_path / "run")]
+    assert steps == [str(number) for number in range(1, 201)]

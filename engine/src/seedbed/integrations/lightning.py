@@ -80,6 +80,11 @@ class RecorderCallback(Callback):  # type: ignore[misc]
             losses = _scalars(outputs)
             self._recorder.step(step, ids, batch, losses, pl_module, trainer.optimizers)
 
+    def on_save_checkpoint(self, *_: Any) -> None:
+        """Write down what a resume from this checkpoint goes on with."""
+        if self._recorder is not None:
+            self._recorder.flush()
+
     def on_validation_end(self, trainer: Any, _pl_module: Any) -> None:
         """Record what was logged as `val_...` or `validation_...`."""
         found = held_out(trainer.callback_metrics, "val|validation")

@@ -71,6 +71,11 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
             self._recorder.step(state.global_step + 1, None, *parts)
         self._batches, self._losses = [], []
 
+    def on_save(self, *_: Any, **__: Any) -> None:
+        """Write down what a resume from this checkpoint goes on with."""
+        if self._recorder is not None:
+            self._recorder.flush()
+
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any], **_: Any
     ) -> None:

@@ -1,1 +1,1 @@
-"""Which operations, of PyTorch or of a model, are deterministic here, and which draw unseeded."""
+"""Repeat the first steps of a configuration: what differs, is refused, or draws unseeded."""

@@ -1,17 +1,15 @@
-"""Whether one's own model and data keep the promise: the same first steps, again and again.
+"""Repeat the first steps of a configuration; print what keeps them from being reproducible.
 
-python -m seedbed.probe.examine FOLDER
+python -m seedbed.probe.examine FOLDER, with a resolved configuration in FOLDER/config.yaml
 
-FOLDER/config.yaml is a resolved configuration. Each time, data, model and optimizer are built
-anew, and the first steps are taken with every operation traced. Listed with its place is what
-deterministic algorithms refuse, what differs from the first time, and what randomness was drawn
-that no stream keys.
+Each time, data, model and optimizer are built again, and the first steps are taken with every
+operation traced. Printed with their place are operations that deterministic algorithms refuse,
+what differs from the first time, and random numbers that no seed controls.
 """
 
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -23,13 +21,13 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, record
 from seedbed.data import tensors
-from seedbed.data.positions import Position, positions
-from seedbed.data.source import Batch, Source
-from seedbed.errors import InputError, exit_status
+from seedbed.data.positions import positions
+from seedbed.data.source import Batch
+from seedbed.errors import InputError, exit_status, printable
 from seedbed.operations.place import is_refusal, locate
 from seedbed.operations.substitutes import substitute_for
 from seedbed.operations.trace import Event, differing, hashes, run_even_if_refused, traced
-from seedbed.probe.randomness import Lookout, entropy_noted
+from seedbed.probe.randomness import UnseededDraws, entropy_lines
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
@@ -40,12 +38,12 @@ REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Remark:
-    """One thing that was found.
+class Finding:
+    """One reason why the steps are not reproducible.
 
     Attributes:
-        where: a module's path, "" for what is outside every module, or a phase: "data.train".
-        phase: forward, backward, update, loading or building.
+        where: a module's path, "" for what is outside every module, or `data.train`.
+        phase: forward, backward, update, step, loading or building.
         what: an operation, a tensor or a generator.
         says: what is wrong with it, and what to do.
         line: `file:line` of the user's code, or "".
@@ -57,104 +55,102 @@ class Remark:
     says: str
     line: str = ""
 
+    def __str__(self) -> str:
+        line = f"  ({self.line})" if self.line else ""
+        return f"{self.where or 'outside the modules'}, {self.phase}: {self.what} {self.says}{line}"
+
 
 @dataclass
-class Passage:
+class FirstSteps:
     """What building everything and taking the first steps gave, once."""
 
     weights: dict[str, Tensor] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
-    events: list[list[Event]] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)
+    events: list[list[Event]] = field(default_factory=list)  # of each step
+    findings: list[Finding] = field(default_factory=list)
 
 
-def examine(settings: dict[str, Any]) -> list[Remark]:
-    """Return what keeps a configuration's steps from coming back, each thing once."""
+def examine(settings: dict[str, Any]) -> list[Finding]:
+    """Return what keeps a configuration's first steps from being reproducible, each thing once."""
     preset = settings["determinism"]
     assemble.prepare_backends(preset)
-    first = pass_through(settings)
-    passages = [pass_through(settings, first) for _ in range(REPEATS - 1)]
-    remarks = [remark for again in passages for remark in compare(first, again)]
+    first = take_first_steps(settings)
+    repeats = [take_first_steps(settings, first) for _ in range(REPEATS - 1)]
+    differences = [each for again in repeats for each in compare(first, again)]
     if not config.promises_bits(preset["on_nondeterministic"]):
-        # Another preset may take other kernels, so this passage is compared with no other.
+        # What strict would refuse. It may take other kernels, so nothing is compared with these.
         determinism.apply({"on_nondeterministic": "error"})
-        passages.append(pass_through(settings, first))
-    found = [remark for passage in (first, *passages) for remark in passage.remarks]
-    return list(dict.fromkeys(found + remarks))
+        repeats.append(take_first_steps(settings, first))
+    findings = [each for steps in (first, *repeats) for each in steps.findings]
+    return list(dict.fromkeys(findings + differences))
 
 
-def pass_through(settings: dict[str, Any], first: Passage | None = None) -> Passage:
+def take_first_steps(settings: dict[str, Any], first: FirstSteps | None = None) -> FirstSteps:
     """Build everything and take the first steps.
 
     Args:
-        first: an earlier passage, whose weights and batches are used in the steps, so that a
-            difference in them is not found again in every operation.
+        first: earlier ones, whose weights and batches are used, so that a difference in them is
+            not reported again for every operation.
     """
-    found = Passage()
-    seeding = settings["determinism"]["seeding"]
+    result = FirstSteps()
     device = assemble.choose_device(settings["trainer"]["device"])
-    with entropy_noted() as entropy, warnings.catch_warnings():
+    with entropy_lines() as entropy, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lookout = Lookout(device, entropy)
+        draws = UnseededDraws(device, entropy, settings["determinism"]["seeding"])
+
+        def report(where: str, phase: str) -> None:
+            says = "draws random numbers that no seed controls; use seedbed.rng.generator()"
+            result.findings += [Finding(where, phase, name, says) for name in draws.since_last()]
+
         source = assemble.build_sources(settings).train
-        found.remarks += unseeded(lookout.drawn(seeded=seeding), "data", "building")
+        report("data", "building")
         training = assemble.build_training_state(settings, device, source)
-        found.remarks += unseeded(lookout.drawn(seeded=seeding), "model", "building")
-        found.weights = weights_of(training.model)
-        start_alike(training.model, (first or found).weights)
-        lookout.watch({"model": training.model, "data.train": source})
+        report("model", "building")
+        result.weights = {name: t.clone() for name, t in _weights(training.model).items()}
+        load_weights(training.model, (first or result).weights)
+        draws.watch({"model": training.model, "data.train": source})
         order = assemble.build_order(settings, source)
         for index, position in enumerate(positions(order, 0, STEPS)):
-            found.batches.append(load(source, position, found.remarks))
-            found.remarks += unseeded(lookout.drawn(seeded=seeding), "data.train", "loading")
-            batch = (first or found).batches[index]
-            found.events.append(take_step(training, batch, index + 1, found.remarks))
-            found.remarks += unseeded(lookout.drawn(seeded=seeding), "model", "step")
-    found.remarks += [remark for events in found.events for remark in refused(events)]
-    return found
+            batch, refusal = run_even_if_refused(lambda at=position: source[at])  # type: ignore[misc]
+            if refusal:
+                says = refusal_text(refusal)
+                result.findings.append(Finding("data.train", "loading", "a sample", says))
+            result.batches.append(cast(Batch, batch))
+            report("data.train", "loading")
+            events = take_step(training, (first or result).batches[index], index + 1, result)
+            result.events.append(events)
+            report("model", "step")
+    return result
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of a model's weights and buffers, without what else it keeps beside them."""
-    return {name: t.clone() for name, t in model.state_dict().items() if _has_bits(t)}
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return weights and buffers, without lazy ones and what get_extra_state returns."""
+    state = model.state_dict().items()
+    return {name: t for name, t in state if isinstance(t, Tensor) and not is_lazy(t)}
 
 
-def start_alike(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Load the weights of an earlier passage.
+def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Load the weights of earlier steps.
 
     Raises:
         InputError: they are those of another model.
     """
-    others = {name: t for name, t in model.state_dict().items() if not _has_bits(t)}
-    try:
-        model.load_state_dict(others | weights)
-    except RuntimeError as error:
+    own = _weights(model)
+    if {name: t.shape for name, t in own.items()} != {name: t.shape for name, t in weights.items()}:
+        names = sorted(own.keys() ^ weights.keys()) or ["other shapes"]
         raise InputError(
-            "model: expected the same parameters each time that it is built, got "
-            f"{str(error).splitlines()[-1].strip()}; build it from its arguments alone"
-        ) from None
+            "model: expected the same parameters each time that it is built, got a difference in "
+            f"{names[0]}; build it from its arguments alone"
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
 
 
-def _has_bits(value: Any) -> bool:
-    """Return whether a part of a state_dict is a tensor, not get_extra_state's or a lazy
-    module's."""
-    return isinstance(value, Tensor) and not is_lazy(value)
-
-
-def load(source: Source, position: Position, remarks: list[Remark]) -> Batch:
-    """Load a batch; an operation that is refused there is added to the remarks, and runs."""
-    batch, refusal = run_even_if_refused(lambda: source[position])
-    if refusal:
-        remarks.append(Remark("data.train", "loading", "a sample", refusal_text(refusal)))
-    return cast(Batch, batch)
-
-
-def take_step(
-    training: TrainingState, batch: Batch, step: int, remarks: list[Remark]
-) -> list[Event]:
+def take_step(training: TrainingState, batch: Batch, step: int, result: FirstSteps) -> list[Event]:
     """Take a step with a copy of a batch; return its operations.
 
-    A refusal above the preset of operations ends the step; it is added to the remarks.
+    A refusal that does not come from an operation ends the step.
     """
     batch = tensors.map_tensors(torch.clone, batch)
     with traced(training.model) as events:
@@ -164,29 +160,18 @@ def take_step(
             if not is_refusal(error):
                 raise
             place = locate(traceback.walk_tb(error.__traceback__), training.model)
-            remarks.append(
-                Remark(place.module, place.phase, "?", refusal_text(str(error)), place.line)
-            )
+            says = refusal_text(str(error))
+            result.findings.append(Finding(place.module, place.phase, "?", says, place.line))
+    own = "draws from a generator that is not torch's global one; leave out generator="
+    result.findings += [finding(e, refusal_text(e.refusal)) for e in events if e.refusal]
+    result.findings += [finding(e, own) for e in events if e.own_generator]
     return events
 
 
-def refused(events: Iterable[Event]) -> list[Remark]:
-    """Return what is wrong with operations whatever they give: refusals, own generators."""
-    remarks = []
-    for event in events:
-        if event.refusal:
-            remarks.append(remark_on(event, refusal_text(event.refusal)))
-        if event.own_generator:
-            remarks.append(
-                remark_on(event, "draws from a generator of its own; leave out generator=")
-            )
-    return remarks
-
-
-def remark_on(event: Event, says: str) -> Remark:
-    """Return a remark on an operation, with its place."""
+def finding(event: Event, says: str) -> Finding:
+    """Return a finding about an operation."""
     place = event.place
-    return Remark(place.module, place.phase, event.operation, says, place.line)
+    return Finding(place.module, place.phase, event.operation, says, place.line)
 
 
 def refusal_text(message: str) -> str:
@@ -196,49 +181,39 @@ def refusal_text(message: str) -> str:
     return f"raises under strict: {short}" + (f"; use {instead}" if instead else "")
 
 
-def unseeded(names: Iterable[str], where: str, phase: str) -> list[Remark]:
-    """Return remarks on randomness that was drawn outside the streams."""
-    says = "is drawn from, and no stream keys it; draw from seedbed.rng.generator() instead"
-    return [Remark(where, phase, name, says) for name in names]
-
-
-def compare(first: Passage, again: Passage) -> list[Remark]:
-    """Return what differs between two passages: weights, batches, operations."""
-    remarks = [
-        Remark(name.rpartition(".")[0], "building", name, "starts with other values")
+def compare(first: FirstSteps, again: FirstSteps) -> list[Finding]:
+    """Return which weights, batches and operations differ between two times."""
+    findings = [
+        Finding(name.rpartition(".")[0], "building", name, "starts with other values")
         for name, tensor in again.weights.items()
         if hashes([tensor]) != hashes([first.weights[name]])
     ]
     for a, b in zip(first.batches, again.batches, strict=True):
         if hashes(tensors.tensors_of(a)) != hashes(tensors.tensors_of(b)):
             says = "has other contents for the same sample ids"
-            remarks.append(Remark("data.train", "loading", "batch", says))
+            findings.append(Finding("data.train", "loading", "batch", says))
     for events, repeated in zip(first.events, again.events, strict=True):
         diverged = differing(events, repeated)
-        remarks += [remark_on(event, says) for event, says in diverged]
+        findings += [finding(event, says) for event, says in diverged]
         if diverged:
             break  # what follows starts from other weights
-    return remarks
+    return findings
 
 
 def main() -> int:
-    """Examine the configuration in a folder and print what was found."""
-    if len(sys.argv) != 2:
-        raise InputError("usage: expected python -m seedbed.probe.examine FOLDER; name one folder")
+    """Examine the configuration in a folder; print each finding in a line."""
     resolved = record.read_config(Path(sys.argv[1]))
     config.check(resolved)
     settings: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
     settings["trainer"]["compile"] = False  # a compiled model's operations cannot be seen
-    remarks = examine(settings)
-    for remark in remarks:
-        line = f"  ({remark.line})" if remark.line else ""
-        where = remark.where or "outside the modules"
-        print(f"{where}, {remark.phase}: {remark.what} {remark.says}{line}")
+    findings = examine(settings)
+    for each in findings:
+        print(printable(str(each)))
     steps = f"{REPEATS} times the first {STEPS} steps of {settings['model']['name']}"
-    preset = settings["determinism"]["name"]
-    if not remarks:
-        print(f"{steps} under {preset}: all operations came back, all randomness was seeded")
-    return 1 if remarks else 0
+    if not findings:
+        preset = settings["determinism"]["name"]
+        print(f"{steps} under {preset}: the same bits, nothing refused, every draw seeded")
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

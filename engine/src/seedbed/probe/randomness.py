@@ -1,7 +1,8 @@
-"""Randomness that no stream keys: generators that users hold, and entropy from the system."""
+"""Random numbers that no seed controls: generators that objects hold, and the system's entropy."""
 
 import ast
 import functools
+import gc
 import itertools
 import linecache
 import os
@@ -11,7 +12,7 @@ import sys
 import sysconfig
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,84 +20,80 @@ import numpy as np
 import torch
 
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-# Objects of these packages hold nothing of the user's that their attributes do not show.
-_LIBRARIES = ("torch", "torchvision", "numpy", "builtins", "seedbed.rng")
 _DEPTH = 6
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-_TORCH = os.path.dirname(torch.__file__)
+_ENGINE = os.path.dirname(os.path.dirname(__file__))
 
 
-class Lookout:
-    """Tells what randomness was drawn since it was last asked."""
+class UnseededDraws:
+    """Tells which unseeded generators were drawn from, by comparing their states."""
 
-    def __init__(self, device: torch.device, entropy: list[str]) -> None:
-        """Look at the global generators, and at what `entropy_noted` collects."""
-        self._global = global_generators(device)
-        self._held: dict[str, Any] = {}
-        self._states: dict[str, bytes] = {}
+    def __init__(self, device: torch.device, entropy: list[str], seeding: bool) -> None:
+        """Begin to watch.
+
+        Args:
+            entropy: lines of code, as `entropy_lines` collects them.
+            seeding: whether the global generators are seeded, and may be drawn from.
+        """
+        self._watched = {} if seeding else global_generators(device)
         self._entropy = entropy
-        self.drawn(seeded=True)
+        self._states: dict[str, bytes] = {}
+        self.since_last()
 
     def watch(self, roots: dict[str, Any]) -> None:
         """Watch the generators that objects hold, too."""
-        self._held = held_generators(roots)
-        self.drawn(seeded=True)
+        self._watched |= held_generators(roots)
+        self.since_last()
 
-    def drawn(self, seeded: bool) -> list[str]:
-        """Return the names of what was drawn from outside the streams since the last call.
-
-        Args:
-            seeded: whether a stream seeded the global generators meanwhile.
-        """
-        states = {name: _state(g) for name, g in {**self._global, **self._held}.items()}
+    def since_last(self) -> list[str]:
+        """Return the names of generators that were drawn from since the last call."""
+        states = {name: _state(generator) for name, generator in self._watched.items()}
         moved = [name for name, state in states.items() if state != self._states.get(name, state)]
         lines = [f"the operating system's entropy ({line})" for line in self._entropy]
         self._states = states
         self._entropy.clear()
-        return [name for name in moved if not (seeded and name in self._global)] + lines
+        return moved + lines
 
 
 def global_generators(device: torch.device) -> dict[str, Any]:
-    """Return the generators that Seedbed keys, by name."""
-    found: dict[str, Any] = {
+    """Return the generators that Seedbed seeds, by name."""
+    generators: dict[str, Any] = {
         "random": random._inst,
         "numpy.random": np.random.mtrand._rand,
         "torch": torch.default_generator,
     }
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]  # there are none before
-        found["torch.cuda"] = torch.cuda.default_generators[device.index or 0]
-    return found
+        generators["torch.cuda"] = torch.cuda.default_generators[device.index or 0]
+    return generators
 
 
 def held_generators(roots: dict[str, Any]) -> dict[str, Any]:
     """Return the generators that objects hold, by path such as `model.noise.generator`.
 
-    Looks into attributes, containers, closures, and the globals that functions and methods name.
+    Looks into attributes, containers and closures, and into the globals of the user's modules.
     """
-    known = {id(g) for g in global_generators(torch.device("cpu")).values()}
+    seeded = {id(g) for g in global_generators(torch.device("cpu")).values()}
     seen: set[int] = set()
-    found: dict[str, Any] = {}
-    layer = list(roots.items())
+    held: dict[str, Any] = {}
+    layer = [*roots.items(), *_of_user_modules()]
     for _ in range(_DEPTH):
         below = []
         for path, value in layer:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            if isinstance(value, random.SystemRandom):  # has no state; it asks the system
-                continue
-            if isinstance(value, _GENERATORS):
-                if id(value) not in known:
-                    found[path] = value
-            else:
+            if not isinstance(value, _GENERATORS):
                 below += _parts(path, value)
+            # SystemRandom has no state; what it draws is noticed as entropy.
+            elif id(value) not in seeded and not isinstance(value, random.SystemRandom):
+                held[path] = value
         layer = below
-    return found
+    return held
 
 
 @contextmanager
-def entropy_noted() -> Iterator[list[str]]:
+def entropy_lines() -> Iterator[list[str]]:
     """Collect the lines of the user's code that ask the operating system for entropy meanwhile.
 
     `numpy.random.default_rng()` without a seed does, and so do `secrets` and `uuid.uuid4`.
@@ -105,12 +102,12 @@ def entropy_noted() -> Iterator[list[str]]:
     original = os.urandom
 
     def noting(size: int) -> bytes:
-        caller = _caller_outside_the_standard_library()
-        if caller is None:
-            lines.append("")
+        frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+        libraries = (_STANDARD_LIBRARY, "<", __file__)
+        caller = next((f for f in frames if not _file(f).startswith(libraries)), None)
         # PyTorch's compiler names files at random.
-        elif not caller.f_code.co_filename.startswith(_TORCH) and not _drops_entropy(caller):
-            lines.append(f"{caller.f_code.co_filename}:{caller.f_lineno}")
+        if caller is not None and "/torch/" not in _file(caller) and not _is_seeded(caller):
+            lines.append(f"{_file(caller)}:{caller.f_lineno}")
         return original(size)
 
     os.urandom = random._urandom = noting  # type: ignore[attr-defined]
@@ -120,56 +117,39 @@ def entropy_noted() -> Iterator[list[str]]:
         os.urandom = random._urandom = original  # type: ignore[attr-defined]
 
 
-def _caller_outside_the_standard_library() -> types.FrameType | None:
-    for frame, _ in traceback.walk_stack(sys._getframe(2)):
-        file = frame.f_code.co_filename
-        standard = file.startswith((_STANDARD_LIBRARY, "<")) and "site-packages" not in file
-        if not standard:
-            return frame
-    return None
+def _file(frame: types.FrameType) -> str:
+    return frame.f_code.co_filename
 
 
-def _drops_entropy(frame: types.FrameType) -> bool:
-    """Return whether a frame is calling `RandomState(seed)`, which asks for entropy all the same.
+def _is_seeded(frame: types.FrameType) -> bool:
+    """Return whether a frame calls `RandomState(seed)`, which drops the entropy that it reads.
 
-    NumPy seeds the generator twice then: by entropy, and by what it was given.
+    The source decides, nothing is evaluated: `RandomState(self.seed)` counts as seeded. If the
+    seed is None, the bits differ from one time to the next.
     """
-    call = _call_in_progress(frame)
-    if call is None or ast.unparse(call.func).rpartition(".")[2] != "RandomState":
-        return False
-    seeds = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return any(_is_something(seed, frame) for seed in seeds)
-
-
-def _call_in_progress(frame: types.FrameType) -> ast.Call | None:
-    """Return the call that a frame waits for; None where its source cannot be read."""
     place = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    with suppress(SyntaxError):
-        source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-        for call in ast.walk(ast.parse(source)):
-            if isinstance(call, ast.Call):
-                columns = call.col_offset, call.end_col_offset
-                if place == (call.lineno, call.end_lineno, *columns):
-                    return call
-    return None
-
-
-def _is_something(value: ast.expr, frame: types.FrameType) -> bool:
-    """Return whether an expression is not None, without calling anything for it."""
-    if any(isinstance(part, ast.Call | ast.Await | ast.NamedExpr) for part in ast.walk(value)):
-        return True
-    code = compile(ast.Expression(value), "<seed>", "eval")
-    return eval(code, frame.f_globals, frame.f_locals) is not None
+    first, last, start, end = place
+    if first is None or last is None or start is None or end is None:
+        return False
+    source = linecache.getlines(frame.f_code.co_filename, frame.f_globals)[first - 1 : last]
+    encoded = [line.encode() for line in source]  # columns count bytes
+    with suppress(SyntaxError, IndexError):
+        encoded[-1] = encoded[-1][:end]
+        encoded[0] = encoded[0][start:]
+        call = ast.parse(b"(" + b"".join(encoded) + b")", mode="eval").body
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("RandomState"):
+            seeds = [*call.args, *(keyword.value for keyword in call.keywords)]
+            return any(ast.unparse(seed) != "None" for seed in seeds)
+    return False
 
 
 def _state(generator: Any) -> bytes:
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes()
-    if isinstance(generator, random.Random):
-        return pickle.dumps(generator.getstate())
     if isinstance(generator, np.random.Generator):
         return pickle.dumps(generator.bit_generator.state)
-    return pickle.dumps(generator.get_state())
+    of_random = isinstance(generator, random.Random)
+    return pickle.dumps(generator.getstate() if of_random else generator.get_state())
 
 
 def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
@@ -178,45 +158,29 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, list | tuple):
         return [(f"{path}[{i}]", part) for i, part in enumerate(value[:1000])]
-    if isinstance(value, functools.partial):
-        return [
-            (f"{path}.func", value.func),
-            *_parts(path, value.args),
-            *_parts(path, value.keywords),
-        ]
-    if isinstance(value, types.MethodType):
-        return [(path, value.__func__), (path, value.__self__)]
-    if isinstance(value, types.FunctionType):
-        return _parts_of_function(path, value)
+    if isinstance(value, functools.partial | types.MethodType | types.FunctionType):
+        held = gc.get_referents(value)  # a closure's cells, arguments, the function; and globals
+        return [(path, part) for part in held if part is not getattr(value, "__globals__", None)]
+    if isinstance(value, types.CellType):
+        return [(path, part) for part in gc.get_referents(value)]
     if isinstance(value, type | types.ModuleType):
         return []
-    held = dict(getattr(value, "__dict__", {}))
+    attributes = dict(getattr(value, "__dict__", {}))
     if isinstance(value, torch.nn.Module):
-        held |= held.pop("_modules")
-    attributes = [(f"{path}.{name}", part) for name, part in held.items()]
-    return attributes + [(path, method) for method in _methods(type(value))]
+        attributes |= attributes.pop("_modules")
+    return [(f"{path}.{name}", part) for name, part in attributes.items()]
 
 
-def _parts_of_function(path: str, function: types.FunctionType) -> list[tuple[str, Any]]:
-    cells = list(_cells(function))
-    names = [name for name in function.__code__.co_names if name in function.__globals__]
-    return [(path, cell) for cell in cells] + [
-        (f"{function.__module__}.{name}", function.__globals__[name]) for name in names
-    ]
-
-
-def _cells(function: types.FunctionType) -> Iterator[Any]:
-    """Yield what a function's closure holds."""
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # a name without a value yet
-            yield cell.cell_contents
-
-
-def _methods(kind: type) -> list[Callable[..., Any]]:
+def _of_user_modules() -> list[tuple[str, Any]]:
+    """Return the global names of modules that are neither the engine's nor installed."""
     return [
-        member
-        for base in kind.__mro__
-        if not base.__module__.startswith(_LIBRARIES)
-        for member in vars(base).values()
-        if isinstance(member, types.FunctionType)
+        (f"{module}.{name}", value)
+        for module, loaded in list(sys.modules.items())
+        if _is_users(getattr(loaded, "__file__", None) or _STANDARD_LIBRARY)
+        for name, value in list(vars(loaded).items())
+        if isinstance(value, (*_GENERATORS, dict, list, tuple))
     ]
+
+
+def _is_users(file: str) -> bool:
+    return "site-packages" not in file and not file.startswith((_STANDARD_LIBRARY, _ENGINE, "<"))

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -68,7 +69,9 @@ class Recorder:
         parts.require_steps("write_every_steps", write_every_steps, least=1)
         parts.require_steps("steps_per_epoch", steps_per_epoch, least=1, optional=True)
         parts.require_steps("resume_from", resume_from, least=0, optional=True)
-        self._is_open = process_group()[0] == 0
+        self._is_first = process_group()[0] == 0
+        self._is_open = True
+        self._lock = threading.RLock()
         self._pid = os.getpid()
         self._folder = Path(folder).absolute()
         self._every, self._write_every = fingerprint_every_steps, write_every_steps
@@ -117,12 +120,29 @@ class Recorder:
         """
         if not self._records:
             return
+        with self._lock:
+            self._require_open()
+            self._step(step, ids, batch, losses, model, optimizers, metric)
+
+    def _step(
+        self,
+        step: int,
+        ids: Any,
+        batch: Any,
+        losses: Any,
+        model: Any,
+        optimizers: Any,
+        metric: Any,
+    ) -> None:
         if type(step) is not int or not self._last_step < step < parts.MOST:
             raise InputError(
                 f"step: expected an integer above {self._last_step}, the last one recorded, got "
                 f"{step!r}; count every step once"
             )
         named = parts.named_losses(losses)
+        if metric is not None:
+            copy = parts.scalar("metric", metric)
+            metric = copy if isinstance(metric, Tensor) else metric  # a number keeps its digits
         if self._hasher is None:
             self._begin(parts.modules(model))
         if self._every and step % self._every == 0:
@@ -130,8 +150,7 @@ class Recorder:
         self._noted = []
         self._model = model
         rate = parts.learning_rate(optimizers)
-        held = metric.detach().clone() if isinstance(metric, Tensor) else metric
-        unwritten = self._tables.add_step(step, parts.values(named), held, rate)
+        unwritten = self._tables.add_step(step, parts.values(named), metric, rate)
         self._last_step = step
         if unwritten >= self._write_every:
             self._tables.write()
@@ -145,11 +164,11 @@ class Recorder:
         if not self._records:
             return
         networks = parts.modules(model)
-        hasher = (
-            fingerprint.Hasher(parts.device(networks)) if self._hasher is None else self._hasher
-        )
-        hasher.add(parts.gradients(networks))
-        self._noted.append(hasher.hashes()[0])
+        with self._lock:
+            self._require_open()
+            hasher = self._hasher or fingerprint.Hasher(parts.device(networks))
+            hasher.add(parts.gradients(networks))
+            self._noted.append(hasher.hashes()[0])
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
         """Record an evaluation on held-out samples after a step; each value is a column.
@@ -169,7 +188,9 @@ class Recorder:
         To be called with each checkpoint that a loop may go on from.
         """
         if self._records:
-            self._tables.write()
+            with self._lock:
+                self._require_open()
+                self._tables.write()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
         """Complete the record: summary and loss curve. Calling it again does nothing.
@@ -178,11 +199,12 @@ class Recorder:
             status: finished, interrupted or failed.
             error: why, in a line.
         """
-        if not self._records:
-            return
-        self._is_open = False
+        with self._lock:
+            if not self._records or not self._is_open:
+                return
+            self._is_open = False
         atexit.unregister(self._at_exit)
-        with self._files:
+        with self._lock, self._files:
             self._tables.write()
             self._write_summary(status, error)
             if self._last_step >= 0:
@@ -203,7 +225,14 @@ class Recorder:
 
     @property
     def _records(self) -> bool:  # no other rank writes, and no fork
-        return self._is_open and self._pid == os.getpid()
+        return self._is_first and self._pid == os.getpid()
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise InputError(
+                f"recorder: expected calls before close(), got one after it; {self._folder} is "
+                "complete"
+            )
 
     def _open(self, higher_is_better: bool) -> None:
         resumes, before = self._resumed_from is not None, {}
@@ -262,7 +291,9 @@ class Recorder:
                 f"step: expected an integer of at least {self._last_step}, the last one recorded, "
                 f"got {step!r}; record an evaluation after its step"
             )
-        self._tables.write_row(self._results.evaluation_row(phase, step, loss, metrics))
+        with self._lock:
+            self._require_open()
+            self._tables.write_row(self._results.evaluation_row(phase, step, loss, metrics))
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
         since, self._since = self._since, time.perf_counter()

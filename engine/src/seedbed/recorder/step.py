@@ -57,18 +57,23 @@ def named_losses(losses: Any) -> dict[str, Tensor]:
     """
     if not isinstance(losses, Mapping):
         losses = dict(enumerate(losses)) if isinstance(losses, list | tuple) else {"loss": losses}
-    found = {}
-    for name, value in losses.items():
-        is_number = isinstance(value, int | float | np.number)
-        is_scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
-        if not is_number and not is_scalar:
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InputError(
-                f"losses: expected a scalar or a mapping of scalars, got {shape} for {name}; "
-                "give its mean or its sum"
-            )
-        found[str(name)] = torch.as_tensor(value).detach().clone().reshape(())
-    return found
+    return {str(name): scalar("losses", value, f" for {name}") for name, value in losses.items()}
+
+
+def scalar(argument: str, value: Any, where: str = "") -> Tensor:
+    """Return a copy of a number as a tensor without dimensions.
+
+    Raises:
+        InputError: it is no number.
+    """
+    is_number = isinstance(value, int | float | np.number)
+    is_scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+    if not is_number and not is_scalar:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(
+            f"{argument}: expected a scalar, got {shape}{where}; give its mean or its sum"
+        )
+    return torch.as_tensor(value).detach().clone().reshape(())
 
 
 def values(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:

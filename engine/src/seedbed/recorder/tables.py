@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from seedbed import fingerprint, record
+from seedbed.errors import InputError
 from seedbed.recorder.results import Results
 from seedbed.worker.imports import Imports
 
@@ -25,6 +26,8 @@ class Tables:
             results: makes the rows of metrics.csv; it is told what a table that stays holds.
         """
         self._folder, self._results = folder, results
+        if resume_from is not None:
+            _require_step(folder, resume_from)
         self._metrics, self._fingerprints = (
             record.Table(
                 folder / name,
@@ -83,6 +86,17 @@ class Tables:
         for table in (self._metrics, self._fingerprints):
             table.sync()
             table.close()
+
+
+def _require_step(folder: Path, step: int) -> None:
+    """Raise InputError if a record ends before the step that a loop goes on from."""
+    steps = [int(r["step"]) for r in record.read_metrics(folder) if r["step"].isdigit()]
+    last = max(steps, default=0)
+    if step > last:
+        raise InputError(
+            f"resume_from: expected at most {last}, the last step that {folder} holds, got {step}; "
+            "call flush() with each checkpoint, or name an earlier one"
+        )
 
 
 def _kept(path: Path, step: int | None) -> int | None:
