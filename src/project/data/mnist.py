@@ -23,12 +23,7 @@ SHA256 = {
 class MNIST(ImageDataset):
     """Part of the 60,000 training digits, or the official test set, never mixed.
 
-    Args:
-        root: where torchvision keeps data, from the project's folder on; read root/MNIST/raw.
-        mirrors: addresses to download from (https:, http:, file:); None: torchvision's.
-        split: train, validation (both from the training set) or test.
-        seed: of the split stream.
-        validation_samples: how many of the training set are for validation.
+    The arguments are explained in configs/data/mnist.yaml.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ import importlib.util
 import keyword
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from seedbed import project
@@ -109,6 +110,9 @@ def rename(name: str) -> None:
     for path in git("ls-files", f"src/{name}/*.py", "tests/*.py", "configs/*.yaml").splitlines():
         edit(path, r"\bproject(?=\.(data|models|methods)\b)|(?<=^\"\"\")project(?=\.\"\"\")", name)
     edit("pyproject.toml", r'"project"', f'"{name}"')
+    for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
+        # Imports are sorted by name, and lines have another length.
+        subprocess.run([sys.executable, "-m", "ruff", *words], cwd=project.root(), check=False)
 
 
 def drop_rule(target: str) -> None:
