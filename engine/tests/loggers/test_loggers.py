@@ -316,8 +316,7 @@ def made_up(kind: type, **arguments: str) -> dict[str, Any]:
 
 def of_ours(kind: type, **arguments: str) -> tuple[str, ...]:
     """Return the words for a logger of this file."""
-    keys = [f"+logger.ours.{key}={value}" for key, value in made_up(kind, **arguments).items()]
-    return ("trusted_packages=[project,seedbed.data,torch.optim,tests]", *keys)
+    return tuple(f"+logger.ours.{key}={value}" for key, value in made_up(kind, **arguments).items())
 
 
 DROPOUT = "model.dropout=0.5"
