@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from seedbed.compare.difference import Record
-from seedbed.record import code, neutral
-from seedbed.record.change import Change
+from seedbed.record import code
+from seedbed.record.change import NEUTRAL_ENVIRONMENT, NEUTRAL_KEYS, TORCHRUN, Change, matches
 
 # Where a run lies and when it ran changes no bit; data and files are known by their digests.
 _PLACES = {
@@ -16,7 +16,7 @@ _PLACES = {
 _LOOKS_LIKE_A_PLACE = re.compile(r"(/|~|\.\.?/|file:)")
 # Whatever these are called, they are arguments: model.drop_path, optimizer.time.
 _ARGUMENTS = ("model.", "optimizer.", "schedule.", "files_sha256.")
-# What a run writes down and how often, beside what `neutral.KEYS` has.
+# What a run writes down and how often, beside what NEUTRAL_KEYS has.
 _RECORDED = (
     *("fingerprint.*", "hydra.*", "objective"),
     *("trainer.log_every_steps", "trainer.checkpoint_every_steps"),
@@ -47,7 +47,7 @@ def changes(a: Record, b: Record) -> list[Change]:
     settings = _differing(a.config, b.config, "configuration", same_data)
     settings.sort(key=lambda change: not change.key.startswith("seed"))
     environment = _differing(a.environment, b.environment, "environment", same_data)
-    return [*settings, *environment, *code.changes(a.code, b.code)]
+    return [*settings, *environment, *code.changes(a.code, b.code, a.config == b.config)]
 
 
 def _differing(
@@ -56,7 +56,7 @@ def _differing(
     return [
         Change(key, a.get(key), b.get(key), _may_alter_bits(key, a, b, same_data), kind)
         for key in sorted(a.keys() | b.keys())
-        if a.get(key) != b.get(key) and not neutral.matches(key, neutral.TORCHRUN)
+        if a.get(key) != b.get(key) and not matches(key, TORCHRUN)
     ]
 
 
@@ -68,7 +68,7 @@ def _may_alter_bits(
     Args:
         same_data: both records hold the same digests of the training data, wherever it lies.
     """
-    if neutral.matches(key, (*neutral.KEYS, *neutral.ENVIRONMENT, *_RECORDED)):
+    if matches(key, (*NEUTRAL_KEYS, *NEUTRAL_ENVIRONMENT, *_RECORDED)):
         return False
     values = [str(each.get(key)) for each in (a, b)]
     is_place = not key.startswith(_ARGUMENTS) and (
