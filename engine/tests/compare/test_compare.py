@@ -442,7 +442,7 @@ def test_json_is_one_object(tmp_path: Path) -> None:
         {"rows": [{**r, "loss": "nan"} for r in metrics(40)]},
         {"config": {"seed": 1}},
     ],
-    ids=["same", "no losses", "nan"],
+    ids=["same", "no losses", "nan", "seed"],
 )
 def test_a_picture_is_drawn_where_it_is_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
     """Whatever the records lack; nowhere else, and under no name that promises another format."""

@@ -186,7 +186,7 @@ def test_a_part_of_a_run_is_reproduced(
     assert [int(row["step"]) for row in outcome.replay.fingerprints] == list(
         range(start + 1, start + (steps or STEPS - start) + 1)
     )
-    assert ("test_loss" in outcome.comparison.stages) == (steps is None)
+    assert ("validation_loss" in outcome.comparison.stages) == (steps is None)
     assert contents(checkpointed) == before
 
 

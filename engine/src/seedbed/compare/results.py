@@ -11,7 +11,7 @@ from seedbed.record import Row, untrusted
 # What summary.json states that follows from the configuration; the rest is of time and history.
 _STATED = (
     *("task", "metric_name", "higher_is_better", "steps", "epochs", "metrics", "objective"),
-    *("parameters", "fingerprints"),
+    *("parameters", "fingerprints", "best_step", "tested_step", "stopped_early"),
 )
 _MOST_BYTES = 1 << 30
 

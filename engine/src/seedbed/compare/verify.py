@@ -48,6 +48,8 @@ class Range:
             [row for row in table if self.start < int(row["step"]) <= self.last]
             for table in (whole.metrics, whole.fingerprints)
         )
+        # A test at the end has the step of its weights, which may be an early one.
+        metrics = [row for row in metrics if row["phase"] != "test"]
         summary = {**whole.summary, "status": "interrupted", "steps": self.last}
         return replace(whole, summary=summary, metrics=metrics, fingerprints=fingerprints)
 
