@@ -7,16 +7,19 @@ import pytest
 import yaml
 
 from tests.compare.test_verify import edit_stage
-from tests.running import command, train
+from tests.running import ENGINE, command, train
 
 pytestmark = pytest.mark.long
 
 STEPS = 6
+ENVIRONMENT = {"PYTHONPATH": str(ENGINE)}  # for tests.faults
 OPTIONS = (
     *("determinism.threads=1", f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_steps=4"),
     *("data=faulty", "model=faulty", "data.batch_size=8"),
 )
-TRUST = ("--trust", "tests.faults")
+TRUST = tuple(
+    word for name in ("Images", "Net", "collate") for word in ("--trust", f"tests.faults.{name}")
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,8 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(configs: Path, folder: Path, *overrides: str) -> Path:
-    done = train(folder, "--config-dir", str(configs), *OPTIONS, *overrides)
+    words = ("--config-dir", str(configs), *OPTIONS, *overrides)
+    done = train(folder, *words, environment=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -50,7 +54,7 @@ def clean(configs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def explained(*words: str) -> str:
     """Run a command that must say that bits differ, and return what it says."""
-    done = command(*words, "--explain", *TRUST)
+    done = command(*words, "--explain", *TRUST, environment=ENVIRONMENT)
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout
 
