@@ -394,5 +394,3 @@ def test_no_replay_outlives_a_terminated_verify(run: Path, tmp_path: Path) -> No
     assert process.wait(60) == 143
     with record.lock(kept):  # no process holds it
         assert record.read_summary(kept)["status"] != "running"
-
-
