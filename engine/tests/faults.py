@@ -59,12 +59,12 @@ FAULTS = {
     "weight_bit": Fault(
         "model", "loss", "forward", "aten.convolution", "blocks.{i}.conv", "blocks.{i}.conv.weight"
     ),
-    "activation_bit": Fault("model", "loss", "forward", "aten.relu", "blocks.{i}.relu", "no oper"),
+    "activation_bit": Fault("model", "loss", "forward", "aten.relu", "blocks.{i}.relu", "no PyT"),
     "dropout_redrawn": Fault("model", "loss", "forward", "aten.bernoulli", "blocks.{i}.dropout"),
     "layer_in_bfloat16": Fault("model", "loss", "forward", "aten._to_copy", "blocks.{i}.conv"),
     "reduction_reordered": Fault("model", "loss", "forward", "aten.", "blocks.{i}.conv"),
     "unseeded_model": Fault(
-        "model", "loss", "forward", "aten.lift_fresh", "blocks.{i}", "no oper", unseeded=True
+        "model", "loss", "forward", "aten.lift_fresh", "blocks.{i}", "no PyTorch", unseeded=True
     ),
     "unseeded_generator": Fault(
         "model", "loss", "forward", "aten.rand", "blocks.{i}", "same inputs", unseeded=True

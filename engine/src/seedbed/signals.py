@@ -9,6 +9,7 @@ from contextlib import contextmanager
 # Ctrl-C, what `kill` and clusters send, and a terminal that is closed.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = frozenset(128 + number for number in STOP_SIGNALS)  # exit statuses
+DIFFERS = 3  # the exit status of a replay that stopped where it differs from its record
 
 
 def heeded() -> list[signal.Signals]:
@@ -53,6 +54,7 @@ class Stop:
     def __init__(self) -> None:
         """Handle stop signals from now on, also those that were held back."""
         self.signal: int | None = None
+        self._status: int | None = None
         self._since = 0.0
         self._parent = os.getppid()
         for number in heeded():
@@ -61,10 +63,17 @@ class Stop:
 
     def requested(self) -> bool:
         """Return whether a stop signal came, or who started this process was killed."""
-        return self.signal is not None or os.getppid() != self._parent
+        asked = self.signal is not None or self._status is not None
+        return asked or os.getppid() != self._parent
+
+    def ask(self, status: int) -> None:
+        """Stop between two steps, with this exit status."""
+        self._status = status
 
     def status(self) -> int:
         """Return the exit status of an interrupted run."""
+        if self._status is not None and self.signal is None:
+            return self._status
         return 128 + (self.signal or signal.SIGTERM)  # without a signal: another process got it
 
     def _ask(self, number: int, _frame: object) -> None:

@@ -1,13 +1,11 @@
-"""compare: the first difference between two records, and what can explain it."""
+"""compare: the first difference between two records, and what differs between them."""
 
 import hashlib
 import json
-import os
 import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seedbed import compare, names, record
-from seedbed.compare import Difference, causes, first_difference
-from seedbed.compare.stages import STAGES, in_order, stage_of
+from seedbed.compare import Difference, first_difference, plot
+from seedbed.compare.changes import changes, leading
+from seedbed.compare.stages import in_order, stage_of
 from seedbed.errors import InputError
 from seedbed.record.change import Change
 from tests.made_up_runs import fingerprint_rows, metrics, write_csv, write_run
@@ -121,21 +120,6 @@ def test_the_first_stage_in_causal_order_is_named(stage: str) -> None:
     assert (5, stage) == place(first_difference(fingerprint_rows(9), other))
 
 
-def test_nothing_is_read_beyond_the_first_difference() -> None:
-    """Two records that still grow can be compared as they do: iterators are not exhausted."""
-
-    def growing() -> Iterator[dict[str, str]]:
-        yield from [{**fingerprint_rows(1)[0], "weights": "0" * 16}]
-        raise AssertionError("read on")
-
-    assert place(first_difference(fingerprint_rows(5), growing())) == (1, "weights")
-    with pytest.raises(AssertionError, match="read on"):
-        first_difference(
-            fingerprint_rows(5),
-            (row for rows in [growing()] for row in [*fingerprint_rows(1), *rows]),
-        )
-
-
 @pytest.mark.parametrize("length", range(6))
 def test_a_fingerprints_equals_each_of_its_beginnings(length: int) -> None:
     """A replay that has not come to the end differs nowhere yet."""
@@ -173,7 +157,7 @@ def test_intervals_that_differ_are_compared_at_common_steps(tmp_path: Path) -> N
     result = compared(a, b)
 
     assert (result.difference, result.steps) == (None, 2)
-    assert result.notes[-1].startswith("fingerprints every 2 steps in A, every 3 in B")
+    assert result.notes[-1].startswith("fingerprint.every_steps is 2 in A, 3 in B")
     other[3]["batch"] = "0" * 16
     write_csv(b / "fingerprints.csv", record.FINGERPRINT_FIELDS, other)
     assert place(compared(a, b).difference) == (12, "batch")
@@ -204,9 +188,9 @@ def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
     ("phase", "field", "stage"),
     [
         ("train", "learning_rate", "train_learning_rate"),
-        ("train", "metric", "train_metric"),
+        ("train", "metric", "train_accuracy"),
         ("validation", "loss", "validation_loss"),
-        ("validation", "metric", "validation_metric"),
+        ("validation", "metric", "validation_accuracy"),
     ],
 )
 def test_a_metric_that_differs_under_equal_fingerprints_is_found(
@@ -261,7 +245,7 @@ def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) ->
     assert place(beside(1, other).difference) == (1, "sample_ids")
     same = beside(4, other)
     assert same.difference is None
-    assert same.notes[0].startswith("trainer.shards is 1 in A, 4 in B: sample ids and batches")
+    assert same.notes[0].startswith("trainer.shards is 1 in A, 4 in B")
     found = beside(4, [row | {"loss": "1" * 16} for row in other]).difference
     assert place(found) == (1, "loss")
     assert found is not None
@@ -284,79 +268,77 @@ def test_a_resume_that_can_have_altered_bits_is_told(copy: Path, original: Path)
         ]
 
 
-def test_each_stage_is_explained() -> None:
-    """What can be compared has a meaning, a place to look at, and causes."""
-    assert set(compare.COLUMNS) == set(STAGES)
-    assert [column for column in compare.COLUMNS if column in names.STAGES] == [*names.STAGES]
-    assert all(
-        stage.name and stage.phase and stage.look and stage.keys for stage in STAGES.values()
-    )
+def test_what_torchrun_says_to_its_processes_is_no_difference(tmp_path: Path) -> None:
+    """An identifier that is new each time is left out; a variable of the user's is not."""
+    env = {"TORCHELASTIC_RUN_ID": "x", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_LOGS": "y"}
+    a = write_run(tmp_path / "a")
+    b = write_run(tmp_path / "b", environment={"env": env})
+    found = changes(compare.read(a), compare.read(b))
+
+    assert [change.key for change in found] == ["env.TORCH_LOGS"]
 
 
-@pytest.mark.parametrize(
-    ("stage", "first"),
-    [
-        ("sample_ids", "seed"),
-        ("batch", "seed"),
-        ("loss", "seed"),
-        ("gradients", "determinism.cudnn.benchmark"),
-        ("weights", "optimizer.lr"),
-        ("optimizer", "optimizer.lr"),
-    ],
-)
-def test_the_likeliest_cause_comes_first(tmp_path: Path, stage: str, first: str) -> None:
-    """With everything different at once, each stage blames what acts on it."""
+def test_seeds_come_first_then_settings_then_the_environment_then_code(tmp_path: Path) -> None:
+    """Everything that can alter bits, in this order; control: workers and places alter none."""
     config = {
-        "seed": 1,
-        "seeds": dict.fromkeys(names.STREAMS, 1),
-        "optimizer": {"lr": 0.1},
-        "determinism": {"cudnn": {"benchmark": True}},
+        "seed": 1, "optimizer": {"lr": 0.1}, "data": {"num_workers": 2, "root": "/elsewhere"},
+        "hydra": {"run": {"dir": "runs/b"}}, "trainer": {"log_every_steps": 7},
+    }  # fmt: skip
+    environment = {
+        "cpu": {"model": "Another", "cores": 7}, "env": {"PWD": "/x"},
+        "imported_files": {"src/project/cnn.py": "12"},
+    }  # fmt: skip
+    a = write_run(tmp_path / "a", environment={"imported_files": {"src/project/cnn.py": "00"}})
+    b = write_run(tmp_path / "b", config=config, environment=environment)
+    found = changes(compare.read(a), compare.read(b))
+
+    serious = [change.key for change in found if change.alters_bits]
+    assert serious == ["seed", "optimizer.lr", "cpu.model", "src/project/cnn.py"]
+    assert {change.key for change in found if not change.alters_bits} == {
+        *("data.num_workers", "data.root", "hydra.run.dir", "trainer.log_every_steps"),
+        *("cpu.cores", "env.PWD"),
     }
-    environment = {"versions": {"torch": "2.11.0"}, "cpu": {"model": "Another"}}
-    a = compare.read(write_run(tmp_path / "a"))
-    b = compare.read(write_run(tmp_path / "b", config=config, environment=environment))
-    ranked = [
-        change.key for change in causes.rank(Difference(1, stage, "", ""), causes.changes(a, b))
-    ]
-
-    assert first == ranked[0]
 
 
-def test_the_seed_that_was_changed_is_named_and_not_what_follows_it() -> None:
-    """A stream's own seed is named; so are threads, and not the variables that carry them."""
-
-    def ranked(stage: str, **changed: tuple[object, object]) -> list[str]:
-        pairs = {key.replace("__", "."): values for key, values in changed.items()}
-        found = [Change(key, *values) for key, values in pairs.items()]
-        return [change.key for change in causes.rank(Difference(1, stage, "", ""), found)]
-
-    streams = {f"seeds__{stream}": (0, 1) for stream in ("order", "init", "dropout")}
-    assert ranked("sample_ids", seed=(0, 1), **streams) == ["seed"]
-    assert ranked("loss", seed=(0, 1), **streams) == ["seed"]
-    assert ranked("loss", **streams) == ["seeds.init", "seeds.dropout"]
-    assert ranked("sample_ids", seed=(0, 1), seeds__order=(0, 7)) == ["seeds.order", "seed"]
-    threads = {"determinism__threads": (2, 1), "determinism__env__OMP_NUM_THREADS": ("2", "1")}
-    assert ranked("gradients", **threads) == ["determinism.threads"]
-    threads["determinism__env__OMP_NUM_THREADS"] = ("2", "4")
-    assert "determinism.env.OMP_NUM_THREADS" in ranked("gradients", **threads)
+@pytest.mark.parametrize("values", [(0.1, 0.2), ("/a", "/b")])
+@pytest.mark.parametrize("key", ["model.drop_path", "optimizer.time", "model.pretrained.file"])
+def test_an_argument_can_alter_bits_whatever_it_is_called(
+    tmp_path: Path, key: str, values: tuple[object, object]
+) -> None:
+    """Words of places and times in the name of a model's argument do not hide it."""
+    section, _, rest = key.partition(".")
+    configs = [{section: {rest: value}} for value in values]
+    runs = [write_run(tmp_path / f"{n}", config=each) for n, each in enumerate(configs)]
+    (change,) = changes(*map(compare.read, runs))
+    assert change.alters_bits
 
 
-def test_what_lies_before_a_difference_is_said_in_plain_words() -> None:
-    """The beginning of a run is no lack; control: a later step of which nothing is known."""
+def test_where_data_lies_can_alter_bits_unless_digests_say_that_it_is_the_same(
+    tmp_path: Path,
+) -> None:
+    """Also where held-out data lies, of which the digests say nothing."""
 
-    def said(step: int, stage: str, *equal: str, through: int | None = None) -> str:
-        difference = Difference(step, stage, "", "", equal, through, located=False)
-        return list(causes.describe(difference))[3].strip()
+    def altering(digest: object, part: str) -> list[str]:
+        folder = tmp_path / f"{digest} {part}"
+        environment = {"data_sha256": digest}
+        config = {"data": {part: {"path": "/b/data.csv"}}}
+        a = write_run(folder / "a", environment=environment)
+        b = write_run(folder / "b", config=config, environment=environment)
+        return [c.key for c in changes(compare.read(a), compare.read(b)) if c.alters_bits]
 
-    assert said(1, "sample_ids") == (
-        "nothing comes before it: it is the first stage of the run's first step"
-    )
-    assert said(1, "train_loss") == (
-        "it is in the run's first step, and no stage before it was compared"
-    )
-    assert said(1, "batch", "sample_ids") == "equal before it: at step 1 sample ids"
-    assert said(20, "sample_ids", through=10) == "equal before it: all steps compared up to 10"
-    assert said(20, "sample_ids") == "nothing before it was compared"
+    assert altering(None, "train") == ["data.train.path"]
+    assert altering({"images": None}, "train") == ["data.train.path"]
+    assert altering({"images": "00ff"}, "train") == []
+    assert altering({"images": "00ff"}, "validation") == ["data.validation.path"]
+
+
+def test_what_follows_from_a_setting_is_not_listed_beside_it() -> None:
+    """Seeds of streams, flags that were asked for; control: a stream with a seed of its own."""
+    follows = [Change("seeds.init", 0, 1), Change("flags.x", 0, 1, kind="environment")]
+    leads = [Change("seed", 0, 1), Change("determinism.x", 0, 1), Change("seeds.order", 0, 7)]
+
+    assert leading([*leads, *follows]) == leads
+    assert leading(follows) == follows
 
 
 def test_columns_of_parameter_groups_are_called_as_stages_are() -> None:
@@ -364,203 +346,116 @@ def test_columns_of_parameter_groups_are_called_as_stages_are() -> None:
     columns = ("train_kl", "train_learning_rate_embed", "train_learning_rate", "loss")
     called = [stage_of(column).name for column in in_order(columns)]
     assert called == ["loss", "training kl", "learning rate", "learning rate of embed"]
-    held_out = "validation_learning_rate_x"
-    assert (in_order([held_out]), stage_of(held_out).phase) == ((held_out,), "evaluation")
 
 
-def test_what_follows_from_a_setting_is_not_listed_beside_it() -> None:
-    """Seeds of streams follow the seed; negative control: a stream with a seed of its own."""
-    keys = ("seed", "seeds.init", "trainer.log_every_steps")
-    found = [Change(key, 0, 1) for key in keys]
-    own = Change("seeds.order", 0, 7)
-
-    assert [change.key for change in causes.others(found)] == ["seed", "trainer.log_every_steps"]
-    assert causes.others([*found, own], found[:1]) == [found[2], own]
-
-
-def imported(*names: str, digest: str) -> dict[str, Any]:
-    """Return what environment.json says of imported files that are all alike."""
-    return {"imported_files": dict.fromkeys(names, digest)}
+def monitored(name: str) -> dict[str, Any]:
+    """Return a run that logs accuracy and mae, of which the column `metric` holds one."""
+    rows = []
+    for row in metrics(40):
+        values = {"accuracy": row["metric"], "mae": row["loss"]}
+        rows.append(row | values | {"metric": values[name], name: ""})
+    config = {"trainer": {"monitor": name}}
+    return {"config": config, "summary": {"metric_name": name}, "rows": rows}
 
 
-def test_code_comes_after_settings(tmp_path: Path) -> None:
-    """The number of threads is the cause, then the files that the runs imported."""
-    files = ("src/my_project/model.py", "src/project/models/cnn.py")
-    a = write_run(tmp_path / "a", environment=imported(*files, digest="a"))
-    threads = {"determinism": {"threads": 1}}
-    b = write_run(tmp_path / "b", config=threads, environment=imported(*files, digest="b"))
-    found = causes.changes(compare.read(a), compare.read(b))
-    ranked = [c.key for c in causes.rank(Difference(1, "gradients", "", ""), found)]
-    assert ranked[0] == "determinism.threads"
-    assert set(ranked[1:]) == set(files)
+def written(folder: Path, run: dict[str, Any]) -> Path:
+    write_run(folder, **run | {"rows": []})
+    names = (*record.METRIC_FIELDS, "accuracy", "mae")
+    write_csv(folder / "metrics.csv", names, run["rows"])
+    return folder
 
 
-def test_an_argument_of_a_class_is_named_where_nothing_known_differs() -> None:
-    """An optimizer of one's own can change a loss; negative control: a setting of the engine."""
-    difference = Difference(3, "loss", "", "", equal_through=2)
-    own = Change("optimizer.fault", None, "weight_bit")
-    known = Change("trainer.log_every_steps", 1, 2)
+def test_runs_that_follow_another_metric_do_not_diverge(tmp_path: Path) -> None:
+    """The column `metric` is compared by what it holds; control: a metric that differs."""
+    a, b = (written(tmp_path / name, monitored(name)) for name in ("accuracy", "mae"))
+    result = compared(a, b)
+    assert result.difference is None
+    assert {"train_accuracy", "train_mae", "validation_mae"} <= set(result.stages)
+    assert result.notes == ("A follows the metric accuracy, B mae: their best.pt can differ",)
 
-    assert causes.rank(difference, [own, known]) == [own]
-    text = "\n".join(causes.explain(difference, [own, known]))
-    assert "Nothing that is known to act there differs; these settings do" in text
-    assert "optimizer.fault" in text
-    assert "Nothing recorded explains it" in "\n".join(causes.explain(difference, [known]))
-
-
-def test_every_setting_of_a_loop_of_ones_own_can_be_a_cause() -> None:
-    """Known ones first, whatever sections it has; control: a setting of the engine."""
-    difference = Difference(1, "train_learning_rate", "", "")
-    keys = ("clip", "schedule.name", "lr")
-    own = {key: Change(key, 1, 2, kind="configuration") for key in keys}
-    known = Change("trainer.log_every_steps", 1, 2, kind="configuration")
-    ranked = causes.rank(difference, [known, *own.values()])
-    assert [change.key for change in ranked] == ["lr", "schedule.name", "clip"]
+    other = monitored("mae")
+    other["rows"][7]["accuracy"] = "0.125"
+    c = written(tmp_path / "c", other)
+    assert place(compared(a, c).difference) == (8, "train_accuracy")
 
 
-def test_what_torchrun_says_to_its_processes_is_no_difference(tmp_path: Path) -> None:
-    """An identifier that is new each time is left out; a variable of the user's is not."""
-    env = {"TORCHELASTIC_RUN_ID": "x", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_LOGS": "y"}
-    a = write_run(tmp_path / "a")
-    b = write_run(tmp_path / "b", environment={"env": env})
-    found = causes.changes(compare.read(a), compare.read(b))
-
-    assert [change.key for change in found] == ["env.TORCH_LOGS"]
-
-
-def test_weights_that_were_equal_once_do_not_blame_the_initial_weights() -> None:
-    """A difference at step 9 after 8 equal steps is not in the seed of the initial weights."""
-    found = [Change("seeds.init", 0, 1)]
-
-    assert causes.rank(Difference(1, "loss", "", ""), found) == found
-    assert causes.rank(Difference(9, "loss", "", "", equal_through=8), found) == []
-
-
-def test_a_stage_that_is_not_located_blames_the_others_after_its_own() -> None:
-    """Where steps were not compared, causes of every stage count, those of the one seen first."""
-    found = [Change(key, 0, 1) for key in ("optimizer.lr", "model.width")]
-    located = Difference(30, "loss", "", "", equal_through=29)
-    somewhere = Difference(30, "loss", "", "", equal_through=20, located=False)
-
-    assert [change.key for change in causes.rank(located, found)] == ["model.width"]
-    assert [change.key for change in causes.rank(somewhere, found)] == [
-        "model.width",
-        "optimizer.lr",
-    ]
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_places_and_times_are_never_causes(tmp_path: Path, stage: str) -> None:
-    """Where data lies and when a run ran changes no bit; the digest of the data does."""
-    config = {
-        "data": {"root": "elsewhere", "mirrors": ["file:/x"], "train": {"csv": "/b/data.csv"}},
-        "hydra": {"run": {"dir": "runs/b"}},
-        "fingerprint": {"every_steps": 5},
-        "determinism": {"fingerprint_every_steps": 5},
-    }
-    environment = {"env": {"PWD": "/somewhere", "TMPDIR": "x", "HOSTNAME": "elsewhere"}}
-    a = compare.read(write_run(tmp_path / "a"))
-    b = compare.read(write_run(tmp_path / "b", config=config, environment=environment))
-    found = causes.changes(a, b)
-
-    assert len(found) == 9
-    assert causes.rank(Difference(2, stage, "", "", located=False), found) == []
-    digest = Change("data_sha256.images", "00ff", "ff00", kind="environment")
-    assert [digest] == causes.rank(Difference(2, "batch", "", "", located=False), [*found, digest])
-
-
-@pytest.mark.parametrize(
-    ("stage", "key"),
-    [
-        ("loss", "model.drop_path"),
-        ("loss", "model.time_steps"),
-        ("loss", "model.pretrained.file"),
-        ("weights", "optimizer.time"),
-        ("weights", "schedule.time"),
-        ("batch", "data.train.path_length"),
-    ],
-)
-@pytest.mark.parametrize("values", [(0.1, 0.2), ("/a", "/b")])
-def test_an_argument_is_a_cause_whatever_it_is_called(
-    stage: str, key: str, values: tuple[object, object]
-) -> None:
-    """Words of places and times in the name of a model's argument do not hide it."""
-    change = Change(key, *values)
-
-    assert causes.rank(Difference(1, stage, "", ""), [change]) == [change]
-
-
-def test_where_data_lies_is_a_cause_unless_digests_say_that_it_is_the_same(tmp_path: Path) -> None:
-    """Last of all with other digests or none; negative control: never with equal ones."""
-    config = {"data": {"train": {"path": "/b/data.csv", "augment": False}}}
-
-    def blamed(digest: object, stage: str = "batch") -> list[str]:
-        folder = tmp_path / f"{digest} {stage}"
-        runs = [
-            write_run(folder / name, config=each, environment={"data_sha256": digest})
-            for name, each in (("a", {}), ("b", config))
-        ]
-        found = causes.changes(*map(compare.read, runs))
-        return [change.key for change in causes.rank(Difference(1, stage, "", ""), found)]
-
-    assert blamed(None) == ["data.train.augment", "data.train.path"]
-    assert blamed({"images": None}) == ["data.train.augment", "data.train.path"]
-    assert blamed({"images": "00ff"}) == ["data.train.augment"]
-
-
-def test_the_digest_of_training_data_says_nothing_of_held_out_data(tmp_path: Path) -> None:
-    """Another folder of validation data can explain another validation loss."""
-    digest = {"data_sha256": {"images": "00ff"}}
-
-    def validation(path: str) -> dict[str, Any]:
-        return {"data": {"validation": {"path": path}}}
-
-    runs = [
-        write_run(tmp_path / path[1:], config=validation(path), environment=digest)
-        for path in ("/a", "/b")
-    ]
-    found = causes.changes(*map(compare.read, runs))
-
-    assert found == [Change("data.validation.path", "/a", "/b")]
-    assert causes.rank(Difference(1, "validation_loss", "", ""), found) == found
-
-
-def test_a_flag_is_no_cause_beside_the_setting_that_asked_for_it() -> None:
-    """What is in force because it was asked for is named once; what nobody asked for stays."""
-    asked = Change("determinism.cudnn.benchmark", False, True)
-    in_force = Change("flags.cudnn.benchmark", False, True, kind="environment")
-    difference = Difference(1, "gradients", "", "")
-
-    assert causes.rank(difference, [asked, in_force]) == [asked]
-    assert causes.rank(difference, [in_force]) == [in_force]
-
-
-def test_a_changed_file_is_a_cause_where_it_acts(tmp_path: Path) -> None:
-    """Of two files changed, the model's explains the forward pass and the source's the batch."""
-    files = ("engine/src/seedbed/data/source.py", "src/project/models/cnn.py")
-    a, b = (write_run(tmp_path / name, environment=imported(*files, digest=name)) for name in "ab")
-    found = causes.changes(compare.read(a), compare.read(b))
-
-    def blamed(stage: str) -> str:
-        return causes.rank(Difference(1, stage, "", ""), found)[0].key
-
-    assert {"code"} == {change.kind for change in found}
-    assert blamed("loss") == "src/project/models/cnn.py"
-    assert blamed("batch") == "engine/src/seedbed/data/source.py"
-    assert causes.changes(compare.read(b), compare.read(b)) == []
+def test_a_metric_that_only_one_run_logged_is_a_note(tmp_path: Path) -> None:
+    """It is named; nothing else changes."""
+    one = monitored("accuracy")
+    a = written(tmp_path / "a", one)
+    b = written(tmp_path / "b", {**one, "rows": [row | {"mae": ""} for row in one["rows"]]})
+    result = compared(a, b)
+    assert result.difference is None
+    assert result.notes == ("metrics that only A logged are not compared: mae",)
 
 
 # The command
 
 
-def run_script(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, SCRIPT, *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[1] / "src")},
-    )
+def command(*arguments: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    words = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_the_command_names_what_differs_and_writes_nothing(tmp_path: Path) -> None:
+    """Exit status 0 for the same bits, 1 with step, stage and setting for others, 2 for no run."""
+    rows = fingerprint_rows(40)
+    rows[16]["weights"] = "0" * 16
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", config={"data": {"num_workers": 2}})
+    write_run(tmp_path / "c", config={"optimizer": {"lr": 0.1}}, fingerprints=rows)
+    before = digest(tmp_path)
+    same, other, none = (command("a", name, cwd=tmp_path) for name in "bcd")
+
+    assert (same.returncode, other.returncode, none.returncode) == (0, 1, 2)
+    assert "Differences that changed no bit" in same.stdout
+    assert "data.num_workers" in same.stdout
+    lines = other.stdout.splitlines()
+    assert "The runs diverge at step 17: weights (optimizer)" in lines
+    assert ["optimizer.lr", "0.003", "0.1"] in [line.split() for line in lines]
+    assert none.stderr.startswith("error: d: expected a run folder")
+    assert (none.stdout, none.stderr.count("\n")) == ("", 1)
+    assert digest(tmp_path) == before
+
+
+def test_json_is_one_object(tmp_path: Path) -> None:
+    """With what the report says, also where a metric is no number that JSON has."""
+    write_run(tmp_path / "a", summary={"metrics": {"loss": 0.5, "x": float("nan")}})
+    write_run(tmp_path / "b", config={"seed": 1}, summary={"metrics": {"loss": 0.25}})
+    done = command("a", "b", "--json", cwd=tmp_path)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    said = json.loads(done.stdout, parse_constant=refuse)
+    assert done.returncode == 0
+    assert (said["same"], said["step"], said["stage"]) == (True, None, None)
+    assert said["metrics"] == {"a": {"loss": 0.5, "x": "nan"}, "b": {"loss": 0.25}}
+    assert [(c["key"], c["a"], c["b"]) for c in said["changes"]] == [("seed", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"rows": []},
+        {"rows": [{**r, "loss": "nan"} for r in metrics(40)]},
+        {"config": {"seed": 1}},
+    ],
+    ids=["same", "no losses", "nan", "seed"],
+)
+def test_a_picture_is_drawn_where_it_is_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
+    """Whatever the records lack; nowhere else, and under no name that promises another format."""
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", **other)]
+    a, b = map(compare.read, runs)
+    plot.draw(a, b, compare.compare(a, b), tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("x.pdf", "nowhere/x.png"):
+        with pytest.raises(InputError, match="--plot"):
+            plot.draw(a, b, compare.compare(a, b), tmp_path / name)
+
+
+# Damaged records
 
 
 def digest(folder: Path) -> list[tuple[str, str]]:
@@ -569,41 +464,6 @@ def digest(folder: Path) -> list[tuple[str, str]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     ]
-
-
-def test_same_runs_exit_0_and_nothing_is_written_into_them(tmp_path: Path) -> None:
-    """The picture goes into the current directory, and the run folders stay as they are."""
-    write_run(tmp_path / "runs" / "a")
-    write_run(tmp_path / "runs" / "b", config={"data": {"num_workers": 2}})
-    before = digest(tmp_path / "runs")
-    done = run_script("runs/a", "runs/b", cwd=tmp_path)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "The same bits at every step compared (40)" in done.stdout
-    assert "data.num_workers" in done.stdout
-    assert (tmp_path / "comparison_a_b.png").read_bytes().startswith(b"\x89PNG")
-    assert before == digest(tmp_path / "runs")
-
-
-def test_different_runs_exit_1_and_name_step_stage_and_cause(tmp_path: Path) -> None:
-    """The negative control: one digit and one learning rate, and the report leads with both."""
-    rows, losses = fingerprint_rows(40), metrics(40)
-    rows[16]["weights"] = "0" * 16
-    losses[17]["loss"] = "9.5"
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", fingerprints=rows, rows=losses, config={"optimizer": {"lr": 0.1}})
-    done = run_script("a", "b", "--out", "picture.png", cwd=tmp_path)
-    lines = done.stdout.splitlines()
-
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "The runs diverge at step 17: weights (optimizer)" in lines
-    cause = lines.index("Likely causes, likeliest first") + 2
-    assert lines[cause].split() == ["optimizer.lr", "0.003", "0.1"]
-    table = lines.index("Training loss")
-    assert lines[table + 1].split() == ["step", "run", "A", "run", "B", "difference"]
-    assert [lines[table + 2].split()[place] for place in (0, 3)] == ["1", "0"]
-    assert any(line.split()[:1] == ["18"] and "9.5" in line for line in lines[table:])
-    assert (tmp_path / "picture.png").exists()
 
 
 def cut_off(run: Path) -> None:
@@ -670,35 +530,3 @@ def test_a_record_that_cannot_be_compared_is_an_input_error(
     with pytest.raises(InputError, match=message) as caught:
         compared(a, b)
     assert "\n" not in str(caught.value)
-
-
-def test_bad_input_exits_2_with_one_line(tmp_path: Path) -> None:
-    """No traceback, nothing on standard output, no picture."""
-    write_run(tmp_path / "a")
-    done = run_script("a", "b", cwd=tmp_path)
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: b: expected a run folder")
-    assert done.stderr.count("\n") == 1
-    assert not list(tmp_path.glob("*.png"))
-
-
-@pytest.mark.parametrize("out", ["a/comparison.png", "b/x/../c.png", "c.pdf", "nowhere/c.png"])
-def test_a_picture_that_cannot_be_put_there_exits_2(tmp_path: Path, out: str) -> None:
-    """Not into a run folder, not under a name that promises another format, not into nothing."""
-    write_run(tmp_path / "a", 3)
-    write_run(tmp_path / "b", 3)
-    before = digest(tmp_path)
-    done = run_script("a", "b", "--out", out, cwd=tmp_path)
-
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert before == digest(tmp_path)
-
-
-def test_help_shows_usage_and_an_example(tmp_path: Path) -> None:
-    """-h is enough to use the command."""
-    done = run_script("-h", cwd=tmp_path)
-
-    assert done.returncode == 0
-    assert "usage: python scripts/compare.py RUN_A RUN_B" in done.stdout
-    assert "example:" in done.stdout

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from project.data.mnist import MNIST
 
 from seedbed import compare, errors, launch, offline, project, record
-from seedbed.compare import causes
+from seedbed.compare import report
 from seedbed.config import build
 from seedbed.config.request import Request
 from seedbed.errors import InputError
@@ -169,7 +169,7 @@ def test_control_characters_of_a_record_are_escaped(
     """In keys, values, names of runs and errors; control: they are in the record, as read."""
     evil = "\x1b]0;title\x07\u202e\ud800\x9b1m"
     changes = [Change(f"model.{evil}\n  forged", evil, "b")]
-    shown = "\n".join(causes.table(changes))
+    shown = "\n".join(report.table(changes))
     assert evil in changes[0].key
 
     def main() -> int:

@@ -1,7 +1,7 @@
-"""Compare two runs: the first step and stage that differ, and what explains it.
+"""Compare two runs: the first step and stage that differ, and what differs between them.
 
-usage: python scripts/compare.py RUN_A RUN_B [--explain] [--restore-code] [--out FILE.png]
-                                 [--trust NAME] [--online]
+usage: python scripts/compare.py RUN_A RUN_B [--explain] [--restore-code] [--plot FILE.png]
+                                 [--json] [--trust NAME] [--online]
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
@@ -14,13 +14,13 @@ exit status: 0 the same bits, 1 they differ, 2 they cannot be compared
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seedbed import compare
-from seedbed.compare import Difference, Record, checkout, report, versions
+from seedbed.compare import Difference, Record, checkout, report
 from seedbed.config import options
 from seedbed.errors import InputError, printable
 from seedbed.record import archive, code
@@ -31,15 +31,24 @@ def main() -> int:
     arguments = parse()
     with ExitStack() as stack:
         a, b = (opened(path, stack) for path in (arguments.run_a, arguments.run_b))
-        out = arguments.out or report.picture(a.record, b.record)
-        out = report.outside(out, arguments.run_a, arguments.run_b)
         result = compare.compare(a.record, b.record)
-        report.show(a.record, b.record, result, out)
+        if arguments.plot is not None:
+            from seedbed.compare import plot  # needs matplotlib
+
+            plot.draw(a.record, b.record, result, arguments.plot)
+        if arguments.json:
+            print(report.as_json(a.record, b.record, result))
+        else:
+            print_all(report.report(a.record, b.record, result))
         if arguments.explain and result.difference is not None:
-            for line in explanation(arguments, a, b, result.difference, stack):
-                print(printable(line))
-    print(f"\npicture: {out}")
+            print_all(explanation(arguments, a, b, result.difference, stack))
     return 0 if result.difference is None else 1
+
+
+def print_all(lines: Iterable[str]) -> None:
+    """Print lines as they come; what a record holds may come from a stranger."""
+    for line in lines:
+        print(printable(line), flush=True)
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,6 @@ def explanation(
 ) -> Iterator[str]:
     """Yield the lines of --explain; code of the records is executed only with --restore-code."""
     if not arguments.restore_code and not code.is_same(a.record.code, b.record.code):
-        yield from versions.describe(a.record, b.record)
         yield (
             "\nThe runs had different code. To replay each with its own, which executes the code "
             "of both records: add --restore-code"
@@ -85,11 +93,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder, or a zip of one")
     parser.add_argument("run_b", metavar="RUN_B", type=Path, help="another one")
     parser.add_argument(
-        "--out",
-        metavar="FILE",
-        type=Path,
-        help="where to draw the picture (default: comparison_A_B.png here, of the runs' names)",
+        "--plot", metavar="FILE", type=Path, help="draw losses, metrics and the first difference"
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -103,6 +109,8 @@ def parse() -> argparse.Namespace:
     )
     options.add_trust(parser, when="for --explain: ")
     arguments = parser.parse_args()
+    if arguments.json and arguments.explain:
+        raise InputError("--json: expected it without --explain, got both")
     if arguments.restore_code and not arguments.explain:
         raise InputError(
             "--restore-code: expected --explain beside it, got it alone; records are compared "

@@ -6,6 +6,8 @@ python train.py -m seed=0,1,2                a sweep; ends with a table over the
 python train.py --cfg job                    the configuration that would run
 """
 
+import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from omegaconf import DictConfig
 from seedbed import config, launch, project, signals
 from seedbed.config import command, compose
 from seedbed.errors import InputError, print_error
+from seedbed.record import readme
 
 
 def train(composed: DictConfig) -> float | None:
@@ -32,6 +35,8 @@ def train(composed: DictConfig) -> float | None:
         launch.require_name("hydra.run.dir", HydraConfig.get().run.dir)
         settings = config.resolve(composed)
         config.check(settings)
+        overrides = shlex.join(HydraConfig.get().overrides.task)
+        os.environ[readme.COMMAND] = f"python train.py {overrides}".strip()
         status = start(settings, folder)
     except InputError as error:
         launch.discard_if_empty(folder)

@@ -1,4 +1,4 @@
-"""Two records compared: the first step and stage that differ, and what can explain it."""
+"""Two records compared: the first step and stage that differ, and what differs between them."""
 
 from seedbed.compare.difference import (
     Comparison,
@@ -7,23 +7,15 @@ from seedbed.compare.difference import (
     comparable_stages,
     compare,
     first_difference,
-    losses,
-    paired,
     read,
-    rows,
 )
-from seedbed.compare.stages import COLUMNS
 
 __all__ = [
-    "COLUMNS",
     "Comparison",
     "Difference",
     "Record",
     "comparable_stages",
     "compare",
     "first_difference",
-    "losses",
-    "paired",
     "read",
-    "rows",
 ]

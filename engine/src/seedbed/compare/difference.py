@@ -1,8 +1,4 @@
-"""The first difference between two records: at which step, and in which stage of it.
-
-Everything but `read` is a pure function of values, so that records that still grow, or that were
-made up, compare the same way.
-"""
+"""The first difference between two records: at which step, and in which stage of it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -74,8 +70,7 @@ def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference
 
     Args:
         rows_a, rows_b: rows with a `step` and any of `stages.COLUMNS`, steps increasing; such as
-            `record.read_fingerprints` returns. Steps and columns that only one has are passed
-            over. Nothing is read beyond the first difference.
+            `record.read_fingerprints` returns. Steps and columns that only one has are skipped.
     """
     previous: tuple[int, tuple[str, ...]] | None = None
     for step, columns, a, b in paired(rows_a, rows_b):
@@ -94,18 +89,12 @@ def paired(
     rows_a: Iterable[Row], rows_b: Iterable[Row]
 ) -> Iterator[tuple[int, tuple[str, ...], Row, Row]]:
     """Yield (step, shared columns, row, row) for the steps that both have, in order."""
-    others = iter(rows_b)
-    b = next(others, None)
+    others = {int(row["step"]): row for row in rows_b}
     for a in rows_a:
-        step = int(a["step"])
-        while b is not None and int(b["step"]) < step:
-            b = next(others, None)
-        if b is None:
-            return
-        if int(b["step"]) == step:
-            columns = in_order((a.keys() & b.keys()) - {"step"})
-            if columns:
-                yield step, columns, a, b
+        b = others.get(int(a["step"]))
+        columns = in_order((a.keys() & b.keys()) - {"step"}) if b else ()
+        if b and columns:
+            yield int(a["step"]), columns, a, b
 
 
 def compare(a: Record, b: Record) -> Comparison:
@@ -143,8 +132,12 @@ def rows(of: Record, beside: Record) -> list[Row]:
     for row in of.fingerprints:
         cells = {stage: row[stage] for stage in stages}
         table.setdefault(int(row["step"]), {}).update(cells)
+    followed = {"metric": _metric_name(of, beside)}
     for row in of.metrics:
-        cells = {f"{row['phase']}_{name}": cell for name, cell in record.values_of(row).items()}
+        cells = {
+            f"{row['phase']}_{followed.get(name, name)}": cell
+            for name, cell in record.values_of(row).items()
+        }
         table.setdefault(int(row["step"]), {}).update(cells)
     ends = [(r.summary.get("status"), r.summary.get("steps")) for r in (of, beside)]
     if ends[0] == ends[1] and ends[0][0] == "finished" and isinstance(ends[0][1], int):
@@ -157,6 +150,17 @@ def rows(of: Record, beside: Record) -> list[Row]:
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
 
 
+def _metric_name(of: Record, beside: Record) -> str:
+    """Return what the column `metric` holds: what `trainer.monitor` follows, not always the same.
+
+    A run that was killed has not recorded it: it is that of the other one if both ask for the same.
+    """
+    name = of.summary.get("metric_name")
+    if name is None and of.config.get("trainer.monitor") == beside.config.get("trainer.monitor"):
+        name = beside.summary.get("metric_name")
+    return str(name or "metric")
+
+
 def comparable_stages(*shards: Any) -> tuple[str, ...]:
     """Return the stages that fingerprints of runs with these `trainer.shards` can share.
 
@@ -165,12 +169,6 @@ def comparable_stages(*shards: Any) -> tuple[str, ...]:
     """
     alike = len(set(shards)) == 1
     return tuple(stage for stage in STAGES if alike or stage not in ("sample_ids", "batch"))
-
-
-def losses(of: Record) -> dict[int, float]:
-    """Return the training loss of each logged step."""
-    rows = (row for row in of.metrics if row["phase"] == "train" and row["loss"])
-    return {int(row["step"]): float(row["loss"]) for row in rows}
 
 
 def read(folder: Path) -> Record:
@@ -207,6 +205,8 @@ def _located(
 
 
 def _notes(a: Record, b: Record) -> Iterator[str]:
+    """Yield what limits a comparison: what only one record has, and what neither holds."""
+    sides = (("A", a), ("B", b))
     last = [
         max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in (a, b)
     ]
@@ -215,29 +215,37 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
             f"A is recorded to step {last[0]} and B to step {last[1]}: the steps that both have "
             "are compared"
         )
-    for side, run in (("A", a), ("B", b)):
+    for side, run in sides:
         for step, keys in record.altered(run.summary):
             yield (
                 f"{side} was resumed at step {step} with changes that can alter bits: "
                 + ", ".join(keys)
             )
-    counts = [len(r.fingerprints) for r in (a, b)]
-    if not all(counts):
-        whose = "either" if not any(counts) else "A" if not counts[0] else "B"
+    names = [_metric_name(*pair) for pair in ((a, b), (b, a))]
+    if names[0] != names[1]:
+        yield f"A follows the metric {names[0]}, B {names[1]}: their best.pt can differ"
+    logged = [_logged(r, name) for r, name in zip((a, b), names, strict=True)]
+    for (side, _), here, there in zip(sides, logged, reversed(logged), strict=True):
+        if only := sorted(here - there):
+            yield f"metrics that only {side} logged are not compared: {', '.join(only)}"
+    if not (a.fingerprints and b.fingerprints):
+        whose = "either" if not (a.fingerprints or b.fingerprints) else "AB"[bool(a.fingerprints)]
         yield f"no fingerprints in {whose}: compared by losses and metrics alone"
         return
-    shards = [r.config.get("trainer.shards") for r in (a, b)]
-    if shards[0] != shards[1]:
-        yield (
-            f"trainer.shards is {shards[0]} in A, {shards[1]} in B: sample ids and batches are "
-            "hashed shard by shard, so these two are not compared"
-        )
-    every = [r.config.get("fingerprint.every_steps") for r in (a, b)]
-    if every[0] != every[1]:
-        yield (
-            f"fingerprints every {every[0]} steps in A, every {every[1]} in B: the steps that "
-            "both have are compared"
-        )
+    for key, text in (
+        ("trainer.shards", "fingerprints of sample ids and batches are those of shards, and are "
+         "not compared"),
+        ("fingerprint.every_steps", "the steps that both have are compared"),
+    ):  # fmt: skip
+        values = [r.config.get(key) for r in (a, b)]
+        if values[0] != values[1]:
+            yield f"{key} is {values[0]} in A, {values[1]} in B: {text}"
+
+
+def _logged(of: Record, metric_name: str) -> set[str]:
+    """Return the names of the metrics that a record holds values of."""
+    names = {name for row in of.metrics for name, cell in row.items() if cell != ""}
+    return {metric_name if name == "metric" else name for name in names}
 
 
 def _span(steps: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""Replay a run from its record, comparing fingerprints as they grow.
+"""Replay a run from its record, and compare every bit that the record states.
 
 A record may come from a stranger. Its configuration is data: classes are built that files
 of *this* checkout name, the training process gets no environment variable that this
@@ -6,28 +6,52 @@ checkout's presets do not name (LD_PRELOAD runs code, too), and opens no address
 to. Only a tree of the record's code (`checkout.code_of`), which a user must ask for, runs such.
 """
 
-import os
 import signal
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
-from tqdm import tqdm
 
-from seedbed import compare, config, launch, offline, record
-from seedbed.compare import Comparison, Difference, Record, checkout
+from seedbed import compare, config, launch, offline, record, signals
+from seedbed.compare import Comparison, Record, checkout, results
 from seedbed.compare.checkout import Tree
+from seedbed.config.request import Request
 from seedbed.errors import InputError
-from seedbed.record import Row, code
+from seedbed.record import code
 
-_POLL_SECONDS = 0.1
 _STOP_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Range:
+    """The steps of a record to replay.
+
+    Attributes:
+        start: the step of the checkpoint to start from; 0: the beginning.
+        last: the last step.
+        whole: the run finished, and is replayed to its last prediction.
+    """
+
+    start: int
+    last: int
+    whole: bool
+
+    def of(self, whole: Record) -> Record:
+        """Return a record cut to these steps, as if the run had been interrupted at the last."""
+        if self.whole:
+            return whole
+        metrics, fingerprints = (
+            [row for row in table if self.start < int(row["step"]) <= self.last]
+            for table in (whole.metrics, whole.fingerprints)
+        )
+        # A test at the end has the step of its weights, which may be an early one.
+        metrics = [row for row in metrics if row["phase"] != "test"]
+        summary = {**whole.summary, "status": "interrupted", "steps": self.last}
+        return replace(whole, summary=summary, metrics=metrics, fingerprints=fingerprints)
 
 
 @dataclass(frozen=True)
@@ -35,61 +59,74 @@ class Outcome:
     """What became of a replay.
 
     Attributes:
-        record, replay: both records, up to `last_step`.
+        record, replay: both records, cut to the steps that were to be replayed.
         comparison: of the two.
-        last_step: the last step that was to be replayed.
+        steps: those that were to be replayed.
         reached_step: the last step that the replay recorded.
+        forged: what the record states and the replay does not, line by line.
     """
 
     record: Record
     replay: Record
     comparison: Comparison
-    last_step: int
+    steps: Range
     reached_step: int
+    forged: tuple[str, ...]
 
     @property
     def reproduced(self) -> bool:
         """Return whether the replay got as far as the record, with the same bits."""
-        return self.comparison.difference is None and self.reached_step == self.last_step
+        reached = self.reached_step == self.steps.last
+        return self.comparison.difference is None and reached and not self.forged
 
 
 def replay(
     run: Path,
     folder: Path,
-    steps: int | None = None,
+    steps: Range,
     trust: Sequence[str] = (),
     tree: Tree | None = None,
     online: bool = False,
+    to_the_end: bool = False,
 ) -> Outcome:
-    """Replay a run in a new folder until its bits differ, or to its end.
+    """Replay a run in a new folder until its bits differ, or to the last step.
 
     Args:
         run: the record; nothing is written there.
         folder: where the replay's own record goes; new or empty.
-        steps: how many steps to replay; None: all that are recorded.
         trust: names that the record may have, beside those of files in configs/.
         tree: the code to replay it with; None: that of this checkout.
         online: open addresses that the record names, such as those of data sets.
+        to_the_end: do not stop where the bits differ.
 
     Raises:
         InputError: the record cannot be read or is not trusted, or the replay fails to run.
     """
-    before = read(run)
-    tree = tree or checkout.here()
+    before, tree = read(run), tree or checkout.here()
     settings = trusted_config(run, trust)
-    whole = steps is None and before.summary.get("status") == "finished"
-    last = last_step(before, steps)
-    before = before if whole else prefix(before, last)
     environment = launch.training_environment(settings) | offline.variables(online)
     launch.create_run_folder(folder, settings)
-    difference = _run(settings, folder, environment | tree.variables, before, whole, tree)
+    request = Request(
+        allow_changed=True,
+        record=str(run.resolve()),
+        first_step=steps.start,
+        last_step=None if steps.whole else steps.last,
+        stops_where_it_differs=not to_the_end,
+    )
+    advice = "" if tree.is_recorded else advice_on_code(before)
+    _train(settings, folder, environment | tree.variables, request, advice)
     after = compare.read(folder)
+    after.summary["resumes"] = before.summary.get("resumes", [])  # that at --from-step is ours
     if tree.is_recorded:  # whatever repository it lies in, it is the code of that commit
         after = replace(after, code=replace(after.code, commit=before.code.commit))
-    if difference is not None or not whole:
-        last = last if difference is None else difference.step
-        before, after = prefix(before, last), prefix(after, last)
-    return Outcome(before, after, compare.compare(before, after), last, _last(after))
+    reached = min(_last(after), steps.last)
+    cut = steps
+    if after.summary.get("status") != "finished":  # it was stopped at the first difference
+        cut = Range(steps.start, min(steps.last, max(reached, steps.start)), whole=False)
+    a, b = cut.of(before), cut.of(after)
+    comparison = compare.compare(a, b)
+    forged = () if comparison.difference else tuple(results.forged(run, folder, a, b, cut.whole))
+    return Outcome(a, b, comparison, steps, reached, forged)
 
 
 def read(run: Path) -> Record:
@@ -125,87 +162,64 @@ def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
     return settings
 
 
-def last_step(of: Record, steps: int | None) -> int:
-    """Return the last step of a record to replay: `steps`, if given, or the last one."""
+def range_of(of: Record, start: int = 0, steps: int | None = None) -> Range:
+    """Return what to replay of a record: `steps` steps after `start`, or all that are recorded."""
     end = _last(of)
     if end == 0:
         raise InputError(f"{of.name}: expected a recorded step, got none; name a run that trained")
-    if steps is None:
-        return end
-    recorded = [int(row["step"]) for row in _live_rows(of) if int(row["step"]) <= steps]
+    if start >= end:
+        raise InputError(f"--from-step: expected a step below {end}, the last one, got {start}")
+    if steps is None or start + steps >= end:
+        return Range(start, end, of.summary.get("status") == "finished" and not start)
+    rows = of.fingerprints or of.metrics
+    recorded = [s for row in rows if start < (s := int(row["step"])) <= start + steps]
     if not recorded:
-        first = next((row["step"] for row in _live_rows(of)), end)
-        raise InputError(f"--steps: expected {first} or more, the first step recorded, got {steps}")
-    return recorded[-1]
+        first = next(int(row["step"]) for row in rows if int(row["step"]) > start)
+        raise InputError(
+            f"--steps: expected {first - start} or more, to the first step recorded, got {steps}"
+        )
+    return Range(start, recorded[-1], whole=False)
 
 
-def prefix(of: Record, last: int) -> Record:
-    """Return a record up to a step, as if the run had been interrupted there."""
-    metrics = [row for row in of.metrics if int(row["step"]) <= last]
-    fingerprints = [row for row in of.fingerprints if int(row["step"]) <= last]
-    summary = {**of.summary, "status": "interrupted", "steps": last}
-    return replace(of, summary=summary, metrics=metrics, fingerprints=fingerprints)
-
-
-def follow(
-    path: Path, fields: tuple[str, ...], process: "subprocess.Popen[bytes]"
-) -> Iterator[Row]:
-    """Yield the rows of a CSV file that a process is writing, until the process has ended.
-
-    Args:
-        fields: the first columns. The process may replace the file by one with more of them.
-    """
-    position, rest, seen, inode = 0, b"", 0, None
-    while True:
-        ended = process.poll() is not None  # asked before reading: nothing is written after it
-        if path.exists():
-            with open(path, "rb") as file:
-                is_other = inode not in (None, os.fstat(file.fileno()).st_ino)
-                inode = os.fstat(file.fileno()).st_ino
-                position, rest = (0, b"") if is_other else (position, rest)
-                file.seek(position)
-                content = file.read()
-            position += len(content)
-            *lines, rest = (rest + content).split(b"\n")
-            new = lines[seen:] if is_other else lines
-            seen += len(new)
-            rows = (line.decode().split(",")[: len(fields)] for line in new)
-            yield from (dict(zip(fields, row, strict=True)) for row in rows if row != [*fields])
-        if ended:
-            return
-        time.sleep(_POLL_SECONDS)
-
-
-def _run(
+def _train(
     settings: DictConfig,
     folder: Path,
     environment: Mapping[str, str],
-    before: Record,
-    whole: bool,
-    tree: Tree,
-) -> Difference | None:
-    """Train in a folder until the fingerprints diverge, or to the last step of the record."""
+    request: Request,
+    advice: str,
+) -> None:
+    """Train in a folder until the training process ends: it compares its own rows.
+
+    Raises:
+        InputError: it failed.
+    """
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            launch.worker_command(settings, folder),
+            launch.worker_command(settings, folder, request.text()),
             env=launch.alone(environment),
             stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
-            difference = compare.first_difference(
-                _live_rows(before), _growing_rows(before, folder, process)
-            )
-            if whole and difference is None:
-                process.wait()
-            ended = process.poll()
+            status = process.wait()
         finally:
             stop(process)
-        if ended and difference is None:
-            output.seek(0)
-            advice = "" if tree.is_recorded else advice_on_code(before)
-            _check_failure(folder, None if whole else _last(before), output.read(), advice)
-    return difference
+        has_summary = (folder / "summary.json").exists()
+        summary = record.read_summary(folder) if has_summary else {}
+        if summary.get("status") in ("finished", "interrupted") and status in (
+            *(0, signals.DIFFERS),
+            *signals.INTERRUPTED,
+        ):
+            return
+        output.seek(0)
+        lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
+    error = str(summary.get("error") or lines[-1].removeprefix("error: "))
+    if error.startswith("--"):  # of ours
+        raise InputError(error)
+    raise InputError(
+        f"replay: expected a training process that runs to its end, got {error}"
+        + (f"; {advice}" if advice else "")
+    )
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
@@ -219,32 +233,8 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _live_rows(of: Record) -> list[Row]:
-    """Return the rows to compare as they come: the fingerprints, or the losses without any."""
-    return of.fingerprints or list(_losses(of.metrics))
-
-
-def _growing_rows(of: Record, folder: Path, process: "subprocess.Popen[bytes]") -> Iterator[Row]:
-    total = _last(of)
-    bar = tqdm(total=total, unit=" steps", leave=False, disable=None, file=sys.stdout)
-    if of.fingerprints:
-        table = follow(folder / "fingerprints.csv", record.FINGERPRINT_FIELDS, process)
-    else:
-        table = _losses(follow(folder / "metrics.csv", record.METRIC_FIELDS, process))
-    with bar:
-        for row in table:
-            bar.update(min(int(row["step"]), total) - bar.n)
-            yield row
-
-
-def _losses(rows: Iterable[Row]) -> Iterator[Row]:
-    for row in rows:
-        if row["phase"] == "train":
-            yield {"step": row["step"], "train_loss": row["loss"], "train_metric": row["metric"]}
-
-
 def _last(of: Record) -> int:
-    return max((int(row["step"]) for row in _live_rows(of)), default=0)
+    return max((int(row["step"]) for row in of.fingerprints or of.metrics), default=0)
 
 
 def advice_on_code(of: Record) -> str:
@@ -256,17 +246,4 @@ def advice_on_code(of: Record) -> str:
     return (
         f"the code here is not that of the record ({changed[0]}{more}); replay with the record's, "
         "if you trust it: --restore-code"
-    )
-
-
-def _check_failure(folder: Path, last: int | None, output: bytes, advice: str) -> None:
-    """Raise InputError for a replay that failed before the last step asked for, or at all."""
-    summary = record.read_summary(folder) if (folder / "summary.json").exists() else {}
-    if last is not None and summary.get("steps", 0) >= last:
-        return
-    lines = output.decode(errors="replace").strip().splitlines() or ["no message"]
-    error = summary.get("error") or lines[-1].removeprefix("error: ")
-    raise InputError(
-        f"replay: expected a training process that runs to its end, got {error}"
-        + (f"; {advice}" if advice else "")
     )

@@ -1,4 +1,4 @@
-"""What somebody who resumes a run asks for, on its way to the training process."""
+"""What somebody who resumes or replays a run asks for, on its way to the training process."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -9,15 +9,22 @@ from omegaconf import DictConfig, OmegaConf
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody who resumes a run asks for.
+    """What somebody who resumes or replays a run asks for.
 
     Attributes:
         settings: new values by key of the configuration, such as `data.num_workers`.
         allow_changed: resume although something changed that can alter bits.
+        record: the run folder of which this run is a replay; it begins with its checkpoint of
+            `first_step`, stops at the first row that differs from its tables, and after
+            `last_step`, if there is one.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     allow_changed: bool = False
+    record: str | None = None
+    first_step: int = 0
+    last_step: int | None = None
+    stops_where_it_differs: bool = True
 
     def text(self) -> str:
         """Return it as JSON, for the command line of the training process."""

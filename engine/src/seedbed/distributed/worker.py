@@ -74,7 +74,7 @@ def train() -> int:
         if is_ours:
             raise
         return 2
-    if status == 0 or status in signals.INTERRUPTED:
+    if status in (0, signals.DIFFERS) or status in signals.INTERRUPTED:
         processes.leave()
     return status
 

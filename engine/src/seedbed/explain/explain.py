@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from seedbed import compare, launch, offline
-from seedbed.compare import Difference, Record, verify, versions
+from seedbed.compare import Difference, Record, verify
 from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError
@@ -65,8 +65,7 @@ def of_replay(
     if difference is None:
         yield "\nNothing to explain: no recorded step differs"
         return
-    record = outcome.record
-    side = _side("the record", run, record, trust, tree, online)
+    side = _side("the record", run, outcome.record, trust, tree, online)
     traces, step = trace_both([side, side], difference.step)
     yield f"\n{_opening(traces, step)}, both times with this configuration"
     found = first_difference(traces[0].events, traces[1].events)
@@ -75,10 +74,8 @@ def of_replay(
         yield from describe(found)
         yield from places.describe_lines(found, [tree.root, tree.root])
         return
-    yield "The two replays have the same bits"
-    yield from _omissions(left_out([side]))
-    same_code = code.is_same(record.code, outcome.replay.code)
-    yield from _beside_record(side, traces[0], difference, same_code)
+    same_code = code.is_same(outcome.record.code, outcome.replay.code)
+    yield from _unexplained([side], traces, difference, same_code)
 
 
 def of_runs(
@@ -102,29 +99,14 @@ def of_runs(
     yield from dict.fromkeys(f"note: {side.advice}" for side in sides if side.advice)
     if not _same_shards(sides):
         yield "note: trainer.shards is not the same, so the phases of the data are not compared"
-    paths = versions.changed_paths(*records)
-    texts = [_texts(side.tree.root, paths) for side in sides]
-    if found is not None:
-        yield from _describe(found, traces, sides, texts)
-    else:
-        yield from _unexplained(sides, traces, difference, not paths)
-    if paths:
-        yield from versions.describe(*records)
-
-
-def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:
-    """Trace both sides at the step where they diverge; return what differs first there.
-
-    What differs when a step begins is older than it. Then both are replayed from the beginning.
-    """
-    traces, step = trace_both(sides, step)
-    found = first_difference(*(_comparable_events(sides, each) for each in traces))
-    is_older = found is not None and found.phase in (BEFORE, BUILD)
-    if is_older and any(each.start for each in traces):
-        sides = [replace(side, checkpoints=None) for side in sides]
-        traces, step = trace_both(sides, step)
-        found = first_difference(*(_comparable_events(sides, each) for each in traces))
-    return traces, step, found
+    if found is None:
+        same_code = code.is_same(records[0].code, records[1].code)
+        yield from _unexplained(sides, traces, difference, same_code)
+        return
+    yield "First that differs"
+    yield from describe(found)
+    yield from places.describe_draw(found, [side.settings for side in sides])
+    yield from places.describe_lines(found, [side.tree.root for side in sides])
 
 
 def _side(
@@ -136,62 +118,70 @@ def _side(
     return Side(name, settings, run / "checkpoints", held.fingerprints, variables, tree, advice)
 
 
-def _texts(root: Path, paths: Sequence[str]) -> dict[str, str]:
-    there = [path for path in paths if (root / path).is_file()]
-    return {path: (root / path).read_text(errors="replace") for path in there}
+def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:
+    """Trace both sides at the step where they diverge; return what differs first there.
 
-
-def _describe(
-    found: Finding,
-    traces: Sequence[Trace],
-    sides: Sequence[Side],
-    texts: Sequence[Mapping[str, str]],
-) -> Iterator[str]:
-    """Yield lines on what differs first: the operation, its lines, its draw, the edits near it."""
-    roots = [side.tree.root for side in sides]
-    yield "First that differs"
-    yield from describe(found)
-    yield from places.describe_draw(found, [side.settings for side in sides])
-    yield from places.describe_lines(found, roots)
-    edits = places.edits_near(found, traces, roots, texts)
-    if edits:
-        yield "\nEdits that can explain it, likeliest first"
-        yield from places.describe_edits(edits, texts)
-
-
-def _unexplained(
-    sides: Sequence[Side], traces: Sequence[Trace], difference: Difference, same_code: bool
-) -> Iterator[str]:
-    """Yield lines on replays that have the same bits though the records have not."""
-    omitted = left_out(sides)
-    what = "configurations" if same_code else "configurations and the code"
-    yield "The two replays have the same bits" + (
-        "" if omitted else f": the {what} do not explain it"
-    )
-    yield from _omissions(omitted)
-    for side, replayed in zip(sides, traces, strict=True):
-        yield from _beside_record(side, replayed, difference, same_code)
+    What differs when a step begins is older than it. Then both are replayed from the beginning.
+    """
+    traces, step = trace_both(sides, step)
+    found = first_difference(*(_comparable_events(sides, each) for each in traces))
+    is_older = found is not None and found.phase in (BEFORE, BUILD)
+    if is_older and any(each.start for each in traces):
+        return trace_to_the_cause([replace(side, checkpoints=None) for side in sides], step)
+    return traces, step, found
 
 
 def trace_both(sides: Sequence[Side], step: int) -> tuple[list[Trace], int]:
     """Replay both sides to a step and trace it, or an earlier one at which they diverge."""
-    traces = run_traces(sides, step)
-    for _ in range(_MOST_TRACES - 1):
-        diverged = compare.first_difference(*(_comparable_rows(sides, each) for each in traces))
-        if diverged is None or diverged.step == step:
-            break
-        step = diverged.step
+    stages = compare.comparable_stages(*(side.settings.trainer.shards for side in sides))
+    for _ in range(_MOST_TRACES):
         traces = run_traces(sides, step)
-    return traces, step
+        rows = (
+            [{key: row[key] for key in ("step", *stages) if key in row} for row in each.rows]
+            for each in traces
+        )
+        diverged = compare.first_difference(*rows)
+        traced, step = step, diverged.step if diverged else step
+        if traced == step:
+            break
+    return traces, traced
+
+
+def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
+    """Trace a step of each side, in processes of their own that run side by side.
+
+    Raises:
+        InputError: one of them failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as name, ExitStack() as stack:
+        started = []
+        for index, side in enumerate(sides):
+            folder = Path(name, str(index))
+            launch.create_run_folder(folder, side.settings)
+            files = [str(folder), str(step), str(folder / "trace.jsonl")]
+            files += [str(side.checkpoints)] if side.checkpoints else []
+            process = subprocess.Popen(
+                [sys.executable, "-m", "seedbed.explain.replay", *files],
+                env=launch.training_environment(side.settings) | dict(side.variables),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            stack.callback(verify.stop, process)
+            started.append((side, process, folder / "trace.jsonl"))
+        traces = []
+        for side, process, out in started:
+            message = process.communicate()[1].decode(errors="replace")
+            if process.returncode:
+                last = (message.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+                raise InputError(
+                    f"--explain: expected a replay of {side.name} that runs, got {last}"
+                )
+            traces.append(replay.read(out))
+        return traces
 
 
 def _same_shards(sides: Sequence[Side]) -> bool:
     return len({side.settings.trainer.shards for side in sides}) == 1
-
-
-def _comparable_rows(sides: Sequence[Side], of: Trace) -> list[Row]:
-    stages = compare.comparable_stages(*(side.settings.trainer.shards for side in sides))
-    return [{key: row[key] for key in ("step", *stages) if key in row} for row in of.rows]
 
 
 def _comparable_events(sides: Sequence[Side], of: Trace) -> list[Event]:
@@ -215,68 +205,37 @@ def left_out(sides: Sequence[Side]) -> list[str]:
     return list(dict.fromkeys(omitted))
 
 
-def _omissions(omitted: Sequence[str]) -> Iterator[str]:
-    if omitted:
-        yield f"  but the replay leaves out {', '.join(omitted)}, which can change bits"
-
-
-def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
-    """Trace a step of each side, in processes of their own that run side by side.
-
-    Raises:
-        InputError: one of them failed.
-    """
-    with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as name, ExitStack() as stack:
-        started = []
-        for index, side in enumerate(sides):
-            folder = Path(name, str(index))
-            launch.create_run_folder(folder, side.settings)
-            files = [str(folder), str(step), str(folder / "trace.jsonl")]
-            files += [str(side.checkpoints)] if side.checkpoints else []
-            environment = launch.training_environment(side.settings) | dict(side.variables)
-            process = subprocess.Popen(
-                [sys.executable, "-m", "seedbed.explain.replay", *files],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-            stack.callback(verify.stop, process)
-            started.append((side, process, folder / "trace.jsonl"))
-        return [_result(*entry) for entry in started]
-
-
-def _result(side: Side, process: "subprocess.Popen[bytes]", out: Path) -> Trace:
-    message = process.communicate()[1].decode(errors="replace")
-    if process.returncode:
-        last = (message.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
-        raise InputError(f"--explain: expected a replay of {side.name} that runs, got {last}")
-    return replay.read(out)
-
-
 def _opening(traces: Sequence[Trace], step: int) -> str:
     starts = sorted({"the beginning" if t.start == 0 else f"step {t.start}" for t in traces})
     count = len(traces[0].events)
     return f"Step {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
 
 
-def _beside_record(
-    side: Side, replayed: Trace, difference: Difference, same_code: bool = True
+def _unexplained(
+    sides: Sequence[Side], traces: Sequence[Trace], difference: Difference, same_code: bool
 ) -> Iterator[str]:
-    """Yield lines on whether a replay has the bits of a record, and what follows if not."""
-    diverged = compare.first_difference(side.rows, replayed.rows)
-    if not side.rows:
-        yield f"  {side.name}: holds no fingerprints to compare a replay with"
-    elif diverged is None:
-        yield f"  {side.name}: the replay has the bits that were recorded"
-        if difference.stage.startswith(_EVALUATIONS):
-            yield "  the difference is not in the step, but in an evaluation after it"
-    else:
-        place = f"at step {diverged.step}, stage {diverged.stage}"
-        yield f"  {side.name}: the replay differs from the record, {place}"
-        if side.advice:
-            yield "  the code here is not that of the record, which can be the cause"
-        elif not same_code:
-            yield "  the two runs had different code, which can be the cause"
-        elif not left_out([side]):
-            yield "  the cause is not in this configuration and code: look at the causes above, and"
-            yield "  for what no record holds, such as a bit that flipped in memory"
+    """Yield lines on replays that have the same bits though the records have not."""
+    omitted = left_out(sides)
+    yield "The two replays have the same bits" + (
+        f", but the replay leaves out {', '.join(omitted)}, which can change bits"
+        if omitted
+        else ""
+    )
+    for side, replayed in zip(sides, traces, strict=False):
+        diverged = compare.first_difference(side.rows, replayed.rows)
+        if not side.rows:
+            yield f"  {side.name}: holds no fingerprints to compare a replay with"
+        elif diverged is None:
+            yield f"  {side.name}: the replay has the bits that were recorded"
+            if difference.stage.startswith(_EVALUATIONS):
+                yield "  the difference is not in the step, but in an evaluation after it"
+        else:
+            place = f"at step {diverged.step}, stage {diverged.stage}"
+            yield f"  {side.name}: the replay differs from the record, {place}"
+            if side.advice or not same_code:
+                yield "  the code is not the same, which can be the cause"
+            elif not omitted:
+                yield (
+                    "  the cause is not in this configuration and code: look at the changes above, "
+                    "and for what no record holds, such as a bit that flipped in memory"
+                )

@@ -8,17 +8,15 @@ STEP in CHECKPOINTS, or from the beginning; what is noted of STEP goes to OUT, a
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, fingerprint, offline, record
-from seedbed.data.positions import Position, positions
-from seedbed.data.source import Source
+from seedbed.data.positions import positions
 from seedbed.errors import InputError, exit_status
 from seedbed.explain import construction
 from seedbed.explain.trace_data import noted
@@ -26,14 +24,11 @@ from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, hashes, state, traced
 from seedbed.record import Row
 from seedbed.training import checkpoint, schedules
-from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
 
 BEFORE, AFTER = "before the step", "after the step"
-# In Trace.made, beside modules.
-DATA, OPTIMIZER, METHOD, TASK = "data.train", "optimizer", "method", "data.task"
 
 
 @dataclass(frozen=True)
@@ -44,13 +39,11 @@ class Trace:
         start: the step of the checkpoint that it started from; 0: the beginning.
         rows: the fingerprints from there to the traced step, as in fingerprints.csv.
         events: of the traced step: its data, how the model was built, its state, its operations.
-        made: `file:line` of the code that made modules, data set and optimizer, by their names.
     """
 
     start: int
     rows: list[Row]
     events: list[Event]
-    made: dict[str, list[str]] = field(default_factory=dict)
 
 
 def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = None) -> Trace:
@@ -63,7 +56,6 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     source = assemble.build_sources(settings).train
     with construction.watched() as built:
         training = assemble.build_training_state(settings, device, source)
-    opening, made = list(built.events(training.model)), lines_of(training, source, built)
     order = assemble.build_order(settings, source)
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
@@ -78,26 +70,16 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
             batches = [source[place] for place in places]
             stages = train_step(training, batches, number, shards, False, hasher)[2]
         else:
-            stages = take_noted(training, source, places, number, shards, hasher, events, opening)
+            with noted(source, events):
+                batches = [source[place] for place in places]
+            events += [*built.events(training.model), *state_events(training, BEFORE)]
+            with traced(training.model, training.optimizers.values()) as operations:
+                stages = train_step(training, batches, number, shards, False, hasher)[2]
+            events += [*operations, *state_events(training, AFTER)]
         assert stages is not None  # they were asked for
         fingerprint_rows.add(number, stages)
     rows = [{name: str(cell) for name, cell in row.items()} for row in fingerprint_rows.take_rows()]
-    return Trace(start, rows, events, made)
-
-
-def lines_of(
-    training: TrainingState, source: Source, built: construction.Construction
-) -> dict[str, list[str]]:
-    """Return where the code lies that made the parts of a run, by their names."""
-    modules = dict(training.model.named_modules())
-    method = training.method
-    parts = {DATA: source.dataset, METHOD: method, TASK: method.task}
-    found = construction.class_lines({**parts, **modules})
-    optimizers = construction.class_lines(training.optimizers).values()
-    found[OPTIMIZER] = [line for lines in optimizers for line in lines]
-    for name, lines in built.lines(training.model).items():
-        found[name] = [*lines, *found.get(name, [])]
-    return found
+    return Trace(start, rows, events)
 
 
 def restore(training: TrainingState, folder: Path | None, step: int) -> int:
@@ -121,32 +103,6 @@ def restore(training: TrainingState, folder: Path | None, step: int) -> int:
     return 0
 
 
-def take_noted(
-    training: TrainingState,
-    source: Source,
-    places: Sequence[Position],
-    step: int,
-    shards: Shards,
-    hasher: fingerprint.Hasher,
-    events: list[Event],
-    opening: Sequence[Event] = (),
-) -> torch.Tensor | None:
-    """Take a step with its events noted; return its stages.
-
-    Args:
-        opening: events that come before the state of model and optimizer.
-    """
-    with noted(source, events):
-        batches = [source[place] for place in places]
-    events += opening
-    events += state_events(training, BEFORE)
-    with traced(training.model, training.optimizers.values()) as operations:
-        stages = train_step(training, batches, step, shards, False, hasher)[2]
-    events += operations
-    events += state_events(training, AFTER)
-    return stages
-
-
 def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
     """Yield an event for each tensor that is kept from step to step."""
     for name, tensor in state(training.model, training.optimizers.values()):
@@ -157,7 +113,7 @@ def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
 def write(trace: Trace, path: Path) -> None:
     """Write a trace: a line for the fingerprints, then a line for each event."""
     with open(path, "w") as file:
-        first = {"start": trace.start, "rows": trace.rows, "made": trace.made}
+        first = {"start": trace.start, "rows": trace.rows}
         file.write(json.dumps(first) + "\n")
         file.writelines(json.dumps(asdict(event)) + "\n" for event in trace.events)
 
@@ -166,22 +122,23 @@ def read(path: Path) -> Trace:
     """Read what `write` wrote.
 
     Raises:
-        InputError: it is of another version of this module.
+        InputError: the code of a record wrote it, which is of another version of this module.
     """
     try:
         first, *rest = map(json.loads, path.read_text().splitlines())
-        events = [_event(values) for values in rest]
-        return Trace(first["start"], first["rows"], events, first.get("made", {}))
+        events = []
+        for values in rest:
+            plain: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in values.items()
+            }
+            events.append(Event(**(plain | {"place": Place(**values["place"])})))
+        return Trace(first["start"], first["rows"], events)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path.name}: expected a trace as this checkout writes it, got {error}; compare with "
             "the version of Seedbed that made the runs"
         ) from None
-
-
-def _event(values: dict[str, Any]) -> Event:
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    return Event(**values | {"place": Place(**values["place"])})
 
 
 def main() -> int:

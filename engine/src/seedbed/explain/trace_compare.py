@@ -25,7 +25,7 @@ class Finding:
     """The first event of two traces that did not give the same.
 
     Attributes:
-        a, b: as A and B have it; None where a side has it not.
+        a, b: as A and B have it; None in a side that does not run it.
         phase: a phase of the data, or construction, forward, backward, update; or before or after
             the step.
         reason: what is different about it.
@@ -101,12 +101,12 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
                 return _alone(side, events[0])
         return Finding(a, b, phase(a), _STATE[a.place.phase])
     if len(a.inputs) != len(b.inputs):
-        reason = f"takes {len(a.inputs)} tensors in A, {len(b.inputs)} in B"
+        reason = f"gets {len(a.inputs)} tensors in A, {len(b.inputs)} in B"
         return Finding(a, b, phase(b), reason)
     if a.taken != b.taken:
         pairs = zip(a.taken, b.taken, strict=True)
         x, y = next((x, y) for x, y in pairs if x != y)
-        return Finding(a, b, phase(b), f"takes {x} in A, {y} in B")
+        return Finding(a, b, phase(b), f"gets {x} in A, {y} in B")
     if a.inputs == b.inputs:
         if a.draws and a.numbers == b.numbers:  # maybe a draw before it, which moved the generator
             for side, events in (("A", only_a), ("B", only_b)):
@@ -115,11 +115,12 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
                         return _alone(side, event)
         return Finding(a, b, phase(b), _same_inputs(a, b))
     names = [name for i in changed for name in [*a.names, ""][i : i + 1] if name]
-    what = f"{', '.join(names)}: other bits" if names else "other bits"
+    what = f"input {', '.join(names)}" if names else "an input"
     if a.place.phase in _PHASES:
         earlier = {AUGMENTATION: LOADING}.get(a.place.phase, a.place.phase)
-        return Finding(a, b, _PHASES[earlier], f"gets {what} from the phase before it")
-    return Finding(a, b, phase(b), f"gets {what}, which no operation made, and passes them on")
+        return Finding(a, b, _PHASES[earlier], f"{what} differs: it was loaded differently")
+    reason = f"{what} differs, but no PyTorch operation produced the difference"
+    return Finding(a, b, phase(b), reason)
 
 
 def _alone(side: str, event: Event) -> Finding:
@@ -142,8 +143,8 @@ def _source(events: list[Event], taken: Sequence[int]) -> Event | None:
 
 
 _STATE = {
-    BEFORE: "is not the same when the step begins",
-    AFTER: "was changed by no operation of the step",
+    BEFORE: "differs when the step begins",
+    AFTER: "differs after the step, but no PyTorch operation of the step changed it",
 }
 
 
@@ -157,7 +158,7 @@ def _same_inputs(a: Event, b: Event) -> str:
         pairs = zip(a.numbers, b.numbers, strict=False)
         x, y = next(((x, y) for x, y in pairs if x != y), (len(a.numbers), len(b.numbers)))
         return f"is called with {x} in A, {y} in B"
-    return "gives other bits for the same inputs"
+    return "gives different results for the same inputs"
 
 
 def describe(found: Finding) -> Iterator[str]:
@@ -167,8 +168,8 @@ def describe(found: Finding) -> Iterator[str]:
     yield f"  {found.phase}: {event.operation}{module}"
     yield f"    {found.reason}"
     if event.taken or event.given:
-        yield f"    takes {_listed(event.taken)}"
-        yield f"    gives {_listed(event.given)}"
+        yield f"    inputs {_listed(event.taken)}"
+        yield f"    outputs {_listed(event.given)}"
 
 
 def _listed(shapes: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import terminal
+from seedbed.record import readme, terminal
 from seedbed.worker.job import Job
 from seedbed.worker.summary import Summary
 
@@ -63,7 +63,7 @@ def conclude(job: Job, summary: Summary, status: int) -> int:
 
 
 def complete(folder: Path, summary: Summary) -> None:
-    """Write the summary and draw the loss curve."""
+    """Write the summary and README.txt, and draw the loss curve."""
     record.require_in_place(folder)
     summary.write("running" if summary.status == "finished" else None)
     if (folder / "metrics.csv").exists():
@@ -71,6 +71,8 @@ def complete(folder: Path, summary: Summary) -> None:
 
         plots.loss_curve(folder)
     summary.write()
+    if (folder / "environment.json").exists():
+        readme.write_readme(folder)
 
 
 def lines(folder: Path, summary: dict[str, Any]) -> list[str]:

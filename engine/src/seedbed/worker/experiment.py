@@ -21,6 +21,7 @@ from seedbed.worker import assemble, best, environment, inputs, order, restore
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts
+from seedbed.worker.replayed import Replayed
 from seedbed.worker.run_logger import RunLogger
 from seedbed.worker.summary import Summary
 
@@ -57,6 +58,8 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         origin = {"settings": settings, "environment": found}  # which grows by what is imported
         run_logger = RunLogger(job.folder, parts.training, parts.plan, origin, state)
         run_logger.observers.append(imports)
+        if job.request.record:
+            run_logger.replayed = Replayed(job.request, job.stop)
     print_header(run_logger, parts, progress, summary.starts_over)
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):

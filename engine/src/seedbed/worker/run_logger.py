@@ -17,6 +17,7 @@ from seedbed.training import checkpoint, schedules
 from seedbed.training.logger import Logger
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
+from seedbed.worker.replayed import Replayed
 
 # The values of a step by name, on the device, and the learning rates of the groups.
 Noted = tuple[dict[str, Tensor], dict[str, Any]]
@@ -66,6 +67,7 @@ class RunLogger(Logger):
             folder / "fingerprints.csv", record.FINGERPRINT_FIELDS, lengths.get("fingerprints.csv")
         )
         self.observers: list[Observer] = []
+        self.replayed: Replayed | None = None
         self._finished = self._checked = False
         self._pending: list[tuple[int, Tensor, Noted | None]] = []
         self._pending_fingerprints = fingerprint.FingerprintRows()
@@ -89,6 +91,8 @@ class RunLogger(Logger):
         self._pending.append((step, loss, None if values is None else (values, rates)))
         if stages is not None:
             self._pending_fingerprints.add(step, stages)
+        if self.replayed is not None:
+            self.replayed.reach(step)
         if self._bar is not None:
             self._bar.update()
 
@@ -111,7 +115,10 @@ class RunLogger(Logger):
                 rows.append(self._training_row(step, loss, noted))
         self._pending = []
         self._append(rows)
-        self._fingerprints.append(self._pending_fingerprints.take_rows())
+        fingerprints = self._pending_fingerprints.take_rows()
+        self._fingerprints.append(fingerprints)
+        if self.replayed is not None:
+            self.replayed.compare(fingerprints)
         if rows:
             self._show(rows[-1], progress)
 
@@ -202,6 +209,8 @@ class RunLogger(Logger):
 
     def _append(self, rows: list[dict[str, object]]) -> None:
         self._metrics.append(rows)
+        if self.replayed is not None:
+            self.replayed.compare(rows)
         for observer in self.observers:
             observer.note(rows)
 

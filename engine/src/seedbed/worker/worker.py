@@ -37,6 +37,10 @@ def lead(job: Job) -> int:
     """
     try:
         with record.lock(job.folder):
+            if job.request.first_step:
+                from seedbed.worker import replayed  # which imports torch
+
+                replayed.begin(job)
             summary = Summary(job)
             with terminal.tee_output(job.folder / "train.log") as log:
                 length = log.tell()
