@@ -181,6 +181,8 @@ RULES: dict[str, Rule] = {
     "trainer.log_every_steps": _integer(0, None, "try trainer.log_every_steps=20"),
     "trainer.validate_every_epochs": _integer(0, None, "try trainer.validate_every_epochs=1"),
     "trainer.checkpoint_every_steps": _integer(0, None, "try trainer.checkpoint_every_steps=200"),
+    "trainer.rehearse_resume": _FLAG,
+    "trainer.replay_every_steps": _integer(0, None, "try trainer.replay_every_steps=1000"),
     "trainer.monitor": Rule("the name of a value or null", _is_text_or_null, "try null"),
     "trainer.mode": _choice("min", "max", None),
     "trainer.test_weights": _choice("best", "last"),
@@ -213,6 +215,7 @@ OPTIONAL_KEYS = (
     "determinism.env.PYTHONHASHSEED",
     "determinism.avx",  # records from before it have none
     "files",  # likewise
+    *("trainer.rehearse_resume", "trainer.replay_every_steps"),  # likewise
     *("schedule._target_", "method.name", "method._target_", "trainer.monitor", "trainer.mode"),
     "trainer.test_weights",  # records from before it tested the last ones
 )
