@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from seedbed.errors import InputError
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
+# What PyTorch's fused optimizers keep of a weight.
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum")
 
 
 def capture(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
@@ -138,24 +140,34 @@ def capture_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     Raises:
         InputError: a fused kernel would take moments for those of other weights.
     """
-    for group in optimizer.param_groups:
-        for parameter in group["params"] if group.get("fused") else ():
-            _require_laid_alike(parameter, optimizer.state.get(parameter, {}))
+    require_fused_state_fits(optimizer)
     devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
     return {**optimizer.state_dict(), "devices": devices}
 
 
-def _require_laid_alike(parameter: Tensor, state: Mapping[str, Any]) -> None:
-    """Refuse moments in another memory order: fused kernels pair them with weights as they lie."""
-    for name, moment in state.items():
-        if isinstance(moment, Tensor) and moment.shape == parameter.shape:
-            strides = zip(parameter.shape, parameter.stride(), moment.stride(), strict=True)
-            if any(size > 1 and own != other for size, own, other in strides):
-                raise InputError(
-                    f"optimizer: expected {name} in the memory order of its weight, which a fused "
-                    f"optimizer relies on, got strides {moment.stride()} for {parameter.stride()}; "
-                    "change weights in place (weight.copy_(...)), or say optimizer.fused=false"
-                )
+def require_fused_state_fits(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse moments of another shape, dtype or memory order than the weights of fused kernels.
+
+    These do not look: they pair weights and moments as they lie, and would write elsewhere.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("fused") else ():
+            kept = optimizer.state.get(parameter, {})
+            for name in (each for each in _MOMENTS if kept.get(each) is not None):
+                if _kind(kept[name]) != _kind(parameter):
+                    raise InputError(
+                        f"optimizer: expected {name} of shape, dtype and strides of its weight, "
+                        f"{_kind(parameter)}, for a fused kernel, got {_kind(kept[name])}; change "
+                        "weights in place (weight.copy_(...)), or say optimizer.fused=false"
+                    )
+
+
+def _kind(value: Any) -> tuple[Any, ...]:
+    """Return shape, dtype and strides; those of a dimension of size 1 say nothing."""
+    if not isinstance(value, Tensor):
+        return (type(value).__name__,)
+    strides = zip(value.shape, value.stride(), strict=True)
+    return tuple(value.shape), value.dtype, tuple(step for size, step in strides if size > 1)
 
 
 @torch.no_grad()
@@ -184,6 +196,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
         if known and parameter.device.type not in known:
             value = _map_tensors(_to_device_of(parameter, group), value)
         optimizer.state[parameter] = value
+    require_fused_state_fits(optimizer)
 
 
 def _to_device_of(parameter: Tensor, group: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
