@@ -686,7 +686,7 @@ class TestSchedulesOfOnesOwn:
     @pytest.mark.parametrize(
         ("target", "line"),
         [
-            ("Impure", "schedule: expected a pure function of the step, got Impure"),
+            ("Impure", "schedule: expected the same learning rate in step 2 from a run"),
             ("wordy", "schedule: expected a finite number for the learning rate, or one for each"),
             ("VAE", "schedule: expected a class with factor(step, total_steps), got VAE"),
         ],

@@ -55,8 +55,11 @@ class Parts:
 
     def held_out_batch(self) -> list[Batch]:
         """Load the first of this process's validation batches, from a data set built anew."""
+        data = self.settings["data"]
         source = assemble.build_source(self.settings, "validation")
-        size = self.settings["data"]["eval_batch_size"]
+        size = data["eval_batch_size"]
+        if not self.settings["trainer"]["compile"]:  # which would compile for another size
+            size = min(size, data["batch_size"])
         places = self.shards.share(evaluation_positions(len(source), size))
         return [source[place] for place in places[:1]]
 
