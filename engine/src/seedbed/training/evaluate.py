@@ -75,7 +75,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
 def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
     """Let the method look at the trained model, which it leaves as it is."""
     if training.overrides("on_train_end"):
-        with _looking(training):
+        with _looking(training, training.strict):
             seed_draws(training, 0, TRAIN_END)
             training.method.on_train_end(training.model, log)
 
@@ -88,7 +88,11 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
     states: dict[str, list[Any]] = {}
     hasher = fingerprint.Hasher(training.device)
     method, channels_last = training.method, training.channels_last
-    with _looking(training), explained(training.model, channels_last):
+    # Processes share the batches: each would have another part of what changes.
+    with (
+        _looking(training, training.strict or shards.count > 1),
+        explained(training.model, channels_last),
+    ):
         for batch in batches:
             if shards.asked_to_stop():
                 raise Interrupted
@@ -110,15 +114,15 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
 
 
 @contextmanager
-def _looking(training: TrainingState) -> Iterator[None]:
-    """Put the model into evaluation mode; under a preset that promises bits, refuse changes."""
+def _looking(training: TrainingState, changes_are_refused: bool) -> Iterator[None]:
+    """Put the model into evaluation mode; refuse changes of weights and buffers, if asked to."""
     model = training.model
     refusal = (
         "model: expected an evaluation that leaves weights and buffers as they are, got a "
         f"{type(model).__name__} that changes them; change them in training mode alone, or say "
         "determinism.on_nondeterministic=warn"
     )
-    with unchanged(model, refusal) if training.strict else nullcontext(), evaluating(model):
+    with unchanged(model, refusal) if changes_are_refused else nullcontext(), evaluating(model):
         yield
 
 
