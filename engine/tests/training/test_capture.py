@@ -154,31 +154,6 @@ class Own(torch.optim.Optimizer):
                 parameter.copy_(state["master"])
 
 
-class Converts(Own):
-    """Keeps an attribute, and saves a compressed moment, in a `state_dict` of its own."""
-
-    updates = 0
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        self.updates += 1
-        super().step()
-
-    def state_dict(self) -> dict[str, Any]:
-        inner = super().state_dict()
-        entries = {k: dict(v) if isinstance(k, int) else v for k, v in inner["state"].items()}
-        for key, entry in entries.items():
-            if isinstance(key, int):
-                entry["momentum"] = torch.stack((entry["momentum"], -entry["momentum"]))
-        return {**inner, "state": entries, "own": {"updates": self.updates}}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self.updates = state_dict["own"]["updates"]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter]["momentum"] = self.state[parameter]["momentum"][0].clone()
-
-
 class Wraps(torch.optim.Optimizer):
     """Has another optimizer inside, as Lookahead does."""
 
@@ -197,8 +172,9 @@ class Wraps(torch.optim.Optimizer):
         self.inside.load_state_dict(state_dict["inside"])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("build", [Own, Converts, Wraps])
+@pytest.mark.parametrize(
+    ("build", "dtype"), [*((Own, dtype) for dtype in DTYPES), (Wraps, torch.float32)]
+)
 def test_optimizers_of_ones_own_go_on_as_if_never_stopped(
     build: Build, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -220,21 +196,19 @@ def test_pytorch_alone_does_not_bring_it_back(build: Build) -> None:
     assert state_of(other, fresh) != state_of(model, optimizer)
 
 
-def test_state_that_lies_like_its_parameter_does_so_on_another_device() -> None:
-    """A GPU has another memory order; fused kernels go through memory as it lies."""
-    there, here = nn.Parameter(torch.rand(2, 3, 4, 5)), nn.Parameter(torch.rand(2, 3, 4, 5))
-    there.data = there.data.contiguous(memory_format=torch.channels_last)
-    optimizer, fresh = (torch.optim.AdamW([p], fused=True) for p in (there, here))
-    there.grad = torch.randn_like(there)
+def test_weights_and_moments_are_restored_as_they_lie_in_memory() -> None:
+    """Fused kernels go through memory as it lies; negative control: PyTorch alone."""
+    there, here = (nn.Conv2d(3, 2, 4) for _ in range(2))
+    there.weight.data = there.weight.data.contiguous(memory_format=torch.channels_last)
+    optimizer, fresh = (torch.optim.AdamW(each.parameters(), fused=True) for each in (there, here))
+    there(torch.rand(2, 3, 5, 5)).sum().backward()
     optimizer.step()
-    optimizer.state[there]["own order"] = torch.arange(120.0).view(5, 4, 3, 2).permute(3, 2, 1, 0)
-    capture.restore_optimizer(fresh, copy.deepcopy(capture.capture_optimizer(optimizer)))
-    for name, saved in optimizer.state[there].items():
-        assert torch.equal(fresh.state[here][name], saved)
-        own = name == "own order" or saved.dim() == 0
-        assert fresh.state[here][name].stride() == (saved if own else here).stride()
-    fresh.load_state_dict(optimizer.state_dict())
-    assert fresh.state[here]["exp_avg"].stride() != here.stride(), "negative control: PyTorch alone"
+    captured = copy.deepcopy(capture.capture(there, {"optimizer": optimizer}))
+    here.load_state_dict(captured["model"])
+    fresh.load_state_dict(captured["optimizer"])
+    assert here.weight.stride() != there.weight.stride()
+    capture.restore(here, {"optimizer": fresh}, captured)
+    assert state_of(here, fresh) == state_of(there, optimizer)
 
 
 def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> None:
@@ -246,17 +220,8 @@ def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> 
     capture.restore_optimizer(fresh, captured)
     assert fresh.state[here]["table"].device.type == "cpu"
     assert fresh.state[here]["moment"].device.type == "meta"
-    capture.restore_optimizer(fresh, captured | {"parameters": [("cpu", (1,))]})
+    capture.restore_optimizer(fresh, captured | {"devices": ["cpu"]})
     assert fresh.state[here]["table"].device.type == "meta"
-
-
-@pytest.mark.parametrize("key", [0, True, torch.zeros(1)], ids=["number", "bool", "tensor"])
-def test_keys_that_a_state_dict_would_confuse_are_refused(key: Any) -> None:
-    """It numbers parameters: state under a number of one's own would take the place of one's."""
-    optimizer = torch.optim.SGD(small_model().parameters())
-    optimizer.state[key] = {"count": 1}
-    with pytest.raises(InputError, match=r"optimizer\.state: expected keys that are parameters"):
-        capture.capture_optimizer(optimizer)
 
 
 class Remembers(nn.Module):
@@ -314,25 +279,16 @@ def test_buffers_of_any_history_are_restored(persistent: bool, tmp_path: Path) -
     assert other.state_dict().keys() == model.state_dict().keys()
 
 
-@pytest.mark.parametrize("place", ["optimizer", "extra state"])
-def test_what_no_file_brings_back_is_named(place: str) -> None:
-    """By the entry and its type, before anything is written; negative control: as a float it is
-    let be."""
+def test_what_no_file_brings_back_is_named() -> None:
+    """By the entry and its type; negative control: as a float it is written."""
     for value, refused in ((np.sqrt(np.float64(2)), True), (float(np.sqrt(2.0)), False)):
-        model = Remembers(True, value if place == "extra state" else 1.0)
-        optimizer = torch.optim.AdamW(model.parameters())
-        train(model, optimizer, 0, 1)
-        if place == "optimizer":
-            optimizer.state[model.inner.weight]["scale"] = value
-        state = capture.capture(model, {"optimizer": optimizer})
+        model = Remembers(True, value)
+        state = capture.capture(model, {"optimizer": torch.optim.AdamW(model.parameters())})
         if not refused:
-            checkpoint.require_readable(state)
+            checkpoint.encode(state)
             continue
-        names = {"optimizer": "optimizer.state[0].scale", "extra state": "model._extra_state.scale"}
-        with pytest.raises(InputError) as error:
-            checkpoint.require_readable(state)
-        assert str(error.value).startswith(f"{names[place]}: expected tensors, numbers, texts")
-        assert "got numpy.float64; " in str(error.value)
+        with pytest.raises(InputError, match=r"^model\._extra_state\.scale: .* got numpy\.f"):
+            checkpoint.encode(state)
 
 
 def seen(optimizer: torch.optim.Optimizer) -> int:

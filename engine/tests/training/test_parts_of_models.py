@@ -11,7 +11,6 @@ from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from seedbed.tasks import Classification
-from seedbed.training.buffers import refuse_running_statistics
 
 BATCH = Batch(torch.arange(4), torch.ones(4, 3), torch.zeros(4, dtype=torch.int64))
 
@@ -54,13 +53,3 @@ def test_the_task_takes_the_part_that_is_named(wrap: Any, output: str | int) -> 
 def test_a_part_that_is_not_there_is_refused(output: str | int) -> None:
     with pytest.raises(InputError, match=r"^method\.output: expected a part of what the model"):
         loss(lambda logits: (logits,), output)
-
-
-def test_running_statistics_that_are_only_read_may_be_sharded() -> None:
-    """Negative control: in training mode they are refused."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    model[1].eval()
-    refuse_running_statistics(model)
-    model.train()
-    with pytest.raises(InputError, match=r"^model\.1: expected no running statistics"):
-        refuse_running_statistics(model)

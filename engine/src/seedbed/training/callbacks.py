@@ -1,18 +1,18 @@
 """Callbacks: they look at a run, and what they would change in it is refused."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from seedbed import fingerprint, rng
+from seedbed import rng
 from seedbed.config import build
 from seedbed.errors import InputError
 from seedbed.methods import Callback
 from seedbed.names import CALLBACK
+from seedbed.training.unchanged import unchanged
 
 
 class Run:
@@ -73,10 +73,13 @@ class Callbacks:
                 rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number), device)
             where = f"{type(callback).__name__}.{hook}"
             model = self.run.model
-            watched = [*model.parameters(), *model.buffers(), *_tensors(arguments)]
+            refusal = (
+                f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
+                "changes weights, buffers or gradients; change them in a method's on_step_end"
+            )
             thoroughly = hook == "on_validation_end" or where not in self._seen
             self._seen.add(where)
-            with torch.no_grad(), _unchanged(name, where, model, watched, thoroughly):
+            with torch.no_grad(), unchanged(model, refusal, _tensors(arguments), thoroughly):
                 getattr(callback, hook)(self.run, step, *arguments)
 
     def state(self) -> dict[str, Any]:
@@ -105,29 +108,6 @@ def of_settings(specs: Mapping[str, Any]) -> Callbacks:
                 f"{type(found[name]).__name__}; see docs/methods.md"
             )
     return Callbacks(found)
-
-
-@contextmanager
-def _unchanged(
-    name: str, where: str, model: nn.Module, watched: Sequence[Tensor], thoroughly: bool
-) -> Iterator[None]:
-    """Refuse what changes tensors in place; give the modes of modules back.
-
-    Args:
-        thoroughly: look at the bits as well, which `tensor.data` changes without a trace.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    versions = [tensor._version for tensor in watched]
-    bits = int(fingerprint.of_tensors(watched)) if thoroughly else 0
-    yield
-    for module, mode in modes:
-        module.training = mode
-    changed = versions != [tensor._version for tensor in watched]
-    if changed or (thoroughly and bits != int(fingerprint.of_tensors(watched))):
-        raise InputError(
-            f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
-            "changes weights, buffers or gradients; change them in a method's on_step_end"
-        )
 
 
 def _tensors(arguments: Sequence[Any]) -> list[Tensor]:

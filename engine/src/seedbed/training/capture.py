@@ -1,33 +1,50 @@
-"""The state of a model and an optimizer, captured so that it is restored exactly as it was.
+"""The state of a model and its optimizers, captured so that it is restored exactly as it was.
 
-Values, dtypes, memory order and Python types of all that `state_dict` knows, and of all buffers.
+Values, dtypes and memory order of all that `state_dict` knows and of all buffers; modes, and which
+weights need gradients. Optimizers' state is assigned as it was saved: PyTorch's `load_state_dict`
+would cast it to the dtype of its parameter.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from seedbed.errors import InputError
 
-# What PyTorch's optimizers keep for a parameter: of no shape, and of the parameter's.
-_SCALARS = ("step", "eta", "mu", "mu_product")
-_SHAPED = (
-    *("exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "sum"),
-    *("square_avg", "grad_avg", "acc_delta", "prev", "step_size", "ax"),
-)
-
-
 Optimizers = Mapping[str, torch.optim.Optimizer]
+# What PyTorch's fused optimizers keep of a weight.
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum")
 
 
 def capture(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
-    """Return the state of a model and its optimizers; its tensors are the live ones."""
+    """Return the state of a model and its optimizers; its tensors are the live ones.
+
+    Raises:
+        InputError: it is one that no resumed run can have.
+    """
+    _require_trained(model, optimizers)
     captured = {name: capture_optimizer(each) for name, each in labelled(optimizers).items()}
-    return capture_model(model) | captured
+    return {
+        **capture_model(model),
+        "modes": {path: module.training for path, module in model.named_modules()},
+        "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
+        **captured,
+    }
+
+
+def _require_trained(model: nn.Module, optimizers: Optimizers) -> None:
+    """Refuse optimizers of other parameters than the model's: in a resumed run they are these."""
+    own = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers.values():
+        if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
+            raise InputError(
+                "model: expected the parameters that its optimizers were given, got others, made "
+                "in a later step; make modules and parameters in __init__, and change their values "
+                "in place"
+            )
 
 
 def restore(model: nn.Module, optimizers: Optimizers, state: Mapping[str, Any]) -> None:
@@ -37,6 +54,11 @@ def restore(model: nn.Module, optimizers: Optimizers, state: Mapping[str, Any]) 
         KeyError, RuntimeError, TypeError, ValueError: it is the state of others.
     """
     restore_model(model, state)
+    modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+    for path, mode in state.get("modes", {}).items():
+        modules[path].training = mode
+    for name, needed in state.get("requires_grad", {}).items():
+        parameters[name].requires_grad_(needed)
     for name, optimizer in labelled(optimizers).items():
         restore_optimizer(optimizer, state[name])
 
@@ -76,6 +98,8 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
         if moved and value is not None:
             value = value.to(next(iter(here.values())))
         _restore_buffer(modules[path], name, value, key in state["model"], moved)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        _lay(parameter, state["model"].get(name))
     model.load_state_dict(state["model"])
 
 
@@ -101,134 +125,91 @@ def _fits(there: Tensor | None, value: Tensor, moved: bool) -> bool:
     return moved or there.stride() == value.stride()
 
 
+def _lay(parameter: nn.Parameter, saved: Any) -> None:
+    """Give a weight the memory order of the saved one: kernels may sum in another order by it."""
+    if not isinstance(saved, Tensor) or saved.layout is not torch.strided or saved.is_nested:
+        return
+    if saved.shape == parameter.shape and saved.stride() != parameter.stride():
+        laid = torch.empty_like(saved, dtype=parameter.dtype, device=parameter.device)
+        parameter.data = laid
+
+
 def capture_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return an optimizer's `state_dict`, and where and in which order its parameters lie.
+    """Return an optimizer's `state_dict`, and on which kind of device its parameters are.
 
     Raises:
-        InputError: `state_dict` would confuse entries of its state.
+        InputError: a fused kernel would take moments for those of other weights.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    known = {id(parameter) for parameter in parameters}
-    for key in optimizer.state:
-        if isinstance(key, int) or (isinstance(key, Tensor) and id(key) not in known):
-            what = "a tensor that is no parameter" if isinstance(key, Tensor) else repr(key)
-            raise InputError(
-                "optimizer.state: expected keys that are parameters of its groups, or texts, got "
-                f"{what}; use a text"
-            )
-    state = optimizer.state_dict()
-    return {**state, "parameters": [(p.device.type, p.stride()) for p in parameters]}
+    require_fused_state_fits(optimizer)
+    devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
+    return {**optimizer.state_dict(), "devices": devices}
+
+
+def require_fused_state_fits(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse moments of another shape, dtype or memory order than the weights of fused kernels.
+
+    These do not look: they pair weights and moments as they lie, and would write elsewhere.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("fused") else ():
+            kept = optimizer.state.get(parameter, {})
+            for name in (each for each in _MOMENTS if kept.get(each) is not None):
+                if _kind(kept[name]) != _kind(parameter):
+                    raise InputError(
+                        f"optimizer: expected {name} of shape, dtype and strides of its weight, "
+                        f"{_kind(parameter)}, for a fused kernel, got {_kind(kept[name])}; change "
+                        "weights in place (weight.copy_(...)), or say optimizer.fused=false"
+                    )
+
+
+def _kind(value: Any) -> tuple[Any, ...]:
+    """Return shape, dtype and strides; those of a dimension of size 1 say nothing."""
+    if not isinstance(value, Tensor):
+        return (type(value).__name__,)
+    strides = zip(value.shape, value.stride(), strict=True)
+    return tuple(value.shape), value.dtype, tuple(step for size, step in strides if size > 1)
 
 
 @torch.no_grad()
 def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, Any]) -> None:
-    """Bring an optimizer into a state that was captured.
-
-    `load_state_dict` is the optimizer's own; only what PyTorch's changes in passing is held back:
-    it casts tensors to their parameter's dtype, moves them, and takes texts apart.
+    """Bring an optimizer into a state that was captured; one with a `load_state_dict` knows how.
 
     Raises:
-        KeyError, RuntimeError, TypeError, ValueError: it is the state of another one.
+        KeyError, TypeError, ValueError: it is the state of another one.
     """
-    saved = {key: value for key, value in captured.items() if key != "parameters"}
-    places = captured["parameters"]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    moved = {device for device, _ in places}.isdisjoint(p.device.type for p in parameters)
-    with _AsSaved(saved, moved):
+    saved = {key: value for key, value in captured.items() if key != "devices"}
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         optimizer.load_state_dict(saved)
-    for number, parameter in zip(_numbers(saved), parameters, strict=False):
-        if parameter in optimizer.state and number in saved["state"]:
-            state = _rebuilt(optimizer.state[parameter], saved["state"][number])
-            optimizer.state[parameter] = state
-    for (_, stride), parameter in zip(places, parameters, strict=True):
-        if parameter in optimizer.state and stride != parameter.stride():
-            state = optimizer.state[parameter]
-            optimizer.state[parameter] = _map_tensors(_laid_like(parameter, stride), state)
-    _require_fitting(optimizer)
-
-
-def _require_fitting(optimizer: torch.optim.Optimizer) -> None:
-    """Raise ValueError for state of another shape or type than one of PyTorch's optimizers makes.
-
-    Fused kernels do not look, and would write elsewhere. Others than PyTorch's may keep anything.
-    """
-    is_torchs = type(optimizer).__module__.startswith("torch.optim")
-    for group in optimizer.param_groups:
-        if not (is_torchs or group.get("fused")):
+        return
+    owners: dict[Any, tuple[Tensor, dict[str, Any]]] = {}
+    for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        pairs = zip(group["params"], kept["params"], strict=True)
+        owners |= {number: (parameter, group) for parameter, number in pairs}
+        group.update({name: value for name, value in kept.items() if name != "params"})
+    known = set(captured.get("devices", ()))
+    optimizer.state.clear()  # in place: others may share it
+    for key, value in saved["state"].items():
+        if key not in owners:  # a name
+            optimizer.state[key] = value
             continue
-        for parameter in group["params"]:
-            for name, value in optimizer.state.get(parameter, {}).items():
-                if not _is_made_for(parameter, name, value):
-                    shape = getattr(value, "shape", type(value).__name__)
-                    raise ValueError(
-                        f"{name} of {shape} for a parameter of {parameter.shape}, {parameter.dtype}"
-                    )
+        parameter, group = owners[key]
+        if known and parameter.device.type not in known:
+            value = _map_tensors(_to_device_of(parameter, group), value)
+        optimizer.state[parameter] = value
+    require_fused_state_fits(optimizer)
 
 
-def _is_made_for(parameter: Tensor, name: str, value: Any) -> bool:
-    if name in _SCALARS:
-        return value.dim() == 0 if isinstance(value, Tensor) else isinstance(value, int | float)
-    if name not in _SHAPED or value is None:  # momentum that is not used is None
-        return True
-    if not isinstance(value, Tensor):
-        return False
-    return (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
+def _to_device_of(parameter: Tensor, group: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
+    """Return a function that moves state to a parameter's device, for a run that has moved.
 
-
-class _AsSaved(TorchFunctionMode):
-    """Lets the tensors of a state keep their dtype, and their device unless the run has moved."""
-
-    def __init__(self, saved: object, moved: bool) -> None:
-        super().__init__()
-        self._saved = {id(tensor) for tensor in _tensors(saved)}
-        self._moved = moved
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        # What PyTorch's policy for state asks for; conversions of an optimizer's own are let be.
-        asked = func is Tensor.to and kwargs.keys() == {"dtype", "device"}
-        if asked and id(args[0]) in self._saved:
-            stays = args[0].device.type == "cpu" and not self._moved
-            return args[0] if stays else args[0].to(device=kwargs["device"])
-        return func(*args, **kwargs)
-
-
-def _numbers(saved: Mapping[str, Any]) -> list[int]:
-    """Return the numbers that a `state_dict` has for parameters; [] for one of another kind."""
-    return [number for group in saved.get("param_groups", []) for number in group["params"]]
-
-
-def _rebuilt(loaded: Any, saved: Any) -> Any:
-    """Return what was loaded, with the texts, sets and kinds of dictionaries that were saved."""
-    if type(saved) in (str, set) and type(loaded) is type(saved):
-        return saved
-    if isinstance(saved, dict) and isinstance(loaded, dict):
-        pairs = {k: _rebuilt(v, saved[k]) if k in saved else v for k, v in loaded.items()}
-        return type(saved)(pairs)
-    if type(saved) in (list, tuple) and type(loaded) is type(saved) and len(loaded) == len(saved):
-        return type(saved)(map(_rebuilt, loaded, saved))
-    return loaded
-
-
-def _laid_like(parameter: Tensor, stride: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    """Return a function that lays tensors as a parameter that has another memory order here.
-
-    That differs from device to device, and fused kernels go through memory as it lies.
+    Counts of steps stay on the CPU, where PyTorch has them unless kernels read them.
     """
+    reads_counts = group.get("fused") or group.get("capturable")
 
-    def lay(tensor: Tensor) -> Tensor:
-        if tensor.shape != parameter.shape or tensor.stride() != stride:
-            return tensor
-        empty = torch.empty_like(parameter, dtype=tensor.dtype, device=tensor.device)
-        return empty.copy_(tensor)
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(parameter.device) if tensor.dim() or reads_counts else tensor
 
-    return lay
+    return move
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -239,9 +220,3 @@ def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_map_tensors(function, item) for item in value)
     return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    found: list[Tensor] = []
-    _map_tensors(lambda tensor: found.append(tensor) or tensor, value)  # type: ignore[func-returns-value]
-    return iter(found)

@@ -1,21 +1,20 @@
 """Checkpoints: written so that a good one is always there, checked when they are read.
 
 A checkpoint is what `torch.save` makes, so `torch.load(path, weights_only=True)` opens it
-anywhere, with its SHA-256 as the comment at the end of the zip archive. It holds tensors, numbers
-and texts only; a file that holds anything else is refused, never executed.
+anywhere, with its SHA-256 as the comment at the end of the zip archive. A file that holds anything
+else than that opens is refused, never executed.
 """
 
 import hashlib
 import io
 import os
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seedbed import record
 from seedbed.errors import InputError
@@ -26,7 +25,6 @@ LAST, PREVIOUS = record.LAST_CHECKPOINTS
 BEST = "best.pt"
 _PREFIX = b"seedbed sha256 "
 _COMMENT_BYTES = len(_PREFIX) + 64
-_READABLE = (type(None), bool, int, float, complex, str, bytes)
 _CPU = torch.device("cpu")
 # What `restore` raises for a checkpoint of another model or optimizer.
 MISMATCH = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
@@ -59,6 +57,7 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
     Raises:
         AttributeError, KeyError, RuntimeError, TypeError, ValueError: see `MISMATCH`.
     """
+    _ = training.to_train  # as it is built: what is restored may be frozen for a while
     states.restore(training.model, training.optimizers, state)
     training.callbacks.restore(state)
     return progress_of(state)
@@ -70,12 +69,7 @@ def progress_of(state: Mapping[str, Any]) -> Progress:
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint, synced and renamed into place; `last.pt` steps aside to `previous.pt`.
-
-    Raises:
-        InputError: it holds what could not be read back. Nothing is written.
-    """
-    require_readable(state)
+    """Write a checkpoint, synced and renamed into place; `last.pt` steps aside to `previous.pt`."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
@@ -88,45 +82,45 @@ def save(state: dict[str, Any], path: Path) -> None:
     record.sync_folder(path.parent)
 
 
-def require_readable(value: Any, name: str = "") -> None:
-    """Check that a file restores a state as it is, in values and in types.
-
-    Args:
-        name: where in the checkpoint it is, for messages.
+def encode(state: dict[str, Any]) -> io.BytesIO:
+    """Return what a file holds of a checkpoint, for `decode`.
 
     Raises:
-        InputError: it names the first entry that does not.
+        InputError: no file brings the checkpoint back; it names the entry.
     """
-    kind = type(value)
-    if kind in (dict, OrderedDict, Counter):
-        for key, item in value.items():
-            plain = isinstance(key, str) and key.replace(".", "_").isidentifier()
-            require_readable(key, f"{name}: a key")
-            require_readable(item, f"{name}.{key}".lstrip(".") if plain else f"{name}[{key!r}]")
-    elif kind in (list, tuple):
-        for number, item in enumerate(value):
-            require_readable(item, f"{name}[{number}]")
-    elif not (kind in _READABLE or _is_plain_tensor(value) or _is_read_back(value)):
-        raise InputError(
-            f"{name}: expected tensors, numbers, texts, or lists, tuples and dictionaries of them, "
-            f"got {kind.__module__}.{kind.__qualname__}; keep it as one of those, since no "
-            "checkpoint brings it back"
-        )
-
-
-def _is_plain_tensor(value: object) -> bool:
-    dense = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested
-    return dense and type(value) in (Tensor, nn.Parameter)
-
-
-def _is_read_back(value: object) -> bool:
     buffer = io.BytesIO()
     try:
-        torch.save(value, buffer)
+        torch.save(state, buffer)
         buffer.seek(0)
-        return type(torch.load(buffer, weights_only=True)) is type(value)
-    except Exception:  # whatever somebody's class provokes
-        return False
+        torch.load(buffer, map_location="meta", weights_only=True)  # which reads no numbers
+    except Exception:  # whatever the classes of users provoke
+        path, kind = _unreadable(state)
+        raise InputError(
+            f"{path}: expected tensors, numbers, texts, or lists, tuples and dictionaries of them, "
+            f"got {kind}; keep it as one of those, since no checkpoint brings it back"
+        ) from None
+    return buffer
+
+
+def decode(content: io.BytesIO, device: torch.device) -> Any:
+    """Return the checkpoint that `encode` took; tensors that were not on a CPU go to a device."""
+    content.seek(0)
+    return torch.load(content, map_location=_to(device), weights_only=True)
+
+
+def _unreadable(value: Any, path: str = "") -> tuple[str, str]:
+    """Return path and type of the innermost entry that cannot be written and read back."""
+    named = value if isinstance(value, dict) else {}
+    if isinstance(value, list | tuple):
+        named = dict(enumerate(value))
+    for key, part in named.items():
+        try:
+            torch.save(part, buffer := io.BytesIO())
+            decode(buffer, _CPU)
+        except Exception:
+            plain = isinstance(key, str) and key.replace(".", "_").isidentifier()
+            return _unreadable(part, f"{path}.{key}".lstrip(".") if plain else f"{path}[{key!r}]")
+    return path or "checkpoint", f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:

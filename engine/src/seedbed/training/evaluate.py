@@ -1,7 +1,8 @@
 """One evaluation: what the method keeps of all samples, in evaluation mode."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,10 @@ from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Method
 from seedbed.names import COMPUTE, TRAIN_END
 from seedbed.operations.refusals import explained
-from seedbed.training import held
-from seedbed.training.buffers import bits_of_state, refuse_changes
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, TrainingState
 from seedbed.training.step import seed_draws, to_device
+from seedbed.training.unchanged import evaluating, unchanged
 from seedbed.training.values import of_compute, of_validation_step
 
 
@@ -60,7 +60,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         name: torch.cat([each for part in kept for each in part.columns[name]])
         for name in kept[0].columns
     }
-    with torch.no_grad(), held.kept(training.model, method, False):
+    with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
         values = of_compute(method, method.compute(found))
     names = training.metrics.names
@@ -75,7 +75,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
 def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
     """Let the method look at the trained model, which it leaves as it is."""
     if training.overrides("on_train_end"):
-        with held.kept(training.model, training.method, training.strict):
+        with _looking(training, training.strict):
             seed_draws(training, 0, TRAIN_END)
             training.method.on_train_end(training.model, log)
 
@@ -88,9 +88,11 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
     states: dict[str, list[Any]] = {}
     hasher = fingerprint.Hasher(training.device)
     method, channels_last = training.method, training.channels_last
-    kept = held.kept(training.model, method, training.strict)
-    before = bits_of_state(training.model) if shards.count > 1 else None
-    with kept, explained(training.model, channels_last):
+    # Processes share the batches: each would have another part of what changes.
+    with (
+        _looking(training, training.strict or shards.count > 1),
+        explained(training.model, channels_last),
+    ):
         for batch in batches:
             if shards.asked_to_stop():
                 raise Interrupted
@@ -108,9 +110,20 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
             _append(method, columns, row)
             if training.metrics.names:
                 _append(method, states, states_of_metrics(training, batch, others))
-        if before is not None:
-            refuse_changes(training.model, before)
     return Kept(_on_cpu(values), _on_cpu(columns), states)
+
+
+@contextmanager
+def _looking(training: TrainingState, changes_are_refused: bool) -> Iterator[None]:
+    """Put the model into evaluation mode; refuse changes of weights and buffers, if asked to."""
+    model = training.model
+    refusal = (
+        "model: expected an evaluation that leaves weights and buffers as they are, got a "
+        f"{type(model).__name__} that changes them; change them in training mode alone, or say "
+        "determinism.on_nondeterministic=warn"
+    )
+    with unchanged(model, refusal) if changes_are_refused else nullcontext(), evaluating(model):
+        yield
 
 
 def states_of_metrics(

@@ -7,17 +7,15 @@ from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import Interrupted
 from seedbed.operations.refusals import explained
-from seedbed.training import held, schedules
+from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate
 from seedbed.training.logger import Logger
+from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, Progress, StepResult, TrainingState
 from seedbed.training.step import look, train_step
-from seedbed.training.structure import Structure, refuse_other_structure, structure
+from seedbed.training.unchanged import evaluating
 from seedbed.training.values import monitored
-
-# Looks at a step's batches before it is taken, at its number and at that of the first shard.
-Watcher = Callable[[Sequence[Batch], int, int], None]
 
 
 def fit(
@@ -28,7 +26,7 @@ def fit(
     validation: Callable[[], Iterable[Batch]],
     run_logger: Logger,
     shards: Shards,
-    before_step: Watcher | None = None,
+    rehearsal: Rehearsal | None = None,
 ) -> None:
     """Train from where `progress` stands to the end of the plan.
 
@@ -39,8 +37,8 @@ def fit(
         Interrupted: the run was asked to stop; a checkpoint of the last whole step is saved.
     """
     hasher = fingerprint.Hasher(training.device)
-    built: Structure | None = None  # after the first step: some set modes in each
-    shards.begin(training, progress.step)
+    first_step = progress.step
+    shards.begin(training, first_step)
     try:
         while True:
             if plan.validates_after(progress.step) and progress.validated_step < progress.step:
@@ -53,22 +51,23 @@ def fit(
             schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
             with explained(training.model, training.channels_last):
                 parts = [next(batches) for _ in shards.mine]
-                if before_step is not None:
-                    before_step(parts, step, shards.mine[0])
             logs = plan.is_due(plan.log_every_steps, step)
             hashed = hasher if plan.is_due(plan.fingerprint_every_steps, step) else None
-            result = take_step(training, parts, step, shards, logs, hashed)
+            if rehearsal is not None and rehearsal.is_due(step, first_step):
+                result = rehearsal.take_step(training, parts, step, shards, logs)
+                result = result if hashed else result._replace(stages=None)
+            else:
+                result = take_step(training, parts, step, shards, logs, hashed)
             progress.step = step
-            built = built or structure(training)
             run_logger.log_step(step, *result)
             if logs or step % 100 == 0:
                 run_logger.write(progress)
             if step < plan.total_steps and plan.is_due(plan.checkpoint_every_steps, step):
-                save(training, progress, run_logger, shards, built)
+                save(training, progress, run_logger, shards)
     except Interrupted:
-        save(training, progress, run_logger, shards, built)
+        save(training, progress, run_logger, shards)
         raise
-    save(training, progress, run_logger, shards, built)
+    save(training, progress, run_logger, shards)
 
 
 def take_step(
@@ -106,7 +105,7 @@ def validate(
     is_best = progress.note_validation(value, training.higher_is_better)
     if training.callbacks.run is not None:
         training.callbacks.run.logs = True
-        with held.evaluating(training.model):
+        with evaluating(training.model):
             logged = look(training, "on_validation_end", progress.step)
         values = {name: float(scalar) for name, scalar in logged.items()}
         result = replace(result, values=values | result.values)
@@ -118,10 +117,7 @@ def save(
     progress: Progress,
     run_logger: Logger,
     shards: Shards,
-    built: Structure | None,
 ) -> None:
-    """Save a checkpoint, if a resumed run would go on from it, and all processes alike."""
-    if built is not None:
-        refuse_other_structure(training, built)
+    """Save a checkpoint, if all processes are alike."""
     shards.compare(training, progress.step)
     run_logger.save_checkpoint(progress)

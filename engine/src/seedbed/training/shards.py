@@ -25,9 +25,9 @@ from torch import Tensor
 from seedbed import fingerprint
 from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
-from seedbed.training.buffers import bits_of_state, refuse_changes, refuse_running_statistics
 from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.state import TrainingState
+from seedbed.training.unchanged import bits_of_state, refuse_changes
 
 T = TypeVar("T")
 
@@ -147,12 +147,11 @@ class SharedShards(Shards):
         return self._flags[0] is not None and bool(self._flags[0])
 
     def begin(self, training: TrainingState, step: int) -> None:
-        """Refuse running statistics, closures on several processes, and an unlike beginning."""
+        """Refuse closures on several processes, and an unlike beginning."""
         for name, optimizer in training.optimizers.items():
             if training.needs_closure[name]:
                 self.refuse_repeating(optimizer)
-        refuse_running_statistics(training.model)
-        self._model = training.model
+        self._training = training
         self._at_first = bits_of_state(training.model)
         if not training.overrides("on_step_end"):  # which changes state alike in all processes
             self._buffers = bits_of_state(training.model, training.to_train)
@@ -205,7 +204,7 @@ class SharedShards(Shards):
         """Return the means of floats and the sums of integers over all slices."""
         sums = [*tree_sum(parts, len(self.mine)), *ours]
         if self._at_first is not None:  # later ones, but for trained weights: `compare`
-            refuse_changes(self._model, self._at_first)
+            refuse_changes(self._training.model, self._at_first)
             self._at_first = None
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)

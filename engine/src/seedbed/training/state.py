@@ -39,6 +39,11 @@ class TrainingState:
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Metrics = field(default_factory=Metrics)
 
+    def become(self, other: "TrainingState") -> None:
+        """Take the place of another one: whoever holds this one has that one then."""
+        vars(self).clear()
+        vars(self).update(vars(other))
+
     @cached_property
     def metric_name(self) -> str:
         """Return the name of the value that best.pt and early stopping follow."""

@@ -75,6 +75,10 @@ def _fitting(names: tuple[str, ...], patterns: tuple[str, ...]) -> dict[str, fro
 def updates_of(training: TrainingState, step: int) -> list[Update]:
     """Return the updates of a step, in order, but for those whose parameters are all frozen."""
     names = list(training.optimizers)
+    for parameters in training.parameters_of.values():
+        for parameter in parameters:
+            if not parameter.requires_grad:
+                parameter.grad = None  # an optimizer would move by the last one for ever
     found = values.of_updates(training.method, training.method.updates(step, names), names)
     updates = [
         Update(step, number, name, [p for p in training.parameters_of[name] if p.requires_grad])

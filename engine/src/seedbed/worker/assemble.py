@@ -21,9 +21,10 @@ from seedbed.errors import InputError
 from seedbed.methods import Method
 from seedbed.names import SPLITS
 from seedbed.operations import refusals
-from seedbed.training import callbacks, held, metrics, schedules
+from seedbed.training import callbacks, metrics, schedules
 from seedbed.training.shards import Others, Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
+from seedbed.training.unchanged import evaluating
 from seedbed.worker import methods, order
 
 Settings = Mapping[str, Any]
@@ -234,7 +235,7 @@ def materialize(
         batch = source[Position(0, ids)]
         if settings["determinism"]["seeding"]:
             rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 1))
-        with torch.no_grad(), held.evaluating(model):
+        with torch.no_grad(), evaluating(model):
             if type(method).validation_step is Method.validation_step:
                 model(batch.inputs)
             else:

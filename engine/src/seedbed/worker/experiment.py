@@ -1,8 +1,8 @@
 """One experiment: from the settings to a finished record."""
 
 import gc
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,10 @@ import torch
 from seedbed import determinism, fingerprint
 from seedbed.operations import refusals
 from seedbed.record.origin import Origin
-from seedbed.training import checkpoint, loop, unsaved
+from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate
 from seedbed.training.logger import Logger, NullLogger
+from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.state import Evaluation, Progress
 from seedbed.worker import assemble, best, environment, inputs, order, restore
 from seedbed.worker.imports import Imports
@@ -26,6 +27,17 @@ from seedbed.worker.run_logger import RunLogger
 from seedbed.worker.summary import Summary
 
 
+@contextmanager
+def imports_kept() -> Iterator[None]:
+    """Let the garbage collector pass over what imports have made: to look takes 0.14 s a time."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()  # libraries expect it to be gone at the end
+
+
+@imports_kept()
 def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
@@ -64,14 +76,12 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):
             open_loggers(job.folder, settings, run_logger)
-        gc.freeze()  # what imports have made stays: to look through it takes 0.14 s a time
-        with warnings_listed(parts, run_logger), restore.first_step_named(job.folder, progress):
+        with warnings_listed(parts, run_logger):
             train(parts, progress, run_logger)
             summary.tested_step, result = test(parts, progress, run_logger, job.folder)
             summary.predictions = hash_of([result.output_hashes])
             end_training(parts.training, run_logger.log)
     finally:
-        gc.unfreeze()  # libraries expect it to be gone at the end
         run_logger.close()
         if job.group.leads:
             summarize(job.folder, parts, progress, run_logger.last, summary)
@@ -103,7 +113,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger) -> None:
         partial(parts.evaluation_batches, parts.sources.validation),
         run_logger,
         parts.shards,
-        unsaved.Watch(parts.training, run_logger.log, bool(parts.plan.log_every_steps)),
+        rehearsal(parts),
     )
     if early := stopped_early(parts, progress):
         run_logger.log(
@@ -152,6 +162,16 @@ def test(
         which = "best" if step == best_step and wanted == "best" else "last"
         run_logger.log(f"tested the {which} weights (step {step})")
     return step, result
+
+
+def rehearsal(parts: Parts) -> Rehearsal | None:
+    """Return what takes steps twice as the configuration says; None if none is."""
+    trainer = parts.settings["trainer"]
+    at_start = trainer.get("rehearse_resume", True)  # records from before have neither
+    every_steps = trainer.get("replay_every_steps", 0)
+    if not at_start and not every_steps:
+        return None
+    return Rehearsal(parts.rebuilt, parts.held_out_batch, at_start, every_steps)
 
 
 def open_loggers(folder: Path, settings: assemble.Settings, run_logger: RunLogger) -> None:

@@ -11,6 +11,7 @@ from seedbed.data.streams import Streamed, StreamSource
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
+from seedbed.training.rehearsal import Rebuilt
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.values import monitored
@@ -36,6 +37,31 @@ class Parts:
             workers = self.order.workers(how.num_workers, self.shards.processes)
             how = replace(how, num_workers=workers)
         return load(self.sources.train, places, how, self.settings["determinism"])
+
+    def rebuilt(self, step: int) -> Rebuilt:
+        """Build what a process has that resumes the run before a step: all of it is anew."""
+        settings, training = self.settings, self.training
+        source = assemble.build_source(settings, "train")
+        order = assemble.build_order(settings, source)
+        plan = assemble.make_plan(settings, order.steps_per_epoch)
+        places = list(self.shards.divide(positions(order, step - 1, step)))
+        if settings["data"]["num_workers"] > 1:
+            # The process that loaded the step may have loaded nothing before; this one has.
+            for place in self.shards.divide(positions(order, max(step - 2, 0), step - 1)):
+                _ = source[place]
+        batches = [source[place] for place in places]
+        training = assemble.build_training_state(settings, training.device, source)
+        return Rebuilt(training, batches, plan.learning_rate_factor(step - 1))
+
+    def held_out_batch(self) -> list[Batch]:
+        """Load the first of this process's validation batches, from a data set built anew."""
+        data = self.settings["data"]
+        source = assemble.build_source(self.settings, "validation")
+        size = data["eval_batch_size"]
+        if not self.settings["trainer"]["compile"]:  # which would compile for another size
+            size = min(size, data["batch_size"])
+        places = self.shards.share(evaluation_positions(len(source), size))
+        return [source[place] for place in places[:1]]
 
     def evaluation_batches(self, source: Source) -> Iterator[Batch]:
         """Load this process's batches of a data set."""

@@ -1,7 +1,6 @@
 """Resuming from a checkpoint: it is checked, then restored into model and optimizer."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,30 +179,6 @@ def said_by(error: Exception) -> str:
     """Return in a few words what a checkpoint that does not fit provoked."""
     text = " ".join(str(error).split())[:160]
     return f"one without {text}" if isinstance(error, KeyError) else text or type(error).__name__
-
-
-@contextmanager
-def first_step_named(folder: Path, progress: Progress) -> Iterator[None]:
-    """Let what stops the first step after a resume name the checkpoint: it made steps before.
-
-    What an optimizer or a layer keeps can have any shape, so that it is seen there alone.
-
-    Raises:
-        InputError: the step cannot be made from it.
-    """
-    first = progress.step
-    try:
-        yield
-    except (torch.OutOfMemoryError, torch.AcceleratorError):
-        raise
-    except checkpoint.MISMATCH as error:
-        if not first or progress.step > first:
-            raise
-        raise InputError(
-            f"{folder}: expected a checkpoint that step {first + 1} can be made from, got "
-            f"{said_by(error)} ({type(error).__name__}); mend what has changed since, or start "
-            "anew by scripts/verify.py or train.py"
-        ) from error
 
 
 def change_options(

@@ -68,7 +68,7 @@ class RunLogger(Logger):
         )
         self.observers: list[Observer] = []
         self.replayed: Replayed | None = None
-        self._finished = self._checked = False
+        self._finished = False
         self._pending: list[tuple[int, Tensor, Noted | None]] = []
         self._pending_fingerprints = fingerprint.FingerprintRows()
         self._since = time.perf_counter()
@@ -79,14 +79,7 @@ class RunLogger(Logger):
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:
-        """Note a step; nothing is read from the device yet.
-
-        Raises:
-            InputError: after the first one, there is something that no checkpoint could bring back.
-        """
-        if not self._checked:
-            checkpoint.require_readable(checkpoint.capture(self._training, Progress()))
-            self._checked = True
+        """Note a step; nothing is read from the device yet."""
         rates = schedules.learning_rates(self._training.optimizers) if values is not None else {}
         self._pending.append((step, loss, None if values is None else (values, rates)))
         if stages is not None:

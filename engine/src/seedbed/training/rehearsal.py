@@ -1,0 +1,261 @@
+"""Rehearse a resume: a run that is built anew and restored must take the same next step.
+
+A step shall depend on what checkpoints hold, on its batch and on seeded draws alone. Whatever a
+checkpoint lacks, restores inexactly or cannot hold shows as another fingerprint of a step. So in
+its first steps a run is resumed once, in its own process, and goes on as the resumed one.
+"""
+
+import gc
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from seedbed import fingerprint
+from seedbed.data.source import Batch
+from seedbed.data.tensors import map_tensors
+from seedbed.errors import InputError
+from seedbed.names import STAGES
+from seedbed.operations.refusals import explained
+from seedbed.training import capture, checkpoint, schedules
+from seedbed.training.callbacks import Callbacks
+from seedbed.training.evaluate import measure
+from seedbed.training.shards import Shards
+from seedbed.training.state import Progress, StepResult, TrainingState
+from seedbed.training.step import train_step
+
+_IN_MODEL = (
+    "model",
+    "keep what lasts from step to step in buffers or parameters of the model, not in attributes, "
+    "nor in the method, and let evaluations change nothing",
+)
+_IN_OPTIMIZER = (
+    "optimizer",
+    "let it keep what lasts in self.state, or in a state_dict and load_state_dict of its own, and "
+    "on_step_end in buffers of the model",
+)
+# What is compared, in causal order: the key to look at, and what to do.
+_WHERE = {
+    "learning rate": ("schedule", "let its factor depend on the step alone"),
+    "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
+    "batch": (
+        "data.train",
+        "let a sample depend on its index and on seeded draws alone, not on what was loaded before",
+    ),
+    "loss": _IN_MODEL,
+    "gradients": _IN_MODEL,
+    "weights": _IN_OPTIMIZER,
+    "buffers": _IN_MODEL,
+    "optimizer": _IN_OPTIMIZER,
+    "evaluation": _IN_MODEL,
+}
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a process has that resumes a run before a step.
+
+    Attributes:
+        training: as it is built; no checkpoint is restored yet.
+        batches: of the step.
+        factor: of its learning rates.
+    """
+
+    training: TrainingState
+    batches: Sequence[Batch]
+    factor: schedules.Factor
+
+
+class Rehearsal:
+    """Takes steps twice: as they come, and resumed from a checkpoint made just before."""
+
+    def __init__(
+        self,
+        rebuild: Callable[[int], Rebuilt],
+        held_out: Callable[[], Sequence[Batch]],
+        at_start: bool = True,
+        every_steps: int = 0,
+    ) -> None:
+        """Take what builds all that is needed for a step, from the settings alone.
+
+        Args:
+            held_out: loads a batch of the validation set.
+            at_start: whether the second step of a new run is taken twice.
+            every_steps: take a step twice every so many; 0: none.
+        """
+        self._rebuild, self._held_out = rebuild, held_out
+        self._at_start, self._every_steps = at_start, every_steps
+
+    def is_due(self, step: int, first_step: int) -> bool:
+        """Return whether a step is taken twice, of a process that began after `first_step`."""
+        # A run that is resumed later has rehearsed that already.
+        begins = self._at_start and first_step < 2 and step == first_step + 2
+        return begins or bool(self._every_steps and step % self._every_steps == 0)
+
+    def take_step(
+        self,
+        training: TrainingState,
+        batches: Sequence[Batch],
+        step: int,
+        shards: Shards,
+        with_values: bool,
+    ) -> StepResult:
+        """Take a step, resume from before it, take it again, and go on with the resumed one.
+
+        Where the preset promises no bits, only see that the checkpoint can be read.
+
+        Raises:
+            InputError: the two are not the same, or no file brings the checkpoint back.
+        """
+        with _resumable():
+            state = checkpoint.capture(training, Progress(step - 1))
+        saved = checkpoint.encode(state)
+        del state
+        if not training.strict or training.dropout_seed is None:
+            hasher = fingerprint.Hasher(training.device)
+            return train_step(training, batches, step, shards, with_values, hasher)
+        held_out = self._held_out()
+        measure(training, _copied(held_out), Shards())
+        quiet = replace(training, callbacks=Callbacks())  # they see the step that counts
+        with explained(training.model, training.channels_last):
+            expected, _ = _take(quiet, batches, step, shards, False, held_out)
+        del quiet
+        found, result = self._take_resumed(training, saved, step, shards, with_values, held_out)
+        stage = _first_difference(expected, found, shards)
+        if stage is not None:
+            self._refuse(training, saved, step, shards, held_out, found, stage)
+        return result
+
+    def _take_resumed(
+        self,
+        training: TrainingState,
+        saved: Any,
+        step: int,
+        shards: Shards,
+        with_values: bool,
+        held_out: Sequence[Batch],
+    ) -> tuple[dict[str, Any], StepResult]:
+        batches = self._resume(training, saved, step, shards)
+        with _resumable():
+            return _take(training, batches, step, shards, with_values, held_out)
+
+    def _resume(
+        self, training: TrainingState, saved: Any, step: int, shards: Shards
+    ) -> Sequence[Batch]:
+        """Put a training state in the place of the present one as a resumed process has it."""
+        # The present one is freed before another is built: there is memory for one.
+        training.become(replace(training, model=nn.Module(), optimizers={}))
+        gc.collect()
+        rebuilt = self._rebuild(step)
+        training.become(replace(rebuilt.training, callbacks=training.callbacks))
+        if training.callbacks.run is not None:
+            training.callbacks.run.model = training.model
+        with _resumable():
+            checkpoint.restore(training, checkpoint.decode(saved, training.device))
+        shards.begin(training, step - 1)
+        schedules.set_learning_rates(training.optimizers, rebuilt.factor)
+        return rebuilt.batches
+
+    def _refuse(
+        self,
+        training: TrainingState,
+        saved: Any,
+        step: int,
+        shards: Shards,
+        held_out: Sequence[Batch],
+        found: dict[str, Any],
+        stage: str,
+    ) -> None:
+        """Raise an InputError; another resumed step tells what lasts from what does not repeat."""
+        batches = self._resume(training, saved, step, shards)
+        before = _attributes(training)
+        again, _ = _take(training, batches, step, shards, False, held_out)
+        unlike = _first_difference(found, again, shards)
+        if unlike is not None:
+            raise InputError(
+                f"{_WHERE[unlike][0]}: expected the same {unlike} each time that step {step} is "
+                "taken from one checkpoint, got another; draw from the global generators, keep "
+                "nothing in modules of Python, and look for a kernel that does not repeat, or "
+                "for faulty hardware"
+            )
+        key, remedy = _WHERE[stage]
+        now = _attributes(training)
+        changed = [name for name in now if now[name] != before.get(name)]
+        hint = f" (a step changes {', '.join(changed[:3])})" if changed else ""
+        raise InputError(
+            f"{key}: expected the same {stage} in step {step} from a run that is resumed after "
+            f"step {step - 1}, got another{hint}; {remedy}, or say "
+            "determinism.on_nondeterministic=warn"
+        )
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Let an error that a resume alone provokes name the checkpoint."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except checkpoint.MISMATCH as error:
+        raise InputError(
+            "checkpoint: expected state with which model and optimizers go on when they are built "
+            f"anew, got {type(error).__name__}: {' '.join(str(error).split())[:200]}; make all "
+            "parameters when the model is built, and keep state under parameters or names"
+        ) from error
+
+
+def _take(
+    training: TrainingState,
+    batches: Sequence[Batch],
+    step: int,
+    shards: Shards,
+    with_values: bool,
+    held_out: Sequence[Batch],
+) -> tuple[dict[str, Any], StepResult]:
+    """Take a step and evaluate a batch; return what is compared, in the order of `_WHERE`."""
+    rates = schedules.learning_rates(training.optimizers)
+    hasher = fingerprint.Hasher(training.device)
+    result = train_step(training, batches, step, shards, with_values, hasher)
+    assert result.stages is not None
+    outputs = measure(training, _copied(held_out), Shards()).columns.get("output_hashes", [])
+    stages = dict(zip(STAGES, result.stages.tolist(), strict=True))
+    evaluation = [each.tolist() for each in outputs]
+    return {"learning rate": repr(rates), **stages, "evaluation": evaluation}, result
+
+
+def _first_difference(a: dict[str, Any], b: dict[str, Any], shards: Shards) -> str | None:
+    """Return the first stage that differs in any process, in the order of causes."""
+    differing = shards.gather(lambda: {stage for stage in _WHERE if a[stage] != b[stage]})
+    return next((stage for stage in _WHERE if any(stage in each for each in differing)), None)
+
+
+def _copied(batches: Sequence[Batch]) -> list[Batch]:
+    """Return copies: a model may change its inputs."""
+    return [Batch(each.ids, *map_tensors(torch.Tensor.clone, each[1:])) for each in batches]
+
+
+def _attributes(training: TrainingState) -> dict[str, Any]:
+    """Return by path what modules, method, task and optimizers keep beside their tensors."""
+    roots: dict[str, Any] = {
+        f"model.{path}".rstrip("."): module for path, module in training.model.named_modules()
+    }
+    roots |= {"method": training.method, "method.task": training.method.task}
+    roots |= capture.labelled(training.optimizers)
+    passed_over = ("training", "task", "state", "param_groups")
+    return {
+        f"{path}.{name}": _comparable(value)
+        for path, root in roots.items()
+        for name, value in getattr(root, "__dict__", {}).items()
+        if not name.startswith("_") and name not in passed_over
+    }
+
+
+def _comparable(value: Any) -> Any:
+    try:
+        return pickle.dumps(value)
+    except Exception:  # whatever users keep there
+        return repr(value)

@@ -1,0 +1,753 @@
+"""A run that resumes itself finds what no checkpoint holds; what a resume makes again passes."""
+
+import argparse
+import copy
+import gc
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from seedbed import rng, tasks
+from seedbed.data.source import Batch
+from seedbed.errors import InputError
+from seedbed.methods import Supervised
+from seedbed.training import loop
+from seedbed.training.logger import NullLogger
+from seedbed.training.optimizer_tensors import optimizer_tensors
+from seedbed.training.rehearsal import Rebuilt, Rehearsal
+from seedbed.training.shards import Shards, SharedShards
+from seedbed.training.state import Plan, Progress, TrainingState
+from tests.odd_optimizers import SAM, Master, NumPyScale
+
+BATCH_SIZE, CLASSES, STEPS = 8, 3, 4
+_counted = itertools.count()
+Build = Callable[[], TrainingState]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports_kept() -> Iterator[None]:
+    """As in a training process: to look through what imports have made takes 0.1 s a time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Model(nn.Module):
+    """A linear layer, and somewhere to keep things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, CLASSES)
+        self.calls, self.kept, self.shape = 0, None, ()
+        self.mean, self.tables, self.history = torch.zeros(CLASSES), {}, []
+        self.torch_draws, self.draws = torch.Generator(), random.Random(0)
+        self.numpy_draws = np.random.default_rng(0)
+        self.number, self.options = np.int64(0), argparse.Namespace(calls=0)
+        self.register_buffer("count", torch.zeros(()))
+        self.slow = nn.Parameter(torch.ones(CLASSES, 4), requires_grad=False)
+
+
+# State of a model that a resumed run lacks.
+
+
+def counts(self: Any, x: Tensor) -> Tensor:
+    self.calls += 1
+    return self.head(x) * (1 + 1 / self.calls)
+
+
+def counts_in_options(self: Any, x: Tensor) -> Tensor:
+    self.options.calls += 1
+    return self.head(x) * self.options.calls
+
+
+def draws_torch(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + torch.randn(x.shape, generator=self.torch_draws))
+
+
+def draws_numpy(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + float(self.numpy_draws.random()))
+
+
+def draws_python(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + self.draws.random())
+
+
+def averages(self: Any, x: Tensor) -> Tensor:
+    outputs = self.head(x)
+    self.mean = 0.9 * self.mean + 0.1 * outputs.detach().mean(0)
+    return outputs - self.mean
+
+
+def averages_in_place(self: Any, x: Tensor) -> Tensor:
+    outputs = self.head(x)
+    self.mean.mul_(0.9).add_(outputs.detach().mean(0))
+    return outputs - self.mean
+
+
+def draws_once(self: Any, x: Tensor) -> Tensor:
+    if self.kept is None:
+        self.kept = torch.randn(4)
+    return self.head(x * self.kept)
+
+
+def counts_evaluations(self: Any, x: Tensor) -> Tensor:
+    self.calls += not self.training
+    return self.head(x) * (1 + self.calls)
+
+
+def unsteady_in_evaluation(self: Any, x: Tensor) -> Tensor:
+    self.calls += self.training
+    return self.head(x) * (1 if self.training else self.calls)
+
+
+def scales_gradients(self: Any, x: Tensor) -> Tensor:
+    self.calls += 1
+    outputs = self.head(x)
+    if outputs.requires_grad:
+        factor = float(self.calls)
+        outputs.register_hook(lambda gradient: gradient * factor)
+    return outputs
+
+
+def counts_elsewhere(self: Any, x: Tensor) -> Tensor:
+    return self.head(x * (1 + next(_counted)))
+
+
+# What a resumed run has as well, makes again, or does not need.
+
+
+def fills_a_cache(self: Any, x: Tensor) -> Tensor:
+    if self.kept is None:
+        self.kept = torch.arange(4.0)
+    return self.head(x * self.kept)
+
+
+def fills_a_table(self: Any, x: Tensor) -> Tensor:
+    table = self.tables.setdefault(tuple(x.shape), torch.arange(4.0))
+    return self.head(x * table)
+
+
+def grows_a_cache(self: Any, x: Tensor) -> Tensor:
+    self.calls = max(self.calls, len(x))
+    self.mean = torch.arange(float(self.calls))
+    return self.head(x + self.mean[: len(x), None])
+
+
+def shows_its_work(self: Any, x: Tensor) -> Tensor:
+    outputs = self.head(x + torch.rand_like(x))
+    self.kept, self.calls, self.shape = outputs, float(outputs.detach().sum()), tuple(x.shape)
+    return outputs
+
+
+def counts_in_a_buffer(self: Any, x: Tensor) -> Tensor:
+    self.count += self.training
+    return self.head(x) * (1 + 1 / self.count.clamp(min=1))
+
+
+def draws_seeded(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + rng.generator().random() + random.random())
+
+
+def averages_weights(self: Any, x: Tensor) -> Tensor:
+    """Let slow weights, which no optimizer changes, follow the others, as MoCo and EMA do."""
+    if self.training:
+        with torch.no_grad():
+            self.slow.mul_(0.9).add_(self.head.weight, alpha=0.1)
+    return self.head(x) + x @ self.slow.T
+
+
+def normalises_in_place(self: Any, x: Tensor) -> Tensor:
+    x.sub_(0.5).div_(0.7)
+    return self.head(x)
+
+
+def counts_for_nobody(self: Any, x: Tensor) -> Tensor:
+    self.calls += 1
+    self.number += np.int64(1)
+    return self.head(x)
+
+
+def keeps_statistics(self: Any, x: Tensor) -> Tensor:
+    outputs = self.head(x)
+    self.history.append(float(outputs.detach().mean()))
+    return outputs
+
+
+def freezes(self: Any, x: Tensor) -> Tensor:
+    if self.training:
+        self.head.bias.requires_grad_(False)
+    return self.head(x)
+
+
+def switches_modes(self: Any, x: Tensor) -> Tensor:
+    if self.training:
+        self.head.eval()
+    return self.head(x) * (1 if self.head.training else 2)
+
+
+def begins_later(self: Any, x: Tensor) -> Tensor:
+    self.calls += self.training
+    return self.head(x) * (2 if self.calls > 2 else 1)
+
+
+def built(forward: Callable[[Any, Tensor], Tensor], **members: Any) -> nn.Module:
+    return type("Built", (Model,), {"forward": forward, **members})()
+
+
+def caching() -> nn.Module:
+    return built(fills_a_cache)
+
+
+def state(
+    model: Callable[[], nn.Module] = caching,
+    optimizer: Any = torch.optim.SGD,
+    method: Callable[[], Supervised] = lambda: Supervised(tasks.Classification()),
+    strict: bool = True,
+) -> TrainingState:
+    torch.manual_seed(0)
+    network, way = model(), method()
+    trained = [p for p in network.parameters() if p.requires_grad]
+    optimizers = {"optimizer": optimizer(trained, lr=0.01)}
+    return TrainingState(network, optimizers, way, torch.device("cpu"), strict=strict)
+
+
+def batch(step: int, shape: tuple[int, ...] = (4,)) -> Batch:
+    size = BATCH_SIZE - step % 2 * 2  # of several lengths
+    inputs = torch.randn(size, *shape, generator=torch.Generator().manual_seed(step))
+    return Batch(torch.arange(size), inputs, torch.arange(size) % CLASSES)
+
+
+def train(
+    build: Build,
+    shape: tuple[int, ...] = (4,),
+    rehearsed: bool = True,
+    every_steps: int = 0,
+    factor: Callable[[int], float] = lambda step: 1 - step / 10,
+    batch: Callable[..., Batch] = batch,
+    shards: Shards | None = None,
+) -> TrainingState:
+    """Train a few steps in a loop that rehearses its resume; return what was trained."""
+    trained = build()
+
+    shards = shards or Shards()
+
+    def slices(step: int) -> list[Batch]:
+        return [batch(step + 2 * shard, shape) for shard in shards.mine]
+
+    def rebuild(step: int) -> Rebuilt:
+        return Rebuilt(build(), slices(step), factor(step - 1))
+
+    plan = Plan(STEPS, STEPS, 1, 0, 0, 0, None, factor)
+    rehearsal = Rehearsal(rebuild, lambda: [batch(9, shape)], rehearsed, every_steps)
+    batches = (each for step in itertools.count(1) for each in slices(step))
+    held_out = [batch(9, shape)]
+    loop.fit(trained, plan, Progress(), batches, lambda: held_out, NullLogger(), shards, rehearsal)
+    return trained
+
+
+def bits(trained: TrainingState) -> list[bytes]:
+    tensors = [*trained.model.state_dict().values()]
+    tensors += optimizer_tensors(*trained.optimizers.values())
+    return [torch.as_tensor(each).detach().contiguous().numpy().tobytes() for each in tensors]
+
+
+def refused(build: Build, **chosen: Any) -> str:
+    """Return the line with which a run was refused; unrehearsed, it goes on."""
+    with pytest.raises(InputError) as error:
+        train(build, **chosen)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def require_unchanged(build: Build, shape: tuple[int, ...] = (4,)) -> None:
+    """Require that a run passes, also in each step, to the bits of one that is not rehearsed."""
+    found = [
+        bits(train(build, shape, rehearsed, every))
+        for rehearsed, every in ((False, 0), (True, 0), (True, 1))
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("forward", "stage", "hint"),
+    [
+        (counts, "loss", "model.calls"),
+        (counts_in_options, "loss", "model.options"),
+        (draws_torch, "loss", "model.torch_draws"),
+        (draws_numpy, "loss", "model.numpy_draws"),
+        (draws_python, "loss", "model.draws"),
+        (averages, "loss", "model.mean"),
+        (averages_in_place, "loss", "model.mean"),
+        (draws_once, "loss", "model.kept"),
+        (counts_evaluations, "loss", ""),
+        (scales_gradients, "gradients", "model.calls"),
+        (unsteady_in_evaluation, "evaluation", "model.calls"),
+    ],
+)
+def test_state_of_a_model_that_no_checkpoint_holds_is_refused(
+    forward: Any, stage: str, hint: str
+) -> None:
+    """By the first stage that differs, and what a step changes beside the tensors."""
+    line = refused(partial(state, partial(built, forward)))
+    assert line.startswith(f"model: expected the same {stage} in step 2 from a run that is resumed")
+    assert hint in line
+    train(partial(state, partial(built, forward), strict=False))
+
+
+def test_what_does_not_repeat_is_told_from_what_lasts() -> None:
+    """State that restored ones share, or a kernel that gives other bits each time."""
+    line = refused(partial(state, partial(built, counts_elsewhere)))
+    assert line.startswith("model: expected the same loss each time that step 2 is taken")
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        fills_a_cache, fills_a_table, grows_a_cache, shows_its_work, counts_in_a_buffer,
+        draws_seeded, averages_weights, normalises_in_place, counts_for_nobody, keeps_statistics,
+        freezes, switches_modes,
+    ],
+)  # fmt: skip
+def test_what_a_resumed_run_makes_again_or_does_not_need_passes(forward: Any) -> None:
+    require_unchanged(partial(state, partial(built, forward)))
+
+
+def test_what_begins_later_is_found_by_later_replays() -> None:
+    """The first steps cannot show it."""
+    build = partial(state, partial(built, begins_later))
+    train(build)
+    assert refused(build, every_steps=4).startswith("model: expected the same loss in step 4")
+
+
+def test_an_extra_state_is_restored() -> None:
+    """Checkpoints hold what get_extra_state returns; without it the same module is refused."""
+    members = {
+        "get_extra_state": lambda self: self.calls,
+        "set_extra_state": lambda self, calls: setattr(self, "calls", calls),
+    }
+    require_unchanged(partial(state, partial(built, counts_in_training, **members)))
+    refused(partial(state, partial(built, counts_in_training)))
+
+
+def counts_in_training(self: Any, x: Tensor) -> Tensor:
+    self.calls += self.training
+    return self.head(x) * (1 + self.calls)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5, num_layers=2, dropout=0.2, batch_first=True)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x).mean(1))
+
+
+class Teacher(nn.Module):
+    """A copy that follows the weights in each forward pass of training (BYOL, mean teacher)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(4, CLASSES), nn.Linear(4, CLASSES)
+        self.teacher.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = zip(self.teacher.parameters(), self.student.parameters(), strict=True)
+        for old, new in pairs if self.training else ():
+            with torch.no_grad():
+                old.lerp_(new, 0.5)
+        return self.student(x) + self.teacher(x)
+
+
+def normalised() -> nn.Module:
+    """Return layers with weights that are computed before each forward pass."""
+    new = nn.utils.parametrizations
+    return nn.Sequential(
+        nn.utils.spectral_norm(nn.Linear(4, 8)), nn.BatchNorm1d(8), nn.Dropout(0.1),
+        new.spectral_norm(nn.Linear(8, 8)), new.weight_norm(nn.Linear(8, CLASSES)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (Recurrent, (6, 4)),
+        (Attention, (6, 4)),
+        (normalised, (4,)),
+        (Teacher, (4,)),
+        (lambda: torchvision.models.resnet18(num_classes=CLASSES), (3, 16, 16)),
+    ],
+)
+def test_models_of_others_pass(build: Any, shape: Any) -> None:
+    require_unchanged(partial(state, build), shape)
+
+
+class Annealed(tasks.Classification):
+    """A loss that anneals by a count of its own."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "label_smoothing", 0.0)
+        object.__setattr__(self, "calls", 0)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        object.__setattr__(self, "calls", self.calls + 1)
+        return super().loss(outputs, targets) / self.calls
+
+
+class Focused(Annealed):
+    """A metric that keeps something for the loss; steps that are not logged do not call it."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return tasks.Classification.loss(self, outputs, targets) * (2 - self.calls)
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        found = super().metric(outputs, targets)
+        object.__setattr__(self, "calls", float(found.mean()) + 0.25)
+        return found
+
+
+class Centred(nn.Module):
+    """A loss with a centre in a buffer that is none of the model's, as self-distillation has it."""
+
+    metric_name, higher_is_better = "accuracy", True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(CLASSES))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(outputs - self.centre, targets)
+        self.centre.mul_(0.9).add_(outputs.detach().mean(0), alpha=0.1)
+        return loss
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(1) == targets).float()
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return outputs.argmax(1)
+
+
+class Watching(Supervised):
+    """Evaluates a teacher beside the model: no loss of training shows it."""
+
+    teacher: Any = None
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        self.teacher = self.teacher or copy.deepcopy(model)
+        for average, weight in zip(self.teacher.parameters(), model.parameters(), strict=True):
+            average.lerp_(weight, 0.1)
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        return super().validation_step(self.teacher or model, batch)
+
+
+class Decaying(Supervised):
+    """Shrinks the weights after each step, by a factor of its own."""
+
+    factor = 1.0
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        self.factor *= 0.5
+        for weight in model.parameters():
+            weight.mul_(self.factor)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "stage"),
+    [
+        (lambda: Supervised(Annealed()), "model", "loss"),
+        (lambda: Supervised(Focused()), "model", "loss"),
+        (lambda: Supervised(Centred()), "model", "loss"),
+        (lambda: Watching(tasks.Classification()), "model", "evaluation"),
+        (lambda: Decaying(tasks.Classification()), "optimizer", "weights"),
+    ],
+)
+def test_state_of_a_task_or_a_method_is_refused(method: Any, key: str, stage: str) -> None:
+    line = refused(partial(state, method=method))
+    assert line.startswith(f"{key}: expected the same {stage} in step 2"), line
+
+
+# Optimizers that keep something beside their state, and others.
+
+
+class Counting(torch.optim.SGD):
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        self.k = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.k += 1
+        for group in self.param_groups:
+            group["lr"] = 0.01 / self.k
+        super().step()
+
+
+class Anchored(torch.optim.SGD):
+    """Draws to where it began, noted in the first step: it changes once, and never again."""
+
+    anchor: Any = None
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        if self.anchor is None:
+            self.anchor = [p.clone() for p in parameters]
+        for parameter, began in zip(parameters, self.anchor, strict=True):
+            parameter.lerp_(began, 0.1)
+        super().step()
+
+
+class OnParameters(torch.optim.SGD):
+    """Keeps its momentum on the parameters."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.moving = 0.9 * getattr(parameter, "moving", 0) + parameter.grad
+                parameter.sub_(parameter.moving, alpha=0.01)
+
+
+class Hiding(torch.optim.Optimizer):
+    """Wraps another optimizer, whose state is its own alone."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        self.base = torch.optim.SGD(parameters, lr, momentum=0.9)
+        super().__init__(self.base.param_groups, self.base.defaults)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.base.step()
+
+
+class Sharing(Hiding):
+    """What the other one keeps is in the checkpoint, too."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        self.state = self.base.state
+        self.param_groups = self.base.param_groups
+
+
+class Copying(Hiding):
+    """Has a copy of the other one's state in its own, which is never read."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        self.state.update(self.base.state)
+
+
+class Lookahead(Sharing):
+    """Follows the other one with slow weights, which it keeps in the state that they share."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                slow = self.state[parameter].setdefault("slow", parameter.clone())
+                parameter.copy_(slow.lerp_(parameter, 0.5))
+
+
+class HiddenLookahead(Sharing):
+    """Keeps the slow weights to itself."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.slow = getattr(self, "slow", {})
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            slow = self.slow.setdefault(parameter, parameter.clone())
+            parameter.copy_(slow.lerp_(parameter, 0.5))
+
+
+class Centralised(Sharing):
+    """Takes the mean out of gradients before the other one sees them."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None and parameter.dim() > 1:
+                parameter.grad = parameter.grad - parameter.grad.mean(1, keepdim=True)
+        super().step()
+
+
+class Showing(torch.optim.AdamW):
+    """Writes before it reads, counts for the log."""
+
+    steps = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        gradients = [
+            p.grad for group in self.param_groups for p in group["params"] if p.requires_grad
+        ]
+        self.norm = float(torch.nn.utils.get_total_norm(g for g in gradients if g is not None))
+        self.steps += 1
+        super().step()
+
+
+class Saving(Counting):
+    """Knows what to save."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "k": self.k}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.k = state_dict.pop("k")
+        super().load_state_dict(state_dict)
+
+
+class Wide(Saving):
+    """Its own `load_state_dict` calls PyTorch's, which casts float64 to the dtype of weights."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                sums = self.state[parameter]
+                sums["sum"] = sums.get("sum", 0) + parameter.grad.double() / 3
+                parameter.sub_(sums["sum"])
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Counting, Anchored, OnParameters, Hiding, Copying, HiddenLookahead, Wide]
+)
+def test_what_an_optimizer_keeps_beside_its_state_is_refused(optimizer: Any) -> None:
+    line = refused(partial(state, optimizer=optimizer))
+    assert line.startswith("optimizer: expected the same weights in step 2"), line
+
+
+class Keyed(torch.optim.SGD):
+    """Keeps an entry under a key that `state_dict` takes for the number of a parameter."""
+
+    key: Any = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        self.state[self.key] = {"momentum_buffer": torch.ones(1)}
+
+
+@pytest.mark.parametrize("key", [0, torch.zeros(1)], ids=["number", "tensor"])
+def test_keys_that_a_state_dict_confuses_are_refused(key: Any) -> None:
+    optimizer = partial(type("Odd", (Keyed,), {"key": key}), momentum=0.9)
+    assert refused(partial(state, optimizer=optimizer)).startswith(("optimizer", "checkpoint"))
+
+
+def test_what_no_file_brings_back_is_named_under_every_preset() -> None:
+    """By the entry and its type, in the second step."""
+    for strict in (True, False):
+        line = refused(partial(state, optimizer=NumPyScale, strict=strict))
+        assert line.startswith("optimizer.state.scale: expected tensors, numbers, texts")
+        assert "numpy.float64" in line
+
+
+# LBFGS is trained by test_methods.py; SparseAdam takes sparse gradients, Muon matrices alone.
+_OF_TORCH = [
+    each for name, each in sorted(vars(torch.optim).items())
+    if isinstance(each, type) and name not in ("Optimizer", "LBFGS", "SparseAdam", "Muon")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        *_OF_TORCH, Master, Sharing, Lookahead, Centralised, Showing, Saving,
+        partial(SAM, rho=0.1), partial(torch.optim.AdamW, fused=True),
+    ],
+)  # fmt: skip
+def test_optimizers_that_go_on_from_a_checkpoint_pass(optimizer: Any) -> None:
+    """Also with a learning-rate scheduler's patch and a hook on them."""
+
+    def with_hooks() -> TrainingState:
+        trained = state(optimizer=optimizer)
+        torch.optim.lr_scheduler.StepLR(trained.optimizers["optimizer"], 10)
+        trained.optimizers["optimizer"].register_step_post_hook(lambda *_: None)
+        return trained
+
+    require_unchanged(with_hooks)
+
+
+class Orthogonal(Supervised):
+    """Puts weights in another memory order after each step."""
+
+    in_place = False
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        orthogonal = torch.linalg.qr(model.head.weight.T)[0].contiguous().T
+        if self.in_place:
+            model.head.weight.copy_(orthogonal)
+        else:
+            model.head.weight.data = orthogonal
+
+
+def test_weights_in_another_memory_order_are_restored_so() -> None:
+    """A fused optimizer would pair them with moments as they lie: that is refused."""
+    method = partial(Orthogonal, tasks.Classification())
+    plain = partial(torch.optim.AdamW, foreach=False)
+    require_unchanged(partial(state, optimizer=plain, method=method))
+    assert train(partial(state, method=method)).model.head.weight.stride() == (1, 3)
+    fused = partial(torch.optim.AdamW, fused=True)
+    line = refused(partial(state, optimizer=fused, method=method))
+    assert line.startswith("optimizer: expected exp_avg of shape, dtype and strides")
+    method = partial(type("InPlace", (Orthogonal,), {"in_place": True}), tasks.Classification())
+    require_unchanged(partial(state, optimizer=fused, method=method))
+
+
+def test_a_schedule_and_a_data_set_that_count_are_refused() -> None:
+    """Another learning rate, another batch; the key says where to look."""
+    calls = itertools.count(1)
+    line = refused(state, factor=lambda _: 1 / next(calls))
+    assert line.startswith("schedule: expected the same learning rate")
+
+    def counted(step: int, shape: Any) -> Batch:
+        ids, inputs, targets = batch(step, shape)
+        return Batch(ids, inputs if step > 2 else inputs * next(calls), targets)
+
+    line = refused(state, batch=counted)
+    assert line.startswith("data.train: expected the same batch each time that step 2")
+
+
+def test_the_one_before_is_freed_before_another_is_built() -> None:
+    """There is memory for one model."""
+    alive: list[int] = []
+
+    class Counted(nn.Linear):
+        def __init__(self) -> None:
+            import weakref
+
+            super().__init__(4, CLASSES)
+            alive.append(1)
+            weakref.finalize(self, alive.pop)
+            self.most = len(alive)
+
+    assert train(partial(state, Counted)).model.most == 1
+
+
+def test_shards_go_on_with_the_model_that_was_built_anew() -> None:
+    """Four slices of a batch, on one process."""
+    build = partial(state, optimizer=torch.optim.AdamW)
+    a, b = (
+        train(build, rehearsed=rehearsed, shards=SharedShards(4, lambda: False))
+        for rehearsed in (False, True)
+    )
+    assert bits(a) == bits(b)
