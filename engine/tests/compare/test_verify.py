@@ -374,12 +374,12 @@ def test_a_step_without_a_checkpoint_is_refused(checkpointed: Path) -> None:
 
 def test_a_replay_that_cannot_run_says_why(copy: Path) -> None:
     """What stops the training process of a replay is handed on, in one line after the first."""
-    edit_text(copy / "config.yaml", "split: train\n", "split: nothing\n")
+    edit_text(copy / "config.yaml", "  batch_size: 64\n", "  batch_size: 100000\n")
     done = command("scripts/verify.py", str(copy))
     assert done.returncode == 2, done.stderr
     started, reason = done.stderr.splitlines()
     assert started.startswith(f"replaying {STEPS} steps")
-    assert "expected split train, validation or test" in reason
+    assert "data.batch_size: expected at most" in reason
 
 
 def test_no_replay_outlives_a_terminated_verify(run: Path, tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ class TestReaders:
             recorded(tmp_path / "sweep" / str(seed), seed=seed)
         done = command("scripts/sweep_report.py", str(tmp_path / "sweep"))
         assert done.returncode == 0, done.stderr
-        assert "75.500" in done.stdout
+        assert "0.755" in done.stdout
 
     @pytest.mark.parametrize(
         "words",
