@@ -44,7 +44,7 @@ class Result:
 
 def settings(**changes: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration of the parts in tests.faults; `model={"fault": ...}` changes one."""
-    preset = OmegaConf.to_container(OmegaConf.load(ROOT.parent / "configs/determinism/strict.yaml"))
+    preset = OmegaConf.to_container(OmegaConf.load(ROOT / "configs/determinism/strict.yaml"))
     # This process has started already, with an environment and threads of its own.
     preset |= {"env": {}, "interop_threads": None, "threads": 1}
     images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
@@ -151,7 +151,7 @@ def in_process(side: dict[str, Any], last: int, hash_seed: str) -> Trace:
         subprocess.run(
             [sys.executable, "-c", program, json.dumps(side), str(last), str(out)],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            cwd=ROOT,
+            cwd=ROOT / "engine",  # where `tests` is the tests of the engine
             check=True,
         )
         return trace.read(out)
