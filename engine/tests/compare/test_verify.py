@@ -380,7 +380,6 @@ def test_a_replay_that_cannot_run_says_why(copy: Path) -> None:
     started, reason = done.stderr.splitlines()
     assert started.startswith(f"replaying {STEPS} steps")
     assert "data.batch_size: expected at most" in reason
-    assert "data.batch_size: expected at most" in reason
 
 
 def test_no_replay_outlives_a_terminated_verify(run: Path, tmp_path: Path) -> None:
