@@ -398,7 +398,7 @@ def with_loss(**others: Any) -> dict[str, Any]:
         ({"configure_optimizers": lambda _, model, make: make([])}, "parameters to train in conf"),
         ({"configure_optimizers": lambda _, model, make: make([1])}, "for make() in configure_opt"),
         ({"configure_optimizers": lambda _, model, make: make(model.named_parameters(), beta=1)},
-         "optimizer.beta: expected an argument of AdamW ("),
+         "optimizer: expected the arguments of AdamW ("),
         ({"configure_optimizers": lambda *_: torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)},
          "parameters of the model in the SGD of Made.configure_optimizers, got others"),
     ],

@@ -69,7 +69,7 @@ class StopAt(signals.Stop):
     """Asks a run to stop when it looks for the n-th time."""
 
     def __init__(self, check: int | None = None) -> None:
-        self.signal = None
+        self.signal = self._status = None
         self._check = check
         self.checks = 0
 
