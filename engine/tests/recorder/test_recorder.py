@@ -316,7 +316,7 @@ class TestRefusals:
             ({"losses": "low"}, "losses: expected a scalar"),
             ({"model": [1]}, "model: expected a torch.nn.modules.module.Module"),
             ({"optimizers": "adam"}, "optimizers: expected a torch.optim.optimizer.Optimizer"),
-            ({"metric": "high"}, "metric: expected a number"),
+            ({"metric": "high"}, "metric: expected a scalar"),
         ],
     )
     def test_a_part_of_another_kind(self, tmp_path: Path, parts: dict[str, Any], key: str) -> None:

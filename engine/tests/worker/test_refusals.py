@@ -43,7 +43,6 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -
         ("+model.colour=red", "model: expected the arguments of CNN"),
         ("optimizer.weight_decay=-1", "optimizer: expected arguments that AdamW takes"),
         ("data.outputs=5", "data.outputs: expected more than 5"),
-        ("data.augment=5", "data.augment: expected"),
         ("objective=validation_los", "objective: expected one of"),
     ],
 )
