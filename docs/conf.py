@@ -6,4 +6,3 @@ html_theme = "furo"
 extensions = ["myst_parser"]
 exclude_patterns = ["examples/lightning"]
 myst_heading_anchors = 3  # links to headings, as the forge has them
-
