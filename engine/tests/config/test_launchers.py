@@ -1,4 +1,4 @@
-"""Jobs of launchers and trials of a search, with the real packages of requirements-cluster.txt."""
+"""Jobs of launchers and trials of a search, with the real packages."""
 
 import importlib.util
 import shutil
@@ -22,7 +22,7 @@ LOCAL_RAY = (
 
 def needs(package: str) -> pytest.MarkDecorator:
     missing = importlib.util.find_spec(package) is None
-    return pytest.mark.skipif(missing, reason=f"needs {package}: requirements-cluster.txt")
+    return pytest.mark.skipif(missing, reason=f"needs {package}")
 
 
 def sweep(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -41,7 +41,7 @@ def explain(error: BaseException) -> InputError:
         options = options or sorted(re.findall(r"^\t(\S+)$", text, re.MULTILINE))
         near = did_you_mean(name, options)
         if not near and group.startswith("hydra"):
-            near = "; requirements-cluster.txt has more"
+            near = "; other launchers are packages of their own"
         near = near or f"; or add configs/{group}/{name}.yaml"
         return InputError(f"{group}: expected one of {', '.join(options)}, got {name}{near}")
     if found := _KEY.search(text):
