@@ -3,7 +3,6 @@
 import errno
 import os
 import pty
-import resource
 import shlex
 import signal
 import subprocess
@@ -274,29 +273,32 @@ def test_an_empty_folder_name_is_refused(key: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+# A disk that is full when the picture is written, and has room for all else.
+FULL_FOR_THE_PICTURE = """
+import errno, os, sys
+
+def full(event, arguments):
+    is_picture = event == "open" and "loss_curve" in str(arguments[0])
+    if is_picture and os.path.exists(os.path.join(os.path.dirname(__file__), "full")):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), arguments[0])
+
+sys.addaudithook(full)
+"""
+
+
 def test_a_disk_that_is_full_at_the_end_leaves_a_run_that_can_be_finished(tmp_path: Path) -> None:
-    """The picture does not fit: exit status 2 and one line, also for a resume while it is so.
-
-    A limit on the size of files, which the picture alone exceeds, stands for the disk.
-    """
-    small = ("model.hidden_size=4",)
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert train(whole, *TINY, *small).returncode == 0
-    *smaller, limit = sorted(path.stat().st_size for path in whole.rglob("*") if path.is_file())
-    assert limit == (whole / "loss_curve.png").stat().st_size > smaller[-1]
-    limit -= 1
-
-    def limited(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        )  # fmt: skip
-
-    first = limited("train.py", f"hydra.run.dir={folder}", *TINY, *small)
-    for done in (first, limited("scripts/resume.py", str(folder))):
-        assert f"expected room on the disk, got {os.strerror(errno.EFBIG)}" in refusal(done)
+    """The picture does not fit: exit status 2 and one line, also for a resume while it is so."""
+    whole, folder, site = tmp_path / "whole", tmp_path / "run", tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(FULL_FOR_THE_PICTURE)
+    place = {"PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    assert train(whole, *TINY, environment=place).returncode == 0
+    (site / "full").touch()
+    first = train(folder, *TINY, environment=place)
+    for done in (first, command("scripts/resume.py", str(folder), environment=place)):
+        assert f"expected room on the disk, got {os.strerror(errno.ENOSPC)}" in refusal(done)
         assert "finished" not in done.stdout
         assert record.read_summary(folder)["status"] == "running"
-    resumed(folder)
+    (site / "full").unlink()
+    assert command("scripts/resume.py", str(folder), environment=place).returncode == 0
     assert differences(whole, folder) == []

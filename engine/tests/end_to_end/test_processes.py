@@ -163,7 +163,7 @@ def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
 def test_what_no_process_can_do_is_said_once(tmp_path: Path) -> None:
     """A model that refuses its arguments: one line from two processes, and status 2."""
     done = train(tmp_path / "run", *SHARDED, "trainer.processes=2", "+model.colour=red")
-    assert refusal(done).startswith("model.colour: expected")
+    assert refusal(done).startswith("model: expected the arguments of")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
 
