@@ -37,7 +37,8 @@ torch.save(model(torch.load(inputs)), out)
 # Loads by the lines that the command printed; FOREIGN takes this project off the path first.
 FOREIGN = """
 import importlib.util, sys
-sys.path[:] = [place for place in sys.path if not place.startswith({root!r} + "/src")]
+ours = ({root!r} + "/src", {root!r} + "/engine")
+sys.path[:] = [place for place in sys.path if not place.startswith(ours)]
 assert importlib.util.find_spec("seedbed") is None and importlib.util.find_spec("project") is None
 """
 LOADED = """
