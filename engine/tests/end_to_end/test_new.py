@@ -5,9 +5,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from seedbed.cli.new import url_of
 from tests.running import ROOT, refusal
 
 pytestmark = pytest.mark.long
@@ -109,6 +111,15 @@ def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> N
         assert line in (checkout / name).read_text().splitlines()
     assert not (checkout / "engine").exists()
     assert "engine" not in succeed(checkout, "make", "help").replace("that the engine keeps", "")
+
+
+@pytest.mark.parametrize(
+    "remote", ["https://host/a.git", "git@host:me/a.git", "/disk/a.git", "file:///disk/a.git"]
+)
+def test_any_remote_becomes_a_url_that_pip_takes(remote: str) -> None:
+    """With a scheme and a host: pip refuses `git+file:///disk/a.git` as a requirement."""
+    url = urlsplit(url_of(remote))
+    assert url.scheme and url.hostname and url.path.endswith("/a.git")
 
 
 @pytest.mark.parametrize("name", ["", "Waves", "my-waves", "class", "json", "seedbed", "tests"])

@@ -91,8 +91,16 @@ def git_address() -> str:
     """Return where pip finds the engine of this commit."""
     address = git("remote", "get-url", "origin").strip()
     tag = git("tag", "--points-at", "HEAD").split() or git("rev-parse", "HEAD").split()
-    address = address if "://" in address else f"file://{address}"
-    return f"git+{address}@{tag[0]}"
+    return f"git+{url_of(address)}@{tag[0]}"
+
+
+def url_of(address: str) -> str:
+    """Return a remote's address as the URL that pip's requirements take, which names a host."""
+    if address.startswith("/"):
+        return f"file://localhost{address}"
+    if "://" not in address:  # git@host:owner/name
+        return f"ssh://{address.replace(':', '/', 1)}"
+    return address.replace("file:///", "file://localhost/", 1)
 
 
 def remove_engine(address: str) -> None:
