@@ -1,6 +1,8 @@
 """What is loaded is a function of the position: not of who loads it, when, or how."""
 
+import errno
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -458,6 +460,21 @@ def test_no_worker_outlives_its_loading(persistent: bool) -> None:
     assert len(set(multiprocessing.active_children()) - others) == 2
     batches.close()  # type: ignore[attr-defined]
     assert set(multiprocessing.active_children()) <= others
+
+
+@pytest.mark.parametrize("reason", [errno.ENOENT, errno.ENOSPC, errno.EROFS])
+def test_workers_without_shared_memory_are_refused(
+    reason: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where /dev/shm is missing, full or read-only; without workers it is not needed."""
+
+    def fail(*_: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr("_multiprocessing.SemLock", fail)
+    with pytest.raises(InputError, match=rf"^data\.num_workers: .*{os.strerror(reason)}"):
+        loaded(SOURCES["a user's"](), WAYS["2 workers"])
+    assert loaded(SOURCES["a user's"]())
 
 
 ENDS_EARLY = """

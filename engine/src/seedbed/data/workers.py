@@ -130,8 +130,23 @@ def _start(
     with signals.held():
         if start_method != "fork":
             resource_tracker.ensure_running()  # which lets SIGINT and SIGTERM through again
+        _require_shared_memory(start_method)
         with signals.held():
             return iter(loader)
+
+
+def _require_shared_memory(start_method: str) -> None:
+    """Raise InputError where workers cannot have a lock, which lies in /dev/shm.
+
+    The loader would fail half made, and its destructor's error would hide the reason.
+    """
+    try:
+        multiprocessing.get_context(start_method).Lock()
+    except OSError as error:
+        raise InputError(
+            f"data.num_workers: expected shared memory for loader workers, got {error.strerror}; "
+            "make /dev/shm writable and larger, or set data.num_workers=0"
+        ) from error
 
 
 _loading: WeakSet[Connection] = WeakSet()
