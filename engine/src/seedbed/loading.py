@@ -10,16 +10,13 @@ alone: the same for any number of loader workers, and after a resume.
 
 import os
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from seedbed import rng
-from seedbed.data.positions import Position
+from seedbed.data.positions import Position, Shuffled
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 
@@ -165,9 +162,9 @@ class _Order(Sampler[Position]):
         drop_last: bool,
         given: tuple[int, int] | None,
     ) -> None:
-        self._n, self._batch_size, self._seed = n, batch_size, seed
-        self._drop_last, self._given = drop_last, given
-        self._batches = n // batch_size if drop_last else -(-n // batch_size)
+        self._order = Shuffled(n, batch_size, seed, drop_last)
+        self._batch_size, self._drop_last, self._given = batch_size, drop_last, given
+        self._batches = self._order.steps_per_epoch
         self.group()
         self.next_step = 0  # the steps before the next one, over all epochs
         self._is_sought = False
@@ -210,9 +207,8 @@ class _Order(Sampler[Position]):
     def position(self, step: int) -> Position:
         """Return which samples this process loads, `step` steps after the first one."""
         (rank, world_size), (epoch, index) = self.group(), divmod(step, self._batches)
-        ids = _epoch_order(self._seed, epoch, self._n)[index * self._batch_size :]
         part = self._batch_size // world_size
-        return Position(epoch, ids[: self._batch_size][rank * part : (rank + 1) * part])
+        return self._order.position(epoch, index).cut(rank * part, (rank + 1) * part)
 
 
 class _Batches(Dataset[Any]):
@@ -244,11 +240,6 @@ class _Whole:
 def _as_it_is(batch: Any) -> Any:
     """Keep DataLoader from making tensors of what else is in a batch."""
     return batch
-
-
-@lru_cache(maxsize=4)
-def _epoch_order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
-    return rng.permutation(rng.key(seed, "order", epoch), n)
 
 
 def process_group() -> tuple[int, int]:

@@ -57,6 +57,17 @@ class Features(Counted):
         return ((torch.randn(tiny.FEATURES), label) for _, label in super().__iter__())
 
 
+class Reordered(Features):
+    """Begins elsewhere at each reading: a shuffle may by chance begin with the same."""
+
+    readings = itertools.count()
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        samples = list(super().__iter__())
+        first = next(self.readings)
+        return iter(samples[first:] + samples[:first])
+
+
 class Sought(Counted):
     """Begins where it is told to."""
 
@@ -338,29 +349,3 @@ def test_what_cannot_be_streamed_is_refused(data: dict[str, Any], message: str) 
     """One line that names the key."""
     with pytest.raises(InputError, match=message):
         built(**data)
-
-
-class Reordered(Counted):
-    """Numbers that begin elsewhere at each reading: a shuffle may by chance begin with the same."""
-
-    readings = itertools.count()
-
-    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
-        samples = list(super().__iter__())
-        first = next(self.readings)
-        return iter(samples[first:] + samples[:first])
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_stream_in_another_order_when_it_is_read_again_is_refused(workers: int) -> None:
-    """As WebDataset shuffles without a seed; negative control: in the same order."""
-    order = Streamed(1, BATCH, 1, 2)
-    for dataset in (Counted, Reordered):
-        streams = Streams(dataset(1000), "train", 1, 1000, 0)
-        batches = load(StreamSource(streams, "train", 0), positions(order, 0, 2),
-                       Loading(workers), PRESET)  # fmt: skip
-        if dataset is Counted:
-            assert len(list(batches)) == 2
-            continue
-        with pytest.raises(InputError, match=r"^data\.train: expected a stream that is the same"):
-            list(batches)

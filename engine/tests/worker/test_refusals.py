@@ -67,6 +67,17 @@ def test_a_sampler_that_is_not_pure_is_refused(
     assert "steps" not in record.read_summary(tmp_path / "run")
 
 
+def test_a_stream_in_another_order_when_it_is_read_again_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As WebDataset shuffles without a seed: the rehearsal of a resume reads another batch."""
+    streams = "tests.data.test_streams"
+    words = [*tiny.OVERRIDES, "+data.streams=1", "data.train.samples=96"]
+    assert ended(tmp_path / "pure", *words, f"data.train._target_={streams}.Features") == 0
+    message = refused(tmp_path / "run", capsys, *words, f"data.train._target_={streams}.Reordered")
+    assert message.startswith("data.train: expected ")
+
+
 def test_weights_that_are_not_finite_are_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

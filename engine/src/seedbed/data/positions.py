@@ -61,13 +61,13 @@ def positions(order: Order, first_step: int, last_step: int) -> Iterator[Positio
 class Shuffled:
     """Each epoch is a permutation of its own, in batches of one size.
 
-    What does not fill a batch at the end of an epoch is left out.
+    What does not fill a batch at the end of an epoch is left out, or is a smaller one.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int) -> None:
+    def __init__(self, n: int, batch_size: int, seed: int, drop_last: bool = True) -> None:
         """Take the number of samples, and the seed of the order stream."""
         self._n, self._batch_size, self._seed = n, batch_size, seed
-        self.steps_per_epoch = n // batch_size
+        self.steps_per_epoch = n // batch_size if drop_last else -(-n // batch_size)
 
     def position(self, epoch: int, index: int) -> Position:
         """Return a batch of an epoch."""

@@ -7,7 +7,7 @@ lies before them in their stream is read and dropped, unless it was read just be
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 from torch.utils.data._utils import worker
 
-from seedbed import fingerprint, rng
+from seedbed import rng
 from seedbed.data.positions import Ids, Position
 from seedbed.data.source import Source
 from seedbed.errors import InputError
@@ -76,11 +76,6 @@ class Streams(Dataset[Any]):
             reading = _Reading(epoch, start, self._info(stream, epoch))
             self._readings[place] = reading
         return range(reading.position * self._count + stream, sample_id, self._count)
-
-    def again(self, epoch: int, sample_id: int) -> range:
-        """Begin the stream of a sample anew; return what `before` does."""
-        self._readings.pop((os.getpid(), sample_id % self._count))
-        return self.before(epoch, sample_id)
 
     def __getitem__(self, sample_id: int) -> Any:
         """Read the next sample of a stream; see `before`."""
@@ -145,51 +140,15 @@ class StreamSource(Source):
         """Take streams; the other arguments are those of `Source`."""
         super().__init__(streams, *arguments)
         self._streams = streams
-        self._read_twice = not self._seeded  # then nothing is promised
 
     def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:
         found = []
         for sample_id in ids.tolist():
-            for missing in self._streams.before(place[1], sample_id):
-                self._checked(place, missing)
-            found.append(self._checked(place, sample_id))
+            for each in (*self._streams.before(place[1], sample_id), sample_id):
+                one = np.array([each])
+                sample = super()._samples(place, one, one)[0]
+            found.append(sample)
         return found
-
-    def _sample(self, place: tuple[int, int], sample_id: int) -> Any:
-        ids = np.array([sample_id])
-        return super()._samples(place, ids, ids)[0]
-
-    def _checked(self, place: tuple[int, int], sample_id: int) -> Any:
-        """Read the next sample; the first one of all once more, to see that its stream is pure."""
-        found = self._sample(place, sample_id)
-        if self._read_twice:
-            return found
-        self._read_twice = True
-        for missing in self._streams.again(place[1], sample_id):
-            self._sample(place, missing)
-        again = self._sample(place, sample_id)
-        if int(fingerprint.of_tensors(_tensors(found))) != int(
-            fingerprint.of_tensors(_tensors(again))
-        ):
-            raise InputError(
-                f"data.{SPLITS[self._split]}: expected a stream that is the same when it is read "
-                f"again, got another sample from {type(self._streams.dataset).__name__}; give each "
-                "shuffle a seed, and draw from the global generators, which are seeded"
-            )
-        return again
-
-
-def _tensors(sample: Any) -> list[torch.Tensor]:
-    """Return the tensors, arrays and numbers of a sample, as tensors."""
-    if isinstance(sample, Mapping | list | tuple):
-        parts = sample.values() if isinstance(sample, Mapping) else sample
-        return [tensor for part in parts for tensor in _tensors(part)]
-    if isinstance(sample, torch.Tensor) and sample.layout is torch.strided and not sample.is_nested:
-        return [sample]
-    numbers = isinstance(sample, bool | int | float) or (
-        isinstance(sample, np.ndarray | np.number) and sample.dtype.kind in "bif"
-    )
-    return [torch.from_numpy(np.array(sample, dtype=np.float64))] if numbers else []
 
 
 class Streamed:
