@@ -23,7 +23,7 @@ from seedbed.errors import InputError
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, differing, hashes, traced
 from seedbed.probe.examine import Finding, examine
-from seedbed.probe.randomness import UnseededDraws, entropy_lines, held_generators
+from seedbed.probe.randomness import held_generators
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = np.random.default_rng(0)
@@ -203,8 +203,8 @@ def found(remarks: list[Finding]) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("preset", ["strict", "seeded", "fast"])
-def test_an_clean_configuration_gets_no_remark(preset: str) -> None:
-    """Keyed draws from four generators, in data and model, are no reason for a remark."""
+def test_a_clean_configuration_gets_no_remark(preset: str) -> None:
+    """Seeded draws from four generators, in data and model, are no reason for a remark."""
     assert examine(settings(preset=preset)) == []
 
 
@@ -220,7 +220,7 @@ def test_a_refused_operation_is_named_with_its_module_and_line(preset: str) -> N
 
 
 def test_a_generator_of_ones_own_in_a_model_is_found() -> None:
-    """The operation that draws from it, the generator, and the entropy behind its seed."""
+    """The operation that draws from it, and the generator."""
     remarks = examine(settings(Noisy))
 
     assert ("body.3", "forward", "aten.rand.generator") in found(remarks)
@@ -236,7 +236,6 @@ def test_what_comes_in_from_outside_is_named_where_it_comes_in() -> None:
     (first,) = [r for r in remarks if r.says.startswith("gets other bits, which no operation made")]
     assert (first.where, first.phase) == ("body.3", "forward")
     assert first.line.startswith(f"{__file__}:")
-    assert any(__file__ in remark.what for remark in remarks if remark.phase == "step")
 
 
 def test_a_backward_pass_is_placed_in_the_module_of_its_forward_pass() -> None:
@@ -260,7 +259,7 @@ def test_weights_that_start_otherwise_are_found() -> None:
     [
         (OwnGenerator, "data.train.dataset.transform[0]"),
         (SharedGenerator, f"{__name__}.SHARED"),
-        (Unseeded, "the operating system's entropy"),
+        (Unseeded, "batch"),
         (Unfixed, "batch"),
     ],
 )
@@ -272,37 +271,8 @@ def test_randomness_outside_the_streams_is_found_in_data(data: type, drawn: str)
 
 
 def test_a_generator_seeded_by_the_sample_gets_no_remark() -> None:
-    """NumPy reads entropy for RandomState(index), too, and drops it."""
+    """Its numbers are a function of the sample."""
     assert examine(settings(data=SeededByIndex)) == []
-
-
-def counted() -> int:
-    COUNTS.append(1)
-    return 3
-
-
-COUNTS: list[int] = []
-
-
-@pytest.mark.parametrize(
-    ("draw", "noted"),
-    [
-        (lambda: np.random.RandomState(3), 0),
-        (lambda: np.random.RandomState(seed=counted()), 0),
-        (lambda: np.random.RandomState(), 1),
-        (lambda: np.random.RandomState(None), 1),
-        (lambda: np.random.default_rng(), 1),
-        (lambda: np.random.default_rng(None), 1),
-        (lambda: secrets.token_bytes(4), 1),
-    ],
-)
-def test_only_entropy_that_is_used_is_noted(draw: Callable[[], object], noted: int) -> None:
-    """Whether a call got a seed decides, not whether it read entropy."""
-    COUNTS.clear()
-    with entropy_lines() as lines:
-        draw()
-    assert len(lines) == noted
-    assert len(COUNTS) <= 1  # an argument is evaluated by the user's call alone
 
 
 def test_draws_of_whole_batches_and_when_data_is_built_are_seeded() -> None:
@@ -311,14 +281,6 @@ def test_draws_of_whole_batches_and_when_data_is_built_are_seeded() -> None:
     remarks = examine(settings(data=DrawsInFetch, seeding=False))
     places = {("data", "building", "numpy.random"), ("data.train", "loading", "numpy.random")}
     assert places <= set(found(remarks))
-
-
-def test_batches_that_differ_are_found_once_and_not_again_in_operations() -> None:
-    """The same samples with other contents are the data's fault alone."""
-    remarks = examine(settings(data=Unseeded))
-
-    assert [r.what for r in remarks if "same sample ids" in r.says] == ["batch"]
-    assert {r.where for r in remarks} == {"data.train"}
 
 
 def test_without_seeding_all_that_is_drawn_is_found() -> None:
@@ -384,20 +346,6 @@ def test_a_closure_may_hold_anything() -> None:
     later = None
 
     assert any(generator is own for generator in found.values())
-
-
-def test_a_generator_without_a_state_is_left_to_the_watch_on_entropy() -> None:
-    """SystemRandom has nothing to compare; what it draws is found where the system gives it."""
-    system = random.SystemRandom()
-    assert "data[0]" not in held_generators({"data": [system]})
-
-    with entropy_lines() as entropy:
-        draws = UnseededDraws(torch.device("cpu"), entropy, seeding=True)
-        draws.watch({"data": [system]})
-        system.random()
-        drawn = draws.since_last()
-
-    assert [name.startswith("the operating system's entropy") for name in drawn] == [True]
 
 
 @pytest.mark.parametrize("sparse", [True, False])

@@ -27,7 +27,7 @@ from seedbed.errors import InputError, exit_status, printable
 from seedbed.operations.place import is_refusal, locate
 from seedbed.operations.substitutes import substitute_for
 from seedbed.operations.trace import Event, differing, hashes, run_even_if_refused, traced
-from seedbed.probe.randomness import UnseededDraws, entropy_lines
+from seedbed.probe.randomness import UnseededDraws
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
@@ -94,9 +94,9 @@ def take_first_steps(settings: dict[str, Any], first: FirstSteps | None = None) 
     """
     result = FirstSteps()
     device = assemble.choose_device(settings["trainer"]["device"])
-    with entropy_lines() as entropy, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = UnseededDraws(device, entropy, settings["determinism"]["seeding"])
+        draws = UnseededDraws(device, settings["determinism"]["seeding"])
 
         def report(where: str, phase: str) -> None:
             says = "draws random numbers that no seed controls; use seedbed.rng.generator()"

@@ -1,19 +1,16 @@
-"""Random numbers that no seed controls: generators that objects hold, and the system's entropy."""
+"""Random numbers that no seed controls: generators that objects hold, or that are not seeded.
 
-import ast
+What the operating system draws shows as another value the next time that the step is taken.
+"""
+
 import functools
 import gc
-import itertools
-import linecache
 import os
 import pickle
 import random
 import sys
 import sysconfig
-import traceback
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -28,15 +25,13 @@ _ENGINE = os.path.dirname(os.path.dirname(__file__))
 class UnseededDraws:
     """Tells which unseeded generators were drawn from, by comparing their states."""
 
-    def __init__(self, device: torch.device, entropy: list[str], seeding: bool) -> None:
+    def __init__(self, device: torch.device, seeding: bool) -> None:
         """Begin to watch.
 
         Args:
-            entropy: lines of code, as `entropy_lines` collects them.
             seeding: whether the global generators are seeded, and may be drawn from.
         """
         self._watched = {} if seeding else global_generators(device)
-        self._entropy = entropy
         self._states: dict[str, bytes] = {}
         self.since_last()
 
@@ -49,10 +44,8 @@ class UnseededDraws:
         """Return the names of generators that were drawn from since the last call."""
         states = {name: _state(generator) for name, generator in self._watched.items()}
         moved = [name for name, state in states.items() if state != self._states.get(name, state)]
-        lines = [f"the operating system's entropy ({line})" for line in self._entropy]
         self._states = states
-        self._entropy.clear()
-        return moved + lines
+        return moved
 
 
 def global_generators(device: torch.device) -> dict[str, Any]:
@@ -85,62 +78,11 @@ def held_generators(roots: dict[str, Any]) -> dict[str, Any]:
             seen.add(id(value))
             if not isinstance(value, _GENERATORS):
                 below += _parts(path, value)
-            # SystemRandom has no state; what it draws is noticed as entropy.
+            # SystemRandom has no state.
             elif id(value) not in seeded and not isinstance(value, random.SystemRandom):
                 held[path] = value
         layer = below
     return held
-
-
-@contextmanager
-def entropy_lines() -> Iterator[list[str]]:
-    """Collect the lines of the user's code that ask the operating system for entropy meanwhile.
-
-    `numpy.random.default_rng()` without a seed does, and so do `secrets` and `uuid.uuid4`.
-    """
-    lines: list[str] = []
-    original = os.urandom
-
-    def noting(size: int) -> bytes:
-        frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
-        libraries = (_STANDARD_LIBRARY, "<", __file__)
-        caller = next((f for f in frames if not _file(f).startswith(libraries)), None)
-        # PyTorch's compiler names files at random.
-        if caller is not None and "/torch/" not in _file(caller) and not _is_seeded(caller):
-            lines.append(f"{_file(caller)}:{caller.f_lineno}")
-        return original(size)
-
-    os.urandom = random._urandom = noting  # type: ignore[attr-defined]
-    try:
-        yield lines
-    finally:
-        os.urandom = random._urandom = original  # type: ignore[attr-defined]
-
-
-def _file(frame: types.FrameType) -> str:
-    return frame.f_code.co_filename
-
-
-def _is_seeded(frame: types.FrameType) -> bool:
-    """Return whether a frame calls `RandomState(seed)`, which drops the entropy that it reads.
-
-    The source decides, nothing is evaluated: `RandomState(self.seed)` counts as seeded. If the
-    seed is None, the bits differ from one time to the next.
-    """
-    place = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    first, last, start, end = place
-    if first is None or last is None or start is None or end is None:
-        return False
-    source = linecache.getlines(frame.f_code.co_filename, frame.f_globals)[first - 1 : last]
-    encoded = [line.encode() for line in source]  # columns count bytes
-    with suppress(SyntaxError, IndexError):
-        encoded[-1] = encoded[-1][:end]
-        encoded[0] = encoded[0][start:]
-        call = ast.parse(b"(" + b"".join(encoded) + b")", mode="eval").body
-        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("RandomState"):
-            seeds = [*call.args, *(keyword.value for keyword in call.keywords)]
-            return any(ast.unparse(seed) != "None" for seed in seeds)
-    return False
 
 
 def _state(generator: Any) -> bytes:
