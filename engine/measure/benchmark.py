@@ -1,4 +1,4 @@
-"""Measure Seedbed's speed and memory over a raw loop and Lightning; write docs/benchmarks.md.
+"""Measure Seedbed's speed and memory over a raw loop and Lightning; for docs/measured.md.
 
 usage: python engine/measure/benchmark.py [--rounds N] [--only WORD] [--against CHECKOUT]
                                           [--out FILE]
@@ -15,7 +15,6 @@ exit status: 0 measured, 2 it cannot be measured
 """
 
 import argparse
-import datetime
 import importlib.util
 import json
 import os
@@ -29,8 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import page
 import timing
-from guarantees import machine
 from omegaconf import OmegaConf
 from project.data import mnist5k
 from timing import Measured, Program
@@ -58,25 +57,6 @@ SAMPLES = (
     f"+data.train.transform.transforms=[{_AFFINE}, {{_target_: torchvision.transforms.ToTensor}}, "
     "{_target_: torchvision.transforms.Normalize, mean: [0.1307], std: [0.3081]}]",
 )
-PAGE = """# How fast
-
-Measured by `{command}` on {date}, on {machine}.
-
-In a round all programs of a table are started, take {warm_up} steps each, and then {turns} turns of
-{seconds} s in random order; while one trains, the others are stopped. Given are the median and the
-range over {rounds} rounds of: milliseconds a step; speed over that of the table's first program in
-the same round; memory over its memory. There is no validation in a turn; logging, checkpoints and
-everything else of a step are.
-
-- **raw loop** (`engine/measure/baselines/raw.py`): tensors in memory, the same model, loss,
-  clipping, optimizer, batch size and threads. It loads, augments and records nothing.
-- **plain loop** (`samples.py`): torchvision's MNIST, a sample at a time with its transforms, and a
-  `DataLoader`. **Lightning**: the same, with its usual callbacks.
-
-{tables}
-
-{kept}"""
-KEPT = "<!-- What follows is written by hand and is kept when this page is measured again. -->"
 
 
 def main() -> int:
@@ -86,11 +66,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="seedbed-benchmark-") as temporary:
         folder = Path(temporary)
         subprocess.run(shell("trainer.max_steps=2", folder=folder / "first"), check=True)
-        described = machine(compare.read(folder / "first"))
+        first = compare.read(folder / "first")
         for title, programs in sections(write_digits(folder / "digits")).items():
             if arguments.only in title:
                 rounds = timing.measure(programs, arguments.rounds, folder / title)
-                tables.append(f"## {title}\n\n{table(programs, rounds)}")
+                tables.append(f"### {title}\n\n{table(programs, rounds)}")
                 print(tables[-1], flush=True)
         if not arguments.only:
             tables.append(first_step(arguments.rounds, folder))
@@ -99,7 +79,7 @@ def main() -> int:
             tables.append(whole_runs(arguments.rounds, arguments.against.resolve(), folder))
             print(tables[-1], flush=True)
     if not arguments.only:
-        write(arguments, tables, described)
+        page.write_section(arguments.out, "benchmark", tables, first)
     return 0
 
 
@@ -109,8 +89,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", metavar="N", type=int, default=3, help="(default: 3)")
     parser.add_argument("--only", metavar="WORD", default="", help="tables whose titles have it")
     parser.add_argument("--against", metavar="CHECKOUT", type=Path, help="another version")
-    page = project.root() / "docs" / "benchmarks.md"
-    parser.add_argument("--out", metavar="FILE", type=Path, default=page)
+    page.add_out(parser)
     return parser.parse_args()
 
 
@@ -232,7 +211,7 @@ def first_step(rounds: int, folder: Path) -> str:
         run = folder / f"start_{number}"
         command = shell("trainer.log_every_steps=1", folder=run)
         seconds.append(timing.seconds_until(command, partial(has_row, run / "fingerprints.csv")))
-    return f"## From the shell to the first step\n\n`python train.py`: {timing.ratio(seconds)} s"
+    return f"### From the shell to the first step\n\n`python train.py`: {timing.ratio(seconds)} s"
 
 
 def has_row(path: Path) -> bool:
@@ -263,28 +242,9 @@ def whole_runs(rounds: int, other: Path, folder: Path) -> str:
             seconds.append(time.monotonic() - started)
         ratios.append(ours[-1] / theirs[-1])
     return (
-        f"## A run of 8 epochs beside an earlier version\n\n{timing.ratio(ours)} s; seconds over "
+        f"### A run of 8 epochs beside an earlier version\n\n{timing.ratio(ours)} s; seconds over "
         f"those of the other: {timing.ratio(ratios)}"
     )
-
-
-def write(arguments: argparse.Namespace, tables: Sequence[str], described: str) -> None:
-    """Write the page, with what was written by hand in the one that is there."""
-    out: Path = arguments.out
-    text = out.read_text() if out.exists() else ""
-    page = PAGE.format(
-        command=" ".join(["python engine/measure/benchmark.py", *sys.argv[1:]]),
-        date=datetime.date.today().isoformat(),
-        machine=described,
-        warm_up=timing.WARM_UP_STEPS,
-        turns=timing.TURNS,
-        seconds=timing.TURN_SECONDS,
-        rounds=arguments.rounds,
-        tables="\n\n".join(tables),
-        kept=KEPT + text.partition(KEPT)[2] if KEPT in text else "",
-    )
-    out.write_text(page)
-    print(out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure what may change around a run without changing a bit, and write docs/guarantees.md.
+"""Measure what may change around a run without changing a bit, for docs/measured.md.
 
 usage: python engine/measure/guarantees.py [--out FILE] [--only WORD]
 
@@ -13,7 +13,6 @@ exit status: 0 every cell that is promised to be is `same`, 1 some are not, 2 it
 """
 
 import argparse
-import datetime
 import signal
 import sys
 import tempfile
@@ -22,28 +21,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import page
 from guarantees_rows import EXPERIMENTS, PARTS, Part, Row, plainly
 
-from seedbed import compare, project
+from seedbed import compare
 from seedbed.compare.stages import stage_of
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 
 SAME = "same"
-PAGE = """# What may change without changing a bit
-
-Measured by `{command}` on {date}, on {machine}.
-
-Every cell compares a run of 60 steps under `determinism=strict` with the unmodified run: all
-fingerprints (sample ids, batch contents, loss, gradients, weights, optimizer state), losses and
-metrics, final weights and predictions. `same`: not one bit differs. Otherwise the cell names the
-first step and stage that differ. The CNN trains on mnist5k with augmentation and dropout, the RNN
-and the LSTM on the adding problem with dropout.
-
-{tables}
-
-{kept}"""
-KEPT = "<!-- What follows is written by hand and is kept when this page is measured again. -->"
 
 
 def main() -> int:
@@ -60,20 +46,20 @@ def main() -> int:
                 continue
             folder = Path(temporary, str(number))
             measured = {row.change: cells_of for row, cells_of in measure(part, rows, folder)}
-            tables.append(f"## {part.title}\n\n{table(measured)}")
+            tables.append(f"### {part.title}\n\n{table(measured)}")
             cells += [(part, found) for found in measured.values()]
         if not cells:
             raise InputError(f"--only: expected a word of a row, got {arguments.only}; try worker")
         if not word:
-            write(arguments.out, tables, compare.read(Path(temporary, "0", "base_CNN")))
+            base = compare.read(Path(temporary, "0", "base_CNN"))
+            page.write_section(arguments.out, "guarantees", tables, base)
     return int(any(part.is_promised and {*found} != {SAME} for part, found in cells))
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = options.parser(__doc__)
-    page = project.root() / "docs" / "guarantees.md"
-    parser.add_argument("--out", metavar="FILE", type=Path, default=page)
+    page.add_out(parser)
     parser.add_argument("--only", metavar="WORD", default="", help="only rows that contain it")
     return parser.parse_args()
 
@@ -113,34 +99,13 @@ def verdict(base: compare.Record, other: compare.Record) -> str:
 
 
 def table(rows: Mapping[str, Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [["what changes", *EXPERIMENTS], ["---"] * (1 + len(EXPERIMENTS))]
-    lines += [[change, *cells] for change, cells in rows.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def write(out: Path, tables: Sequence[str], base: compare.Record) -> None:
-    """Write the page, with what was written by hand in the one that is there."""
-    text = out.read_text() if out.exists() else ""
-    page = PAGE.format(
-        command=" ".join(["python engine/measure/guarantees.py", *sys.argv[1:]]),
-        date=datetime.date.today().isoformat(),
-        machine=machine(base),
-        tables="\n\n".join(tables),
-        kept=KEPT + text.partition(KEPT)[2] if KEPT in text else "",
-    )
-    out.write_text(page)
-    print(out)
-
-
-def machine(of: compare.Record) -> str:
-    """Return what a run ran on, in a few words."""
-    found = of.environment
-    return (
-        f"{found['cpu.model']} ({found['cpu.cores']} cores, {found['cpu.capability']}, "
-        f"{found['cpu.threads']} threads in use), {found['platform']}, "
-        f"Python {found['versions.python']}, torch {found['versions.torch']}"
-    )
+    """Return Markdown: a list of the changes that changed nothing, a table of the others."""
+    same = [change for change, cells in rows.items() if {*cells} == {SAME}]
+    lines = [["", *EXPERIMENTS], ["---"] * (1 + len(EXPERIMENTS))]
+    lines += [[change, *cells] for change, cells in rows.items() if change not in same]
+    parts = [f"`{SAME}` for {', '.join(EXPERIMENTS)}:", "\n".join(f"- {x}" for x in same)]
+    others = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n\n".join([*(parts if same else []), *([others] if lines[2:] else [])])
 
 
 if __name__ == "__main__":

@@ -268,8 +268,8 @@ CHANGES_BITS = (
 
 _ONE_THREAD = "determinism.threads=1"
 PARTS = (
-    Part("What may change", (), MAY_CHANGE),
+    Part("On one process", (), MAY_CHANGE),
     Part("On several processes, trainer.shards=4", (_ONE_THREAD, "trainer.shards=4"), FOUR_SHARDS),
     Part("On several processes, trainer.shards=2", (_ONE_THREAD, "trainer.shards=2"), TWO_SHARDS),
-    Part("What is part of the experiment and may change bits", (), CHANGES_BITS, False),
+    Part("What belongs to the experiment, and may change bits", (), CHANGES_BITS, False),
 )
