@@ -288,23 +288,11 @@ def test_collate_takes_arguments_and_a_name() -> None:
     assert first_batch(sources.validation).targets.max() == 1
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"collate": {"_target_": f"{__name__}.Squares"}}, r"data\.collate: expected what can be"),
-        (
-            {
-                "train": {"_target_": f"{__name__}.Whole"},
-                "training_collate": mixing("MixUp"),
-            },
-            r"data\.training_collate: expected a data set without fetch, got Whole",
-        ),
-    ],
-)
-def test_what_cannot_collate_is_refused(data: dict[str, Any], message: str) -> None:
-    """Neither ignored nor left to fail in the first step."""
-    with pytest.raises(InputError, match=message):
-        assemble.build_sources(settings(**data))
+def test_a_collate_beside_fetch_is_refused() -> None:
+    """It would be ignored: such a data set makes its batches itself."""
+    whole = settings(train={"_target_": f"{__name__}.Whole"}, training_collate=mixing("MixUp"))
+    with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Whole"):
+        assemble.build_sources(whole)
 
 
 def test_the_metric_of_soft_targets_is_that_of_the_likeliest_class() -> None:

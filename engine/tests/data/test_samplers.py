@@ -313,8 +313,6 @@ def test_weighted_refuses_weights_that_choose_nothing() -> None:
 class NoSampler:
     def __init__(self, size: int = 1) -> None: ...
 
-    def batches(self, epoch: int) -> Any: ...
-
 
 def settings(**data: Any) -> dict[str, Any]:
     return {

@@ -17,13 +17,11 @@ from project.data.mnist import MNIST
 from seedbed import compare, errors, launch, offline, project, record
 from seedbed.compare import report
 from seedbed.config import build
-from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import untrusted
 from seedbed.record.change import Change
 from tests.fake_runs import write_run
-from tests.running import ROOT
 
 FIELDS = ("step", "loss")
 
@@ -279,21 +277,6 @@ def test_a_process_without_addresses_opens_none(act: str, server: tuple[str, lis
         assert done.returncode == bool(variables)
         if "urlopen" in act:
             assert bool(asked) is not bool(variables)
-
-
-def test_loggers_of_a_record_send_nothing_unasked(tmp_path: Path) -> None:
-    """Other values than configs/logger has are to be named; control: those that it has."""
-    ours = OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / "logger" / "mlflow.yaml"))
-    key, address = "logger.mlflow.tracking_uri", "http://127.0.0.1"
-    recorded = OmegaConf.create({"logger": ours})
-    resume.require_our_loggers(recorded, tmp_path, Request())
-    OmegaConf.update(recorded, key, address)
-    with pytest.raises(InputError, match=f"got {key}={address} in the record"):
-        resume.require_our_loggers(recorded, tmp_path, Request())
-    resume.require_our_loggers(recorded, tmp_path, Request({key: address}))
-    recorded = OmegaConf.create({"logger": {"own": {"_target_": "x"}}})
-    with pytest.raises(InputError, match=r"got logger\.own\._target_=x in the record"):
-        resume.require_our_loggers(recorded, tmp_path, Request())
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "train.log", ".lock", "checkpoints", "new"])

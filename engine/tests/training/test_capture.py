@@ -17,7 +17,6 @@ from seedbed import record
 from seedbed.errors import InputError
 from seedbed.training import capture, checkpoint
 from seedbed.training.optimizer_tensors import optimizer_tensors
-from seedbed.worker import methods
 from tests.test_fingerprint import of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
@@ -330,21 +329,3 @@ def test_state_of_tensors_alone_has_the_fingerprint_of_them() -> None:
     ]
     assert seen(optimizer) == of(*tensors)
     assert len(tensors) == 6
-
-
-def test_every_optimizer_of_pytorch_is_let_be_or_refused_when_it_is_built() -> None:
-    """Those that need sparse gradients are refused, since no step could be taken."""
-    for name, each in classes().items():
-        model = small_model()
-        optimizer = each(model.parameters())
-        if name in REFUSED:
-            with pytest.raises(InputError, match=rf"^optimizer: expected .*, got {name}; try "):
-                methods.require_usable(optimizer, model, "")
-            with pytest.raises((TypeError, RuntimeError)):
-                train(model, optimizer, 0, 1)  # negative control: it could not
-        else:
-            methods.require_usable(optimizer, model, "")
-            if name not in CONTIGUOUS:
-                train(model, optimizer, 0, 1)
-    embedding = nn.Embedding(4, 2, sparse=True)
-    methods.require_usable(torch.optim.SparseAdam(embedding.parameters()), embedding, "")

@@ -1,6 +1,6 @@
 """Resume a run that was stopped; it ends with the bits of an uninterrupted one.
 
-usage: python scripts/resume.py RUN [--allow-changed] [--online] [key=value ...]
+usage: python scripts/resume.py RUN [--allow-changed] [key=value ...]
        python scripts/resume.py SWEEP
 
 example:
@@ -13,8 +13,8 @@ data.start_method, trainer.processes, logger. Any other change of configuration,
 environment since the checkpoint was made is reported; under determinism=strict and portable, one
 that can alter bits is refused.
 
-Resume your own runs: this runs the classes that the folder's config.yaml names. For the run of
-somebody else there is scripts/verify.py, which trusts none by itself.
+Resume your own runs: this runs the classes that the folder's config.yaml names, and opens its
+loggers. For the run of somebody else there is scripts/verify.py, which trusts none by itself.
 
 A sweep is resumed by its own command: finished runs are skipped, interrupted and failed ones
 resumed, missing ones started.
@@ -45,9 +45,7 @@ def main() -> int:
             )
         print(plan.command(arguments.run))
         return 0
-    return resume.resume_run(
-        arguments.run, arguments.overrides, arguments.allow_changed, arguments.online
-    )
+    return resume.resume_run(arguments.run, arguments.overrides, arguments.allow_changed)
 
 
 def parse() -> argparse.Namespace:
@@ -59,10 +57,5 @@ def parse() -> argparse.Namespace:
         "--allow-changed",
         action="store_true",
         help="resume although something changed that can alter bits",
-    )
-    parser.add_argument(
-        "--online",
-        action="store_true",
-        help="open addresses that the record names: downloads of data, loggers",
     )
     return parser.parse_intermixed_args()

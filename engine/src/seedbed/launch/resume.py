@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, offline, record
+from seedbed import config, launch, record
 from seedbed.config import loggers
 from seedbed.config.request import Request
 from seedbed.errors import InputError
@@ -15,16 +15,8 @@ from seedbed.record import origin, untrusted
 _MISSING: Any = object()
 
 
-def resume_run(
-    folder: Path,
-    overrides: Sequence[str],
-    allow_changed: bool,
-    online: bool = False,
-) -> int:
-    """Resume a run in a training process; return its exit status.
-
-    Args:
-        online: open addresses that the record names, such as those of loggers.
+def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
+    """Resume one of the user's own runs in a training process; return its exit status.
 
     Raises:
         InputError: the folder is no run, or what is asked for cannot be.
@@ -33,11 +25,9 @@ def resume_run(
     untrusted.require_no_way_out(folder)
     request = Request(parse(overrides, recorded), allow_changed)
     settings = request.applied_to(recorded)
-    if settings.get("logger") and not online:
-        require_our_loggers(settings, folder, request)
     config.check(settings)
     origin.require_unfinished(folder)
-    environment = launch.training_environment(settings) | offline.variables(online)
+    environment = launch.training_environment(settings)
     return launch.run_worker(settings, folder, environment, request.text())
 
 
@@ -71,21 +61,3 @@ def parse(overrides: Sequence[str], recorded: DictConfig) -> dict[str, Any]:
             )
         values[one.key_or_group] = one.value()
     return values
-
-
-def require_our_loggers(settings: DictConfig, folder: Path, request: Request) -> None:
-    """Raise InputError for loggers that are not as configs/logger or the request says.
-
-    They would write, and send what the run logs, where the record likes.
-    """
-    try:
-        ours = record.flatten({"logger": loggers.choose(list(settings.logger), settings)})
-    except (InputError, TypeError):  # none of ours, or no loggers at all
-        ours = {}
-    plain: Any = OmegaConf.to_container(settings)
-    for key, value in record.flatten({"logger": plain["logger"]}).items():
-        if value != ours.get(key, _MISSING) and key not in request.settings:
-            raise InputError(
-                f"{folder}: expected loggers as configs/logger has them, got {key}={value} in the "
-                f"record; name it on the command line, or {offline.ADVICE}"
-            )

@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from seedbed import launch, offline, record, signals
+from seedbed import launch, record, signals
 from seedbed.config import command
 from seedbed.errors import InputError, print_error
 from seedbed.launch import resume
@@ -58,7 +58,7 @@ def _start(config: DictConfig, folder: Path) -> int:
         return launch.start(config, folder)
     if record.is_run(folder) and record.read_summary(folder).get("status") == "finished":
         return 0
-    return resume.resume_run(folder, (), False, online=not offline.is_asked_for())
+    return resume.resume_run(folder, (), allow_changed=False)
 
 
 class SweepFolder(Callback):

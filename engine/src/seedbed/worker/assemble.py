@@ -116,11 +116,6 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     iterable = order.is_iterable(dataset)
     if iterable:
         dataset = order.as_streams(dataset, data, split, role, seed)
-    elif not hasattr(dataset, "__len__"):
-        raise InputError(
-            f"data.{split}: expected a map-style data set, with __len__ and __getitem__, got "
-            f"{type(dataset).__name__}; see docs/extending.md"
-        )
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
     collate = collate_for(data, role, dataset)
@@ -157,13 +152,7 @@ def collate_for(data: Settings, split: str, dataset: Any) -> Callable[[list[Any]
         )
     if isinstance(spec, str):
         return build.resolve(spec, f"data.{key}")  # type: ignore[no-any-return]
-    collate = build.build(spec, f"data.{key}")
-    if not callable(collate):
-        raise InputError(
-            f"data.{key}: expected what can be called with a list of samples, got "
-            f"{type(collate).__name__}; give it __call__"
-        )
-    return collate  # type: ignore[no-any-return]
+    return build.build(spec, f"data.{key}")  # type: ignore[no-any-return]
 
 
 def build_training_state(
@@ -187,7 +176,6 @@ def build_training_state(
     if not model.training:
         model.train()
     method = methods.build_method(settings)
-    methods.require_forward(method, model)
     with refusals.explained(model):
         materialize(model, method, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.

@@ -110,14 +110,11 @@ def _sampler(settings: Settings, dataset: Any) -> Any:
     if "dataset" in inspect.signature(target).parameters:
         spec = {**spec, "dataset": dataset}
     sampler = construct.build(spec, "data.sampler")
-    batches = getattr(sampler, "batches", None)
-    try:
-        inspect.signature(batches).bind(0, 1, None)  # type: ignore[arg-type]
-    except TypeError:  # not callable, or with other arguments
+    if not hasattr(sampler, "batches"):  # one of PyTorch's, likely
         raise InputError(
             "data.sampler: expected a class with a method batches(epoch, n, rng), got "
             f"{type(sampler).__name__}; see docs/data.md"
-        ) from None
+        )
     return sampler
 
 
