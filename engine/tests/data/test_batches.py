@@ -8,19 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import Dataset
 
-from seedbed import fingerprint, tasks
+from seedbed import fingerprint
 from seedbed.data.positions import training_positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.methods import Supervised
-from seedbed.training.shards import Shards
-from seedbed.training.state import TrainingState
-from seedbed.training.step import train_step
 from seedbed.worker import assemble
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -165,66 +161,6 @@ def test_a_dataclass_is_copied_with_other_tensors() -> None:
     assert torch.equal(doubled.values, 2 * batch.values)
 
 
-def test_what_nobody_could_send_is_left_alone() -> None:
-    """An object that cannot be pickled passes through as it is."""
-    value = [lambda: 1, torch.zeros(1)]
-    mapped = map_tensors(lambda tensor: tensor + 1, value)
-    assert mapped[0] is value[0]
-    assert mapped[1] == 1
-
-
-class Sequences(nn.Module):
-    """An LSTM that takes a PackedSequence."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(3, 2, batch_first=True)
-
-    def forward(self, sequence: PackedSequence) -> Tensor:
-        outputs, lengths = pad_packed_sequence(self.lstm(sequence)[0], batch_first=True)
-        return outputs[torch.arange(len(lengths)), lengths - 1]
-
-
-class Lines(nn.Module):
-    """A linear layer on a jagged tensor, and the sum of each sequence."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 2)
-
-    def forward(self, sequences: Tensor) -> Tensor:
-        return torch.stack([each.sum(0) for each in self.linear(sequences).unbind()])
-
-
-@pytest.mark.parametrize(("make", "model"), [("packed sequence", Sequences), ("jagged", Lines)])
-def test_a_step_is_the_same_from_any_number_of_workers(
-    make: str, model: Callable[[], nn.Module]
-) -> None:
-    """Training takes such batches, and its fingerprints see them."""
-
-    def stages(workers: int) -> list[int]:
-        torch.manual_seed(0)
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        device = torch.device("cpu")
-        training = TrainingState(
-            net,
-            {"optimizer": optimizer},
-            Supervised(tasks.Regression()),
-            device,
-            channels_last=True,
-        )
-        hasher = fingerprint.Hasher(device)
-        found = []
-        for step, batch in enumerate(batches(MAKES[make][0], workers), start=1):
-            taken = train_step(training, [batch], step, Shards(), True, hasher)[2]
-            assert taken is not None
-            found += taken.tolist()
-        return found
-
-    assert stages(0) == stages(2)
-
-
 class Whole(Uneven):
     """A data set that makes its batches itself."""
 
@@ -293,22 +229,3 @@ def test_a_collate_beside_fetch_is_refused() -> None:
     whole = settings(train={"_target_": f"{__name__}.Whole"}, training_collate=mixing("MixUp"))
     with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Whole"):
         assemble.build_sources(whole)
-
-
-def test_the_metric_of_soft_targets_is_that_of_the_likeliest_class() -> None:
-    """As many classes as samples are not broadcast; hard targets give the same metric."""
-    task, outputs = tasks.Classification(), torch.eye(4)
-    soft = torch.tensor([[0.6, 0.4, 0, 0], [0.7, 0.3, 0, 0], [0, 0, 0.9, 0.1], [0, 0, 0.8, 0.2]])
-    assert task.metric(outputs, soft).tolist() == [1, 0, 1, 0]
-    assert task.metric(outputs, soft.argmax(1)).tolist() == [1, 0, 1, 0]
-    assert task.loss(outputs, soft).isfinite()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
-def test_classes_of_another_type_are_refused_in_one_line(dtype: torch.dtype) -> None:
-    """PyTorch has a traceback for them; classes as int64 are the negative control."""
-    task, outputs, classes = tasks.Classification(), torch.eye(4), torch.arange(4)
-    for loss in (task.loss, task.losses):
-        with pytest.raises(InputError, match=r"^data: expected classes as int64 \(4,\), or .*got "):
-            loss(outputs, classes.to(dtype))
-        assert loss(outputs, classes).isfinite().all()

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import http.server
-import multiprocessing
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,18 +44,7 @@ def test_a_web_mirror_serves(address: str, tmp_path: Path) -> None:
     assert files.read(tmp_path / "data", SHA256, ["http://localhost:9", address]) == CONTENTS
 
 
-def _read(folder: Path, address: str) -> bool:
-    return files.read(folder, SHA256, [address]) == CONTENTS
-
-
-def test_two_processes_may_download_at_once(mirror: Path, tmp_path: Path) -> None:
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        read = pool.starmap(_read, [(tmp_path / "data", mirror.as_uri())] * 4)
-    assert all(read)
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted(CONTENTS)
-
-
-@pytest.mark.parametrize("archive", [b"", b"no archive", gzip.compress(b"wrong"), None])
+@pytest.mark.parametrize("archive", [b"", b"no archive", gzip.compress(b"wrong", mtime=0), None])
 def test_wrong_bytes_of_a_mirror_are_refused(
     archive: bytes | None, mirror: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from seedbed import fingerprint, rng
 from seedbed.data import samplers
@@ -104,12 +104,6 @@ def test_buckets_fit_and_hold_everything(multiple_of: int) -> None:
         )
 
 
-def test_buckets_mix_what_is_of_one_width() -> None:
-    """With a width over all lengths a batch is any samples; without, lengths of one kind."""
-    mixed = sampled(samplers.Buckets(Uneven(), 28, "lengths", width=7))
-    assert {len({Uneven.lengths[i] for i in batch}) > 1 for batch in ids_of(mixed, 0)} == {True}
-
-
 def test_a_curriculum_begins_with_what_is_easy() -> None:
     """The hardest sample of each epoch is harder than before, until all samples are taken."""
     order = sampled(samplers.Curriculum(Uneven(), 8, "lengths", epochs=3, start=0.2))
@@ -120,15 +114,7 @@ def test_a_curriculum_begins_with_what_is_easy() -> None:
     assert {i for batch in ids_of(order, 4) for i in batch} == set(range(N))
 
 
-def test_values_are_found_in_the_whole_of_a_part() -> None:
-    """A part of a data set has the lengths of its samples."""
-    part = Subset(Subset(Uneven(), list(range(10, 20))), [3, 1])
-    assert samplers.values_of(part, "lengths", "x").tolist() == [
-        Uneven.lengths[i] for i in (13, 11)
-    ]
-
-
-@pytest.mark.parametrize("values", ["colour", [1.0], [float("nan")] * N, "lengths_of"])
+@pytest.mark.parametrize("values", ["colour", [1.0], [float("nan")] * N])
 def test_values_that_do_not_fit_are_refused(values: Any) -> None:
     """One line that says what was expected of which argument."""
     with pytest.raises(InputError, match=r"data\.sampler\.weights: expected a finite number for e"):
@@ -221,13 +207,6 @@ class Counts(Plain):
         return [[self.stage, 1], [2, 3]]
 
 
-class Global(Plain):
-    """Draws from NumPy's global generator, which is seeded."""
-
-    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
-        return [np.random.permutation(n)[:8]]
-
-
 @pytest.mark.parametrize("target", [OwnGenerator, InPlace, Counts])
 def test_a_sampler_that_is_not_pure_is_refused(target: type) -> None:
     """Before the first step."""
@@ -238,26 +217,19 @@ def test_a_sampler_that_is_not_pure_is_refused(target: type) -> None:
     assert "\n" not in str(found.value)
 
 
-@pytest.mark.parametrize("target", [Plain, Global])
-def test_a_pure_sampler_is_not_refused(target: type) -> None:
-    """Negative control, and what draws from a seeded generator is pure."""
-    assert ids_of(sampled(target()), 3) == ids_of(sampled(target()), 3)
+def test_a_pure_sampler_is_not_refused() -> None:
+    """Negative control."""
+    assert ids_of(sampled(Plain()), 3) == ids_of(sampled(Plain()), 3)
 
 
 @pytest.mark.parametrize(
     ("answer", "got"),
     [
         (None, "got NoneType in epoch 0"),
-        (7, "got int in epoch 0"),
         ([], "got no batch in epoch 0"),
         ([[]], "got an empty one in epoch 0"),
-        ([[1, 2], []], "got an empty one in epoch 0"),
         ([[0.5, 1.0]], r"got float64 of shape \(2,\) in epoch 0"),
-        ([["a"]], "got <U1 of shape"),
-        ([1, 2], r"got int64 of shape \(\) in epoch 0"),
-        ([[[1, 2]]], r"got int64 of shape \(1, 2\) in epoch 0"),
         ([[[1], [2, 3]]], "got an empty one in epoch 0"),
-        ([[True, False]], "got bool of shape"),
         ([[0, N]], f"got id {N} in epoch 0"),
         ([[0, -1]], "got id -1 in epoch 0"),
     ],
@@ -301,13 +273,6 @@ def test_sizes_that_cannot_be_cut_are_refused() -> None:
     """Shards are of one size: no sample is left out in silence."""
     with pytest.raises(InputError, match=r"a multiple of trainer\.shards \(4\), got \d samples"):
         sampled(samplers.Buckets(Uneven(), 21, "lengths"), multiple_of=4)
-
-
-def test_weighted_refuses_weights_that_choose_nothing() -> None:
-    """All zero, or below zero."""
-    for weights in ([0.0] * N, [-1.0] + [1.0] * (N - 1)):
-        with pytest.raises(InputError, match=r"^data\.sampler\.weights: expected weights >= 0"):
-            samplers.Weighted(Uneven(), 8, weights)
 
 
 class NoSampler:

@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from seedbed import fingerprint, rng
 from seedbed.data.positions import Position, evaluation_positions, training_positions
@@ -38,15 +36,11 @@ IN_THIS_PROCESS = Loading(num_workers=0)
 WAYS = {
     "1 worker": Loading(1),
     "2 workers": Loading(2),
-    "5 workers": Loading(5),
-    "2 workers anew each epoch": Loading(2, persistent_workers=False),
     "5 workers anew each epoch": Loading(5, persistent_workers=False),
-    "prefetch 1": Loading(2, prefetch_factor=1),
     "prefetch 7": Loading(2, prefetch_factor=7),
     "spawn": Loading(2, start_method="spawn"),
     "forkserver": Loading(2, start_method="forkserver"),
 }
-QUICK_WAYS = [name for name, way in WAYS.items() if way.start_method == "fork"]
 
 
 class Noisy(Dataset[tuple[Tensor, Tensor]]):
@@ -69,31 +63,6 @@ class OwnGenerator(Noisy):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return torch.tensor([self._generator.random()]), torch.tensor(index)
-
-
-class OfferedGenerator(Noisy):
-    """The same, with the generator that Seedbed offers."""
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return torch.tensor([rng.generator().random()]), torch.tensor(index)
-
-
-class Transformed(Noisy):
-    """Images through torchvision's transforms of both versions, which draw as they like."""
-
-    def __init__(self) -> None:
-        from torchvision import transforms as v1
-        from torchvision.transforms import v2
-
-        choice = v1.RandomChoice([v1.RandomRotation(20), v1.RandomAffine(0, (0.2, 0.2))])
-        order = v1.RandomOrder([choice, v1.RandomResizedCrop(12, antialias=True)])
-        self._v1 = v1.Compose([order, v1.ColorJitter(0.5), v1.RandomErasing(0.5)])
-        pick = v2.RandomChoice([v2.RandomHorizontalFlip(), v2.GaussianBlur(3)])
-        self._v2 = v2.Compose([v2.RandomResizedCrop(12), pick, v2.GaussianNoise()])
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image = torch.linspace(0, 1, 3 * 256).view(3, 16, 16)
-        return torch.stack([self._v1(image), self._v2(image)]), torch.tensor(index)
 
 
 class Circumstances(Noisy):
@@ -144,14 +113,6 @@ class Images(Noisy):
         return (images + changes[:, 1:]).sin(), torch.from_numpy(ids)
 
 
-class Summing(Images):
-    """Adds up all pixels of a batch, which threads share among themselves."""
-
-    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        images, labels = super().fetch(ids, draws)
-        return images * images.sum(), labels
-
-
 def longest_first(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], dict[str, Any]]:
     """Return the samples' own tensors, as those of other lengths cannot be stacked."""
     inputs = sorted((sample for sample, _ in samples), key=len, reverse=True)
@@ -185,7 +146,6 @@ SOURCES: dict[str, Callable[[], Source]] = {
     "whole batches": lambda: Source(Images(), "train", seed=0),
     "a user's": lambda: Source(Noisy(), "train", seed=0),
     "a user's with a collate function": lambda: Source(Noisy(), "train", 0, noisy_collate),
-    "a user's with the offered generator": lambda: Source(OfferedGenerator(), "train", seed=0),
 }
 
 
@@ -225,10 +185,6 @@ class TestTrainingPositions:
         """Positions from any step on are those that an uninterrupted run has there."""
         assert self.ids(range(step, 13)) == self.ids(range(13))[step:]
 
-    def test_epochs_are_counted(self) -> None:
-        """A position knows the epoch that its step belongs to."""
-        assert [p.epoch for p in positions()] == [0] * 6 + [1] * 6 + [2]
-
 
 def test_an_evaluation_covers_a_data_set_once() -> None:
     """Evaluation takes every sample once, in order, the last batch being what is left."""
@@ -236,34 +192,11 @@ def test_an_evaluation_covers_a_data_set_once() -> None:
     assert [position.ids.tolist() for position in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-@pytest.mark.parametrize("way", QUICK_WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("data", SOURCES)
 def test_the_way_of_loading_changes_no_bit(data: str, way: str) -> None:
-    """Any number of workers, persistent or not, any prefetch factor: the same batches."""
+    """Any number of workers, started and kept in any way, any prefetch: the same batches."""
     assert loaded(SOURCES[data](), WAYS[way]) == loaded(SOURCES[data]())
-
-
-@pytest.mark.parametrize("way", ["spawn", "forkserver"])
-def test_the_start_method_changes_no_bit(way: str) -> None:
-    """Workers that inherit nothing load the same batches as those that inherit everything."""
-    source = SOURCES["a user's with a collate function"]()
-    assert loaded(source, WAYS[way]) == loaded(source)
-
-
-@pytest.mark.parametrize(
-    "way",
-    ["2 workers", "5 workers anew each epoch", pytest.param("spawn", marks=pytest.mark.long)],
-)
-def test_torchvision_transforms_are_seeded(way: str) -> None:
-    """torchvision's transforms, of versions 1 and 2, draw what belongs to the sample."""
-    source = Source(Transformed(), "train", seed=0)
-    here = loaded(source)
-    assert loaded(source, WAYS[way]) == here
-    assert len(set(here)) == STEPS
-    torch.manual_seed(0), random.seed(0)
-    assert loaded(Source(Transformed(), "train", 0, seeded=False)) != here, (
-        "negative control: they do draw"
-    )
 
 
 def test_loading_can_fail_to_repeat() -> None:
@@ -283,42 +216,6 @@ def test_loading_can_fail_to_repeat() -> None:
     )
 
 
-def test_a_plain_data_loader_depends_on_its_workers() -> None:
-    """Twin: torch's own way of seeding workers gives other samples for another number."""
-
-    def plain(workers: int) -> list[float]:
-        torch.manual_seed(0), random.seed(0), np.random.seed(0)
-        batches = DataLoader(Noisy(), batch_size=4, num_workers=workers)
-        return [float(inputs[0, 2]) for inputs, _ in batches]
-
-    assert plain(1) != plain(2)
-
-
-def test_history_does_not_matter() -> None:
-    """What the process drew before, and between batches, changes nothing."""
-    source = SOURCES["a user's"]()
-    before = loaded(source)
-    random.random(), np.random.rand(3), torch.rand(5)
-    found = []
-    for batch in load(source, positions(), IN_THIS_PROCESS, PRESET):
-        found += hashes([batch])
-        random.random(), np.random.rand(3), torch.rand(5)
-    assert found == before
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("every", [1, 3])
-def test_validation_in_between_changes_no_batch(workers: int, every: int) -> None:
-    """However often another data set is read meanwhile, training reads the same."""
-    source, other = SOURCES["a user's"](), Source(Noisy(), "validation", seed=0)
-    found = []
-    for number, batch in enumerate(load(source, positions(), Loading(workers), PRESET)):
-        found += hashes([batch])
-        if number % every == 0:
-            hashes(load(other, evaluation_positions(8, 4), Loading(workers), PRESET))
-    assert found == loaded(source)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("step", [1, 6, 9])
 def test_loading_goes_on_from_any_step(step: int, workers: int) -> None:
@@ -336,15 +233,6 @@ def test_a_sample_does_not_depend_on_its_batch(data: str) -> None:
         alone = source[Position(3, np.array([sample_id]))]
         assert torch.equal(alone.inputs[0], together.inputs[place])
         assert torch.equal(alone.targets[0], together.targets[place])
-
-
-@pytest.mark.parametrize("data", ["whole batches", "a user's"])
-def test_training_changes_samples_from_epoch_to_epoch(data: str) -> None:
-    """Twin: augmentation is drawn anew in each epoch, for each sample, and by the seed."""
-    source = SOURCES[data]()
-    ids = np.array([1, 2])
-    first, second = (source[Position(epoch, ids)].inputs for epoch in (0, 1))
-    assert not torch.equal(first, second)
 
 
 def test_evaluation_draws_the_same_every_time() -> None:
@@ -382,40 +270,6 @@ def test_every_process_loads_with_one_thread(how: Loading) -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_data_set_that_threads_do_not_change_gets_all_of_them() -> None:
-    """In the training process it may use those that the preset gives it; the negative control is
-    above."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        batch = Source(Circumstances(), "train", 0, one_thread=False)[next(positions())]
-        assert not batch.inputs[:, 0].any()
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(("dataset", "same"), [(Images(), True), (Summing(), False)])
-def test_several_threads_change_no_bit_unless_something_is_summed(
-    dataset: Images, same: bool
-) -> None:
-    """A batch large enough for PyTorch to share it among threads, and the same in a worker."""
-    position, found = Position(0, np.arange(2000)), []
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        for one_thread, how in (
-            (False, IN_THIS_PROCESS),
-            (True, IN_THIS_PROCESS),
-            (False, Loading(1)),
-        ):
-            source = Source(dataset, "train", 0, one_thread=one_thread)
-            found += hashes(load(source, [position], how, PRESET))
-    finally:
-        torch.set_num_threads(before)
-    assert found[1] == found[2]
-    assert (found[0] == found[1]) is same
 
 
 def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> None:
@@ -518,17 +372,6 @@ def test_a_program_ends_when_a_worker_cannot_load(tmp_path: Path) -> None:
     done = command(str(early_end(tmp_path, "pass", fails=True)), timeout_seconds=60)
     assert done.returncode == 1
     assert "ValueError: no such sample" in done.stderr
-
-
-def test_a_program_could_wait_for_its_workers_for_ever(tmp_path: Path) -> None:
-    """Twin: they do not end by themselves while it waits."""
-    script = early_end(tmp_path, "workers._loading.clear(); sys.exit(3)")  # nobody tells them
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # it is about to end
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
-        process.kill()
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_loader_workers_divide_the_streams(
     assert Streamed(streams, 8, 1, 1).workers(wanted, processes) == workers
 
 
-@pytest.mark.parametrize("samples", range(90, 131, 3))
+@pytest.mark.parametrize("samples", [90, 97, 128])
 @pytest.mark.parametrize(("count", "shards"), [(4, 1), (8, 2), (4, 8), (1, 1), (3, 1)])
 def test_an_epoch_fits_into_streams_of_equal_length(samples: int, count: int, shards: int) -> None:
     """No stream of a data set with a length ends early, and nearly all of it is read."""
@@ -245,13 +245,6 @@ def test_an_epoch_fits_into_streams_of_equal_length(samples: int, count: int, sh
             taken[stream] += 1
     assert max(taken) <= samples // count
     assert order.samples(steps) > samples - 8 * max(count, shards) - count
-
-
-def test_what_get_worker_info_showed_is_put_back() -> None:
-    """Outside of a stream's reading there is no worker."""
-    assert get_worker_info() is None
-    source_of(Counted())[Position(0, np.arange(4))]
-    assert get_worker_info() is None
 
 
 def test_each_stream_and_epoch_has_a_worker_seed_of_its_own() -> None:
@@ -292,13 +285,6 @@ def test_a_stream_that_ends_early_is_named(workers: int) -> None:
     with pytest.raises(InputError, match=message) as found:
         loaded(Counted(N - 1), workers, last=24)
     assert "\n" not in str(found.value)
-
-
-def test_a_length_that_is_too_long_is_named() -> None:
-    """In evaluation there is one stream, which must be as long as its length."""
-    source = source_of(Numbers(N - 6), 1, "validation")
-    with pytest.raises(InputError, match=r"data\.validation: expected 96 samples, .*got 90 from N"):
-        list(load(source, evaluation_positions(N, 10), Loading(0), PRESET))
 
 
 def settings(target: str = "Counted", validation: str = "Counted", **data: Any) -> dict[str, Any]:
