@@ -25,11 +25,3 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *words: object
     path = write(folder, name)
     monkeypatch.setattr(sys, "argv", [str(path), *map(str, words)])
     runpy.run_path(str(path), run_name="__main__")
-
-
-def added(name: str) -> list[str]:
-    """Return the lines of an example that it has for Seedbed's sake."""
-    marked = [line for line in EXAMPLES[name].splitlines() if line.endswith("# seedbed")]
-    others = [line for line in EXAMPLES[name].splitlines() if line not in marked]
-    assert not any("seedbed" in line or "recorder." in line for line in others), others
-    return marked

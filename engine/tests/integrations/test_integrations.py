@@ -1,4 +1,4 @@
-"""The recorder as a callback of Lightning, transformers and accelerate: in real trainers."""
+"""The recorder as a callback of Lightning and transformers: in real trainers."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
@@ -15,7 +14,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments, set_see
 from transformers import Trainer as HuggingTrainer
 
 from seedbed import compare, record
-from seedbed.integrations.accelerate import RecorderTracker
 from seedbed.integrations.lightning import RecorderCallback
 from seedbed.integrations.transformers import RecorderCallback as HuggingCallback
 from seedbed.loading import seeded_loader
@@ -23,7 +21,7 @@ from seedbed.names import STAGES
 from tests import own_loop
 
 FAULT_AT = 11
-STEPS = {"lightning_run": 16, "transformers_run": 8, "accelerate_run": 8}
+STEPS = {"lightning_run": 16, "transformers_run": 8}
 DATA = TensorDataset(torch.arange(512.0).view(64, 8) / 512, torch.arange(64) % 3)
 
 
@@ -233,18 +231,3 @@ class TestTransformers:
         hugging(tmp_path / "a", tmp_path / "out", resume=True)
         assert record.read_fingerprints(tmp_path / "a") == whole
         assert record.read_summary(tmp_path / "a")["resumes"][0]["step"] == 4
-
-
-def test_accelerate_tracks_evaluations_and_settings(tmp_path: Path) -> None:
-    tracker = RecorderTracker(tmp_path / "a")
-    accelerator = Accelerator(log_with=tracker, cpu=True)
-    accelerator.init_trackers("name", config={"lr": 0.5})
-    network = accelerator.prepare(nn.Linear(1, 1))
-    accelerator.get_tracker("seedbed", unwrap=True).step(1, None, None, 1.0, network, None)
-    accelerator.log({"train_loss": 1.0, "eval_loss": 0.25, "eval_runtime": 3.0}, step=1)
-    accelerator.end_training()
-    summary = record.read_summary(tmp_path / "a")
-    assert summary["status"] == "finished"
-    assert summary["metrics"] == {"last_train_loss": 1.0, "validation_loss": 0.25,
-                                  "best_validation_loss": 0.25}  # fmt: skip
-    assert record.read_config(tmp_path / "a").lr == 0.5
