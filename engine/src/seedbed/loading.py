@@ -51,10 +51,14 @@ def seeded_loader(
         options: more of DataLoader's: pin_memory, prefetch_factor, worker_init_fn, ...
 
     Raises:
-        InputError: the data set has no length or fills no batch, or an argument is out of range.
+        InputError: the data set fills no batch, or the processes get no equal slices of one.
     """
     given = _given(rank, world_size)
-    _check(dataset, batch_size, seed, options)
+    if not 1 <= batch_size <= len(dataset):  # of no batch, an epoch would end at once
+        raise InputError(
+            f"batch_size: expected an integer from 1 to {len(dataset)}, the number of samples, got "
+            f"{batch_size!r}; choose another"
+        )
     order = _Order(len(dataset), batch_size, seed, drop_last, given)
     return SeededLoader(dataset, order, seed, workers, collate, options)
 
@@ -105,7 +109,7 @@ class SeededLoader(DataLoader[Any]):
         Args:
             step: the last one that was trained, such as that of a checkpoint; 0: the beginning.
         """
-        if type(step) is not int or step < 0:
+        if step < 0:
             raise InputError(f"step: expected an integer >= 0, got {step!r}; name the last step")
         self._order.seek(step)
         self.step = step
@@ -131,7 +135,7 @@ class SeededLoader(DataLoader[Any]):
         Args:
             step: counted from 1 over all epochs.
         """
-        if type(step) is not int or step < 1:
+        if step < 1:
             raise InputError(
                 f"step: expected an integer >= 1, got {step!r}; count steps from 1, such as by "
                 "enumerate(loader, 1)"
@@ -255,32 +259,10 @@ def process_group() -> tuple[int, int]:
 def _given(rank: int | None, world_size: int | None) -> tuple[int, int] | None:
     if rank is None and world_size is None:
         return None
-    if rank is None or world_size is None:
-        raise InputError("rank: expected rank and world_size, got one of them; give both or none")
-    if not 0 <= rank < world_size:
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        # A slice beyond the batch would be empty.
         raise InputError(
-            f"rank: expected an integer from 0 to {world_size - 1}, got {rank}; count from 0"
+            f"rank: expected an integer from 0 to world_size - 1, got {rank} of {world_size}; give "
+            "both or none"
         )
     return rank, world_size
-
-
-def _check(dataset: Any, batch_size: int, seed: int, options: Any) -> None:
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise InputError(
-            "dataset: expected a map-style one, with __len__ and __getitem__, got "
-            f"{type(dataset).__name__}; a stream has no positions to seek"
-        )
-    if type(seed) is not int or not 0 <= seed < 1 << 63:
-        raise InputError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}; try seed=0")
-    if type(batch_size) is not int or not 1 <= batch_size <= len(dataset):
-        raise InputError(
-            f"batch_size: expected an integer from 1 to {len(dataset)}, the number of samples, got "
-            f"{batch_size!r}; choose another"
-        )
-    fixed = {"batch_size", "sampler", "batch_sampler", "shuffle", "generator", "collate_fn",
-             "num_workers"} & options.keys()  # fmt: skip
-    if fixed:
-        raise InputError(
-            f"{min(fixed)}: expected an option of DataLoader that leaves order and seeds to the "
-            "loader, got this one; see seeded_loader's own arguments"
-        )

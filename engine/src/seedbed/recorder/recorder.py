@@ -122,38 +122,26 @@ class Recorder:
             return
         with self._lock:
             self._require_open()
-            self._step(step, ids, batch, losses, model, optimizers, metric)
-
-    def _step(
-        self,
-        step: int,
-        ids: Any,
-        batch: Any,
-        losses: Any,
-        model: Any,
-        optimizers: Any,
-        metric: Any,
-    ) -> None:
-        if type(step) is not int or not self._last_step < step < parts.MOST:
-            raise InputError(
-                f"step: expected an integer above {self._last_step}, the last one recorded, got "
-                f"{step!r}; count every step once"
-            )
-        named = parts.named_losses(losses)
-        if metric is not None:
-            copy = parts.scalar("metric", metric)
-            metric = copy if isinstance(metric, Tensor) else metric  # a number keeps its digits
-        if self._hasher is None:
-            self._begin(parts.modules(model))
-        if self._every and step % self._every == 0:
-            self._tables.add_stages(step, self._stages(ids, batch, named, model, optimizers))
-        self._noted = []
-        self._model = model
-        rate = parts.learning_rate(optimizers)
-        unwritten = self._tables.add_step(step, parts.values(named), metric, rate)
-        self._last_step = step
-        if unwritten >= self._write_every:
-            self._tables.write()
+            if type(step) is not int or not self._last_step < step < parts.MOST:
+                raise InputError(
+                    f"step: expected an integer above {self._last_step}, the last one recorded, "
+                    f"got {step!r}; count every step once"
+                )
+            named = parts.named_losses(losses)
+            if metric is not None:
+                copy = parts.scalar("metric", metric)
+                metric = copy if isinstance(metric, Tensor) else metric  # a number keeps its digits
+            if self._hasher is None:
+                self._begin(parts.modules(model))
+            if self._every and step % self._every == 0:
+                self._tables.add_stages(step, self._stages(ids, batch, named, model, optimizers))
+            self._noted = []
+            self._model = model
+            rate = parts.learning_rate(optimizers)
+            unwritten = self._tables.add_step(step, parts.values(named), metric, rate)
+            self._last_step = step
+            if unwritten >= self._write_every:
+                self._tables.write()
 
     def note_gradients(self, model: Any) -> None:
         """Take the gradients of this step now, instead of those at the call of `step`.
