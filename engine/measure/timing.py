@@ -69,12 +69,12 @@ class _Running:
             time.sleep(0.02)
         self._signal(signal.SIGSTOP)
 
-    def take_turn(self) -> None:
+    def take_turn(self, seconds: float) -> None:
         """Let it train for a while."""
         self._require_alive()
         started = time.monotonic()
         self._signal(signal.SIGCONT)
-        time.sleep(TURN_SECONDS)
+        time.sleep(seconds)
         self._signal(signal.SIGSTOP)
         self._turns.append((started, time.monotonic()))
 
@@ -87,7 +87,7 @@ class _Running:
         turns = ([e for e in ends if low < e < high] for low, high in self._turns)
         counted = [b - a for turn in turns for a, b in pairwise(turn)]
         if not counted:
-            raise InputError(f"{self.name}: expected steps within a turn of {TURN_SECONDS} s")
+            raise InputError(f"{self.name}: expected several steps in a turn, got none")
         return Measured(mean(counted), peak)
 
     def kill(self) -> None:
@@ -118,8 +118,18 @@ def peak_bytes(pid: int) -> int:
     return 1024 * int(kib)
 
 
-def measure(programs: Sequence[Program], rounds: int, folder: Path) -> list[dict[str, Measured]]:
+def measure(
+    programs: Sequence[Program],
+    rounds: int,
+    folder: Path,
+    turns: int = TURNS,
+    seconds: float = TURN_SECONDS,
+) -> list[dict[str, Measured]]:
     """Return what was measured in each round, by the programs' names.
+
+    Args:
+        turns, seconds: of each program. A GPU finishes what is queued after its process is stopped,
+            so that short turns would flatter it.
 
     Raises:
         InputError: a program failed, or came to its end.
@@ -133,9 +143,9 @@ def measure(programs: Sequence[Program], rounds: int, folder: Path) -> list[dict
                 stack.callback(running[-1].kill)
                 running[-1].warm_up()
             order = random.Random(number)
-            for _ in range(TURNS):
+            for _ in range(turns):
                 for each in order.sample(running, len(running)):
-                    each.take_turn()
+                    each.take_turn(seconds)
             found.append({each.name: each.end() for each in running})
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     return found

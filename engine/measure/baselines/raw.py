@@ -51,18 +51,23 @@ def main() -> None:
     if settings.get("channels_last"):
         model = model.to(memory_format=torch.channels_last)
         inputs = inputs.to(memory_format=torch.channels_last)
+    device = torch.device(settings.get("device", "cpu"))
+    model, inputs, targets = model.to(device), inputs.to(device), targets.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), **settings["optimizer"])
     size = settings["batch_size"]
     batches = len(inputs) // size
+    lower = torch.autocast(device.type, torch.bfloat16, settings.get("precision") == "bfloat16")
+    run = torch.compile(model) if settings.get("compile") else model
     ends = open(Path(settings["out"]) / "steps.txt", "w", buffering=1)  # a line at once
     for step in itertools.count():
         start = step % batches * size
         x, y = inputs[start : start + size], targets[start : start + size]
-        outputs = model(x)
-        if settings["workload"] == "cnn":
-            loss = F.cross_entropy(outputs, y, label_smoothing=0.1)
-        else:
-            loss = F.mse_loss(outputs, y)
+        with lower:
+            outputs = run(x)
+            if settings["workload"] == "cnn":
+                loss = F.cross_entropy(outputs, y, label_smoothing=0.1)
+            else:
+                loss = F.mse_loss(outputs, y)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

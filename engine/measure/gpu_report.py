@@ -1,0 +1,143 @@
+"""Run the three gates on a GPU and measure its speed; write docs/gpu.md.
+
+usage: python engine/measure/gpu_report.py [--device cuda|cpu] [--part gates|speed]
+                                           [--processes N] [--out FILE]
+
+example:
+    make -C engine gpu-report                       both parts, less than 20 minutes
+    python engine/measure/gpu_report.py --part gates    where time is short: print one part
+    python engine/measure/gpu_report.py --device cpu --processes 2 --out /tmp/gpu.md    try it
+
+The gates are the tests of engine/tests/gpu: a fixed environment (20 processes, the same bits),
+equivalence (what the CPU decides is the same), restart replay (killed and resumed, the same bits).
+
+exit status: 0 all gates passed, 1 one did not, 2 it cannot be measured
+"""
+
+import argparse
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import timing
+from benchmark import NO_AUGMENTATION, baseline, seedbed, shell, table, write_digits
+from guarantees import machine
+from timing import Program
+
+from seedbed import compare, project
+from seedbed.config import options
+from seedbed.errors import InputError, exit_status
+
+ENGINE = Path(__file__).resolve().parents[1]
+GATES = {
+    "fixed environment": "tests/gpu/test_fixed_environment.py",
+    "equivalence": "tests/gpu/test_equivalence.py",
+    "restart replay": "tests/gpu/test_restart_replay.py",
+    "what only CUDA has": "tests/gpu/test_cuda.py",
+}
+TURNS, TURN_SECONDS = 3, 3.0
+PAGE = """# On a GPU
+
+Measured by `{command}` on {date}, on {machine}.
+
+{parts}
+"""
+
+
+def main() -> int:
+    """Measure, print and write."""
+    arguments = parse()
+    parts: list[str] = []
+    passed = True
+    with tempfile.TemporaryDirectory(prefix="seedbed-gpu-") as temporary:
+        folder = Path(temporary)
+        device = f"trainer.device={arguments.device}"
+        if subprocess.run(shell("trainer.max_steps=2", device, folder=folder / "first")).returncode:
+            raise InputError(f"--device: expected one to train on, got {arguments.device}")
+        described = machine(compare.read(folder / "first"), arguments.device)
+        if arguments.part in (None, "gates"):
+            text, passed = gates(arguments.device, arguments.processes, folder / "gates.xml")
+            parts.append(text)
+            print(text, flush=True)
+        if arguments.part in (None, "speed"):
+            data = write_digits(folder / "digits")
+            for title, programs in sections(arguments.device, data).items():
+                rounds = timing.measure(programs, 1, folder / title, TURNS, TURN_SECONDS)
+                parts.append(f"## {title}\n\n{table(programs, rounds)}")
+                print(parts[-1], flush=True)
+    if arguments.part is None:
+        command = " ".join(["python engine/measure/gpu_report.py", *sys.argv[1:]])
+        today, text = datetime.date.today().isoformat(), "\n\n".join(parts)
+        arguments.out.write_text(
+            PAGE.format(command=command, date=today, machine=described, parts=text)
+        )
+        print(arguments.out)
+    return 0 if passed else 1
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = options.parser(__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--part", choices=("gates", "speed"), help="print only this")
+    parser.add_argument("--processes", metavar="N", type=int, default=20, help="of the first gate")
+    page = project.root() / "docs" / "gpu.md"
+    parser.add_argument("--out", metavar="FILE", type=Path, default=page)
+    return parser.parse_args()
+
+
+def gates(device: str, processes: int, report: Path) -> tuple[str, bool]:
+    """Run the tests of the gates; return a Markdown table, and whether all passed."""
+    lines = ["| gate | passed | failed | skipped | seconds |", "| --- | --- | --- | --- | --- |"]
+    ok = True
+    for name, path in GATES.items():
+        variables = {
+            "SEEDBED_GPU_TESTS_DEVICE": device,
+            "SEEDBED_GPU_TESTS_PROCESSES": str(processes),
+        }
+        words = ["-m", "pytest", "-q", "-m", "gpu", path, f"--junitxml={report}"]
+        subprocess.run([sys.executable, *words], cwd=ENGINE, env={**os.environ, **variables})
+        found = ET.parse(report).find("testsuite")
+        assert found is not None  # pytest writes one
+        total, skipped = int(found.get("tests", 0)), int(found.get("skipped", 0))
+        failed = int(found.get("failures", 0)) + int(found.get("errors", 0))
+        ok = ok and not failed and (total > skipped or name not in list(GATES)[:3])
+        counts = (total - skipped - failed, failed, skipped, f"{float(found.get('time', 0)):.0f}")
+        lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
+    return "## Three gates\n\n" + "\n".join(lines), ok
+
+
+def sections(device: str, data: Path) -> dict[str, list[Program]]:
+    """Return the programs of each table: a raw loop on the same device, strict and fast."""
+    found = {}
+    for size, precision, compiled in (
+        (64, "float32", False),
+        (1024, "float32", False),
+        (1024, "bfloat16", False),
+        (1024, "float32", True),
+    ):
+        words = (
+            f"trainer.device={device}",
+            f"data.batch_size={size}",
+            f"trainer.precision={precision}",
+            f"trainer.compile={str(compiled).lower()}",
+            NO_AUGMENTATION,
+        )
+        more = {"device": device, "precision": precision, "compile": compiled}
+        strict = ("determinism=strict", *words)
+        title = f"CNN, batch {size}, {precision}{', compiled' if compiled else ''}"
+        found[title] = [
+            baseline("raw loop", "raw.py", data, f"data.batch_size={size}", **more),
+            seedbed("strict", *strict),
+            seedbed("strict, no fingerprints", *strict, "fingerprint.every_steps=0"),
+            seedbed("fast", "determinism=fast", *words),
+        ]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,94 @@
+"""What only CUDA has: calls that wait, operations without a deterministic kernel, two devices."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from seedbed import fingerprint, record
+from seedbed.training import capture, checkpoint
+from seedbed.training.optimizer_tensors import optimizer_tensors
+from tests.gpu.gates import DEVICE, ON_CUDA
+
+pytestmark = ON_CUDA
+
+
+def test_fingerprints_of_a_step_wait_for_nothing() -> None:
+    """Lists on both devices, more than there is room for, step after step; negative control:
+    `int()` waits."""
+    lists = [[torch.arange(64)], [torch.randn(3_000_000)], [], [torch.ones(5), torch.ones(7)]]
+    expected = fingerprint.of_lists(lists).tolist()
+    there = [lists[0], *([tensor.to(DEVICE) for tensor in each] for each in lists[1:])]
+    hasher = fingerprint.Hasher(torch.device(DEVICE))
+
+    def step() -> torch.Tensor:
+        hasher.add(*there)
+        return hasher.hashes()
+
+    step()  # makes the room
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = [step(), step()]
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            int(found[0][0])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [each.tolist() for each in found] == [expected, expected]
+
+
+def index_add() -> torch.Tensor:
+    """Add a million numbers to ten places."""
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(0, 10, (1_000_000,), generator=generator).to(DEVICE)
+    values = torch.randn(1_000_000, generator=generator).to(DEVICE)
+    return torch.zeros(10, device=DEVICE).index_add_(0, index, values)
+
+
+def test_index_add_does_what_this_torch_says() -> None:
+    """Articles show it raising; it repeats where the documentation lists it as deterministic."""
+    text = torch.use_deterministic_algorithms.__doc__ or ""
+    deterministic, _, raising = text.partition(":class:`RuntimeError` when ``mode=True``")
+    torch.use_deterministic_algorithms(True)
+    try:
+        if "index_add" in raising:
+            with pytest.raises(RuntimeError, match="deterministic"):
+                index_add()
+        else:
+            assert "index_add" in deterministic
+            sums = [index_add() for _ in range(20)]
+            assert all(torch.equal(each, sums[0]) for each in sums)
+        # Twin: an operation without a deterministic implementation raises.
+        with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+            torch.histc(torch.ones(9, device=DEVICE))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_checkpoint_brings_each_tensor_back_to_its_device(tmp_path: Path) -> None:
+    """What an optimizer keeps on the CPU beside a model on the GPU, and under a name of its own."""
+
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = torch.nn.Linear(3, 2, device=DEVICE)
+        model.register_buffer("seen", None, persistent=False)
+        return model, torch.optim.NAdam(model.parameters())
+
+    (model, optimizer), (other, fresh) = made(), made()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    model.seen = torch.ones(2, device=DEVICE)
+    own = {"table": torch.ones(2), "average": torch.ones(2, device=DEVICE)}
+    optimizer.state["own"] = own  # type: ignore[index]
+    state = {
+        "format_version": record.FORMAT_VERSION,
+        **capture.capture(model, {"optimizer": optimizer}),
+    }
+    checkpoint.save(state, tmp_path / "last.pt")
+    saved = checkpoint.load(tmp_path / "last.pt", torch.device(DEVICE))
+    capture.restore(other, {"optimizer": fresh}, saved)
+
+    def places(optimizer: torch.optim.Optimizer) -> list[torch.device]:
+        return [tensor.device for tensor in optimizer_tensors(optimizer)]
+
+    assert places(fresh) == places(optimizer)
+    assert other.seen.device == model.seen.device
