@@ -177,7 +177,7 @@ def write_digits(folder: Path) -> Path:
     """Write mnist5k as the raw files that torchvision's MNIST reads; return their root."""
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    images, labels = mnist5k.read(mnist5k.find())
+    images, labels = mnist5k.read()
     for name in ("train", "t10k"):
         for kind, array in (("images-idx3", images[:4000]), ("labels-idx1", labels[:4000])):
             header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)

@@ -1,4 +1,4 @@
-"""Run the three gates on a GPU and measure its speed; write docs/gpu.md.
+"""Run the three gates on a GPU and measure its speed, for docs/measured.md.
 
 usage: python engine/measure/gpu_report.py [--device cuda|cpu] [--part gates|speed]
                                            [--processes N] [--out FILE]
@@ -6,7 +6,7 @@ usage: python engine/measure/gpu_report.py [--device cuda|cpu] [--part gates|spe
 example:
     make -C engine gpu-report                       both parts, less than 20 minutes
     python engine/measure/gpu_report.py --part gates    where time is short: print one part
-    python engine/measure/gpu_report.py --device cpu --processes 2 --out /tmp/gpu.md    try it
+    python engine/measure/gpu_report.py --device cpu --processes 2 --part gates    try it
 
 The gates are the tests of engine/tests/gpu: a fixed environment (20 processes, the same bits),
 equivalence (what the CPU decides is the same), restart replay (killed and resumed, the same bits).
@@ -15,7 +15,6 @@ exit status: 0 all gates passed, 1 one did not, 2 it cannot be measured
 """
 
 import argparse
-import datetime
 import os
 import subprocess
 import sys
@@ -23,12 +22,12 @@ import tempfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import page
 import timing
 from benchmark import NO_AUGMENTATION, baseline, seedbed, shell, table, write_digits
-from guarantees import machine
 from timing import Program
 
-from seedbed import compare, project
+from seedbed import compare
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 
@@ -40,12 +39,6 @@ GATES = {
     "what only CUDA has": "tests/gpu/test_cuda.py",
 }
 TURNS, TURN_SECONDS = 3, 3.0
-PAGE = """# On a GPU
-
-Measured by `{command}` on {date}, on {machine}.
-
-{parts}
-"""
 
 
 def main() -> int:
@@ -58,7 +51,7 @@ def main() -> int:
         device = f"trainer.device={arguments.device}"
         if subprocess.run(shell("trainer.max_steps=2", device, folder=folder / "first")).returncode:
             raise InputError(f"--device: expected one to train on, got {arguments.device}")
-        described = machine(compare.read(folder / "first"), arguments.device)
+        first = compare.read(folder / "first")
         if arguments.part in (None, "gates"):
             text, passed = gates(arguments.device, arguments.processes, folder / "gates.xml")
             parts.append(text)
@@ -67,15 +60,10 @@ def main() -> int:
             data = write_digits(folder / "digits")
             for title, programs in sections(arguments.device, data).items():
                 rounds = timing.measure(programs, 1, folder / title, TURNS, TURN_SECONDS)
-                parts.append(f"## {title}\n\n{table(programs, rounds)}")
+                parts.append(f"### {title}\n\n{table(programs, rounds)}")
                 print(parts[-1], flush=True)
     if arguments.part is None:
-        command = " ".join(["python engine/measure/gpu_report.py", *sys.argv[1:]])
-        today, text = datetime.date.today().isoformat(), "\n\n".join(parts)
-        arguments.out.write_text(
-            PAGE.format(command=command, date=today, machine=described, parts=text)
-        )
-        print(arguments.out)
+        page.write_section(arguments.out, "gpu", parts, first)
     return 0 if passed else 1
 
 
@@ -85,8 +73,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--part", choices=("gates", "speed"), help="print only this")
     parser.add_argument("--processes", metavar="N", type=int, default=20, help="of the first gate")
-    page = project.root() / "docs" / "gpu.md"
-    parser.add_argument("--out", metavar="FILE", type=Path, default=page)
+    page.add_out(parser)
     return parser.parse_args()
 
 
@@ -108,7 +95,7 @@ def gates(device: str, processes: int, report: Path) -> tuple[str, bool]:
         ok = ok and not failed and (total > skipped or name not in list(GATES)[:3])
         counts = (total - skipped - failed, failed, skipped, f"{float(found.get('time', 0)):.0f}")
         lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
-    return "## Three gates\n\n" + "\n".join(lines), ok
+    return "### Three gates\n\n" + "\n".join(lines), ok
 
 
 def sections(device: str, data: Path) -> dict[str, list[Program]]:
@@ -133,7 +120,7 @@ def sections(device: str, data: Path) -> dict[str, list[Program]]:
         found[title] = [
             baseline("raw loop", "raw.py", data, f"data.batch_size={size}", **more),
             seedbed("strict", *strict),
-            seedbed("strict, no fingerprints", *strict, "fingerprint.every_steps=0"),
+            seedbed("strict, fingerprints every 100 steps", *strict, "fingerprint.every_steps=100"),
             seedbed("fast", "determinism=fast", *words),
         ]
     return found

@@ -42,8 +42,9 @@ def write_section(page: Path, name: str, tables: list[str], of: compare.Record) 
 def machine(of: compare.Record) -> str:
     """Return what a run ran on, in a few words."""
     found = of.environment
+    gpu = f"{found['gpu.0.name']}, " if "gpu.0.name" in found else ""
     return (
-        f"{found['cpu.model']} ({found['cpu.cores']} cores, {found['cpu.capability']}, "
+        f"{gpu}{found['cpu.model']} ({found['cpu.cores']} cores, {found['cpu.capability']}, "
         f"{found['cpu.threads']} threads in use), {found['platform']}, "
         f"Python {found['versions.python']}, torch {found['versions.torch']}"
     )

@@ -45,7 +45,11 @@ def prepared(folder: Path, model: str, *overrides: str) -> tuple[list[str], dict
 
 def fingerprint_rows(folder: Path, model: str, *overrides: str) -> runs.FingerprintRows:
     """Train in a process of its own; return the fingerprints."""
-    command, environment = prepared(folder, model, *overrides)
+    return trained(folder, *prepared(folder, model, *overrides))
+
+
+def trained(folder: Path, command: list[str], environment: dict[str, str]) -> runs.FingerprintRows:
+    """Run a command that trains in a folder; return the fingerprints of all steps."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = runs.fingerprint_rows(folder)

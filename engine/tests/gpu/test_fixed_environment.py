@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden import runs
-from tests.gpu.gates import GATE, MODELS, PROCESSES, fingerprint_rows
+from tests.gpu.gates import GATE, MODELS, PROCESSES, fingerprint_rows, prepared, trained
 
 pytestmark = GATE
 AT_A_TIME = 4  # processes that share the GPU; none may disturb another
@@ -18,8 +18,12 @@ def test_fresh_processes_have_the_same_fingerprints(
 ) -> None:
     """Twenty processes have the same bits at every step."""
     folders = [tmp_path / str(number) for number in range(PROCESSES)]
+    starts = [prepared(folder, model) for folder in folders]  # Hydra composes in one thread only
+    commands, environments = zip(*starts, strict=True)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        fingerprints = list(pool.map(lambda folder: fingerprint_rows(folder, model), folders))
+        fingerprints = list(
+            pool.map(lambda pair: trained(pair[0], *pair[1]), zip(folders, starts, strict=True))
+        )
     differing = [runs.first_difference(each, undisturbed[model]) for each in fingerprints]
     assert differing == [""] * PROCESSES
 
