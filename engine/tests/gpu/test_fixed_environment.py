@@ -21,9 +21,7 @@ def test_fresh_processes_have_the_same_fingerprints(
     starts = [prepared(folder, model) for folder in folders]  # Hydra composes in one thread only
     commands, environments = zip(*starts, strict=True)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        fingerprints = list(
-            pool.map(lambda pair: trained(pair[0], *pair[1]), zip(folders, starts, strict=True))
-        )
+        fingerprints = list(pool.map(trained, folders, commands, environments))
     differing = [runs.first_difference(each, undisturbed[model]) for each in fingerprints]
     assert differing == [""] * PROCESSES
 
