@@ -15,7 +15,6 @@ from seedbed import compare, record
 from seedbed.compare.changes import changes
 from seedbed.errors import InputError
 from seedbed.recorder import Recorder
-from seedbed.recorder.settings import config_yaml, plain
 
 LOOP = """
 import sys
@@ -30,36 +29,6 @@ with seedbed.Recorder(sys.argv[1], {"lr": 1.0}) as recorder:
 
 def step(recorder: Recorder, number: int, losses: Any = 1.0, model: Any = None) -> None:
     recorder.step(number, None, None, losses, model or nn.Linear(1, 1), None)
-
-
-class BadRepr:
-    def __repr__(self) -> str:
-        raise RuntimeError("none")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        BadRepr(),
-        [BadRepr()] * 600,
-        "half a pair: \ud800",
-        torch.ones(2, device="meta"),
-    ],
-    ids=["repr", "long list", "surrogate", "meta"],
-)
-def test_a_setting_of_any_kind_is_written_and_read(value: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(config_yaml(plain({"a": value}), 1))
-    assert "a" in record.read_config(tmp_path)
-
-
-def test_deep_settings_and_sections_of_other_kinds(tmp_path: Path) -> None:
-    deep: dict[str, Any] = {}
-    inner = deep
-    for _ in range(2000):
-        inner["x"] = inner = {}
-    with Recorder(tmp_path / "a", {"data": [1, 2], "model": "resnet", "deep": deep}) as recorder:
-        step(recorder, 1)
-    assert record.read_summary(tmp_path / "a")["status"] == "finished"
 
 
 def test_a_fork_writes_nothing(tmp_path: Path) -> None:
@@ -96,12 +65,6 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     assert summary["metrics"]["best_validation_accuracy"] == 0.75
 
 
-def test_many_values_leave_the_record_readable(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "a") as recorder:
-        step(recorder, 1, {f"a_loss_with_quite_a_long_name_{n}": 0.1 / (n + 1) for n in range(500)})
-    assert len(record.read_metrics(tmp_path / "a")) == 1
-
-
 @pytest.mark.parametrize(
     ("model", "kind"),
     [(nn.Linear(1, 1, device="meta"), "the meta device"), (nn.LazyLinear(1), "none yet")],
@@ -113,18 +76,6 @@ def test_weights_without_values_are_refused(tmp_path: Path, model: Any, kind: st
         Recorder(tmp_path / "a") as recorder,
     ):
         step(recorder, 1, model=model)
-
-
-def test_numbers_that_no_reader_takes_are_refused(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "a") as recorder:
-        with pytest.raises(InputError, match="step: expected an integer"):
-            step(recorder, 1 << 63)
-        with pytest.raises(InputError, match="losses: expected a scalar"):
-            step(recorder, 1, torch.tensor(1j))
-        recorder.step(1, [1 << 70], None, 1.0, nn.Linear(1, 1), None)
-    for name, value in (("steps_per_epoch", 0), ("steps_per_epoch", "2"), ("resume_from", -1)):
-        with pytest.raises(InputError, match=f"{name}: expected an integer"):
-            Recorder(tmp_path / "b", **{name: value})  # type: ignore[arg-type]
 
 
 def test_compare_names_the_file_that_the_loop_imported(tmp_path: Path) -> None:
