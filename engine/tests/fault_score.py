@@ -18,7 +18,7 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import compare, determinism, names
-from seedbed.data.positions import training_positions
+from seedbed.data.positions import Shuffled, positions
 from seedbed.explain import replay as trace
 from seedbed.explain.replay import Trace, replay
 from seedbed.explain.trace_compare import Finding, first_difference
@@ -87,16 +87,16 @@ def inject(name: str, seed: int) -> Result:
     index = draw.randrange(len(NAMES))
     where = {"model": f"blocks.{block}", "optimizer": NAMES[index]}.get(fault.part, fault.part)
     faulty = {"fault": name, "step": step, "where": block if fault.part == "model" else index}
-    positions = list(training_positions(faults.SAMPLES, BATCH, 0, 0, step))
+    places = list(positions(Shuffled(faults.SAMPLES, BATCH, 0), 0, step))
     if fault.part == "data":
-        faulty = {"fault": name, "sample_id": int(positions[-1].ids[draw.randrange(BATCH)])}
+        faulty = {"fault": name, "sample_id": int(places[-1].ids[draw.randrange(BATCH)])}
     sides = [settings(), settings(**{fault.part: faulty})]
     if fault.part == "order":
         sides[1] = settings()
     if fault.unseeded:
         sides[0] = sides[1]
     if fault.part == "hashes":
-        target = {"fault": name, "sample_id": int(positions[-1].ids[0])}
+        target = {"fault": name, "sample_id": int(places[-1].ids[0])}
         sides = [settings(data=target)] * 2
     rows = [of_side(s, i, LAST_STEP, fault, name, step).rows for i, s in enumerate(sides)]
     difference = compare.first_difference(*rows)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import Dataset
 
 from seedbed import fingerprint
-from seedbed.data.positions import training_positions
+from seedbed.data.positions import Shuffled, positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.data.workers import Loading, load
@@ -108,8 +108,8 @@ MAKES: dict[str, tuple[Callable[[Samples], Any], int]] = {
 
 def batches(collate: Callable[[Samples], Any], workers: int) -> list[Batch]:
     source = Source(Uneven(), "train", 0, collate)
-    positions = training_positions(12, 4, 0, 0, 3)
-    return list(load(source, positions, Loading(workers), PRESET))
+    places = positions(Shuffled(12, 4, 0), 0, 3)
+    return list(load(source, places, Loading(workers), PRESET))
 
 
 def hashes(found: list[Batch]) -> list[int]:
@@ -198,8 +198,8 @@ def mixing(transform: str, **arguments: Any) -> dict[str, Any]:
 
 
 def first_batch(source: Source, workers: int = 0) -> Batch:
-    positions = training_positions(12, 4, 0, 0, 1)
-    return next(load(source, positions, Loading(workers), PRESET))
+    places = positions(Shuffled(12, 4, 0), 0, 1)
+    return next(load(source, places, Loading(workers), PRESET))
 
 
 @pytest.mark.parametrize("transform", ["MixUp", "CutMix"])

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from seedbed import fingerprint, rng
-from seedbed.data.positions import Position, evaluation_positions, training_positions
+from seedbed.data.positions import Position, Shuffled, evaluation_positions
+from seedbed.data.positions import positions as positions_of
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.data.workers import Loading, load
@@ -150,7 +151,7 @@ SOURCES: dict[str, Callable[[], Source]] = {
 
 
 def positions(first: int = 0, last: int = STEPS, seed: int = 0) -> Iterator[Position]:
-    return training_positions(SAMPLES, BATCH_SIZE, seed, first, last)
+    return positions_of(Shuffled(SAMPLES, BATCH_SIZE, seed), first, last)
 
 
 def hashes(batches: Iterable[Batch]) -> list[int]:
@@ -164,7 +165,7 @@ def loaded(source: Source, how: Loading = IN_THIS_PROCESS, first: int = 0) -> li
 
 class TestTrainingPositions:
     def ids(self, steps: range, seed: int = 0, n: int = 23) -> list[list[int]]:
-        found = training_positions(n, BATCH_SIZE, seed, steps.start, steps.stop)
+        found = positions_of(Shuffled(n, BATCH_SIZE, seed), steps.start, steps.stop)
         return [position.ids.tolist() for position in found]
 
     def test_an_epoch_takes_each_sample_at_most_once(self) -> None:
@@ -334,7 +335,7 @@ def test_workers_without_shared_memory_are_refused(
 ENDS_EARLY = """
 import multiprocessing, os, signal, sys, torch
 from seedbed.data import workers
-from seedbed.data.positions import training_positions
+from seedbed.data.positions import Shuffled, positions
 from seedbed.data.source import Source
 
 class Wide:
@@ -344,9 +345,9 @@ class Wide:
         return torch.zeros(50_000), torch.tensor(index)
 
 if __name__ == "__main__":
-    positions = training_positions(64, 4, 0, 0, 16)
+    places = positions(Shuffled(64, 4, 0), 0, 16)
     how = workers.Loading(2, start_method={start_method!r})
-    batches = workers.load(Source(Wide(), "train", 0), positions, how, {preset!r})
+    batches = workers.load(Source(Wide(), "train", 0), places, how, {preset!r})
     for _ in range(16 if {fails} else 1):
         next(batches)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from seedbed import loading, rng
-from seedbed.data.positions import training_positions
+from seedbed.data.positions import Shuffled, positions
 from seedbed.errors import InputError
 from seedbed.loading import SeededLoader, seeded_loader
 from tests.tiny.data import Noisy
@@ -72,10 +72,8 @@ def test_neither_workers_nor_a_resume_change_a_bit(dataset: Any) -> None:
 
 def test_each_epoch_has_an_order_of_its_own_that_is_the_templates() -> None:
     loader = seeded_loader(Noisy(SAMPLES), BATCH, 7)
-    positions = training_positions(SAMPLES, BATCH, 7, 0, 12)
-    assert [loader.ids(step).tolist() for step in range(1, 13)] == [
-        p.ids.tolist() for p in positions
-    ]
+    places = positions(Shuffled(SAMPLES, BATCH, 7), 0, 12)
+    assert [loader.ids(step).tolist() for step in range(1, 13)] == [p.ids.tolist() for p in places]
     epochs = [torch.cat([loader.ids(6 * e + i) for i in range(1, 7)]).tolist() for e in (0, 1)]
     assert epochs[0] != epochs[1]
     assert len(set(epochs[0])) == 48

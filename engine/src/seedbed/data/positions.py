@@ -79,13 +79,6 @@ class Shuffled:
         return steps * self._batch_size
 
 
-def training_positions(
-    n: int, batch_size: int, seed: int, first_step: int, last_step: int
-) -> Iterator[Position]:
-    """Yield the positions of steps first_step + 1 to last_step, in the order of `Shuffled`."""
-    return positions(Shuffled(n, batch_size, seed), first_step, last_step)
-
-
 def evaluation_positions(n: int, batch_size: int) -> list[Position]:
     """Return the positions that cover a data set once, in the order of the samples."""
     return [Position(0, np.arange(i, min(i + batch_size, n))) for i in range(0, n, batch_size)]

@@ -1,10 +1,9 @@
 """The order that a sampler gives: asked for each epoch, and held to what was agreed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seedbed import rng
 from seedbed.data.positions import Ids, Position
@@ -74,48 +73,32 @@ class Sampled:
         key = rng.key(self._seed, "order", epoch)
         rng.seed_globals(key)  # a sampler may draw from them, too
         found = self._sampler.batches(epoch, self._n, rng.generator(key))
-        batches = list(map(_array, found)) if isinstance(found, Iterable) else []
+        batches = [np.asarray(batch).copy() for batch in found]
         if not batches:
-            got = "no batch" if isinstance(found, Iterable) else type(found).__name__
-            raise self._wrong(f"{got} in epoch {epoch}")
+            raise self._wrong("no batch", epoch)
         for batch in batches:
             if batch.ndim != 1 or batch.dtype.kind not in "iu" or not batch.size:
-                got = f"{batch.dtype} of shape {batch.shape}" if batch.size else "an empty one"
-                raise self._wrong(f"{got} in epoch {epoch}")
-        self._check_values(batches, epoch)
-        return [batch.astype(np.int64) for batch in batches]
-
-    def _check_values(self, batches: Sequence[Ids], epoch: int) -> None:
-        everything = np.concatenate(batches)
-        for wrong in (everything.min(), everything.max()):
-            if not 0 <= wrong < self._n:
-                raise self._wrong(f"id {wrong} in epoch {epoch}")
-        odd = [len(batch) for batch in batches if len(batch) % self._multiple_of]
-        if odd:
-            raise InputError(
-                f"{_CHECK} batches whose size is a multiple of trainer.shards "
-                f"({self._multiple_of}), got {odd[0]} samples in epoch {epoch} from {self._name}; "
-                "leave out or repeat samples, or set trainer.shards=1"
-            )
+                raise self._wrong(f"{batch.dtype} of shape {batch.shape}", epoch)
+            if batch.min() < 0 or batch.max() >= self._n:  # -1 would be the last sample
+                raise self._wrong(f"ids from {batch.min()} to {batch.max()}", epoch)
+            if len(batch) % self._multiple_of:
+                raise InputError(
+                    f"{_CHECK} batches whose size is a multiple of trainer.shards "
+                    f"({self._multiple_of}), got {len(batch)} samples in epoch {epoch} from "
+                    f"{self._name}; leave out or repeat samples, or set trainer.shards=1"
+                )
         if self.steps_per_epoch and len(batches) != self.steps_per_epoch:
             raise InputError(
                 f"{_CHECK} {self.steps_per_epoch} batches in every epoch, as in the first, got "
                 f"{len(batches)} in epoch {epoch} from {self._name}; return as many"
             )
+        return [batch.astype(np.int64) for batch in batches]
 
-    def _wrong(self, got: str) -> InputError:
+    def _wrong(self, got: str, epoch: int) -> InputError:
         return InputError(
-            f"{_CHECK} batches of sample ids from 0 to {self._n - 1}, got {got} from {self._name}; "
-            "return a list with an array or a list of integers for each batch"
+            f"{_CHECK} batches of sample ids from 0 to {self._n - 1}, got {got} in epoch {epoch} "
+            f"from {self._name}; return a list with an array or a list of integers for each batch"
         )
-
-
-def _array(batch: Any) -> NDArray[Any]:
-    """Return a copy of a batch as an array, empty if it is none."""
-    try:
-        return np.asarray(batch).copy()
-    except ValueError:  # ragged
-        return np.empty(0)
 
 
 def _with_repeats(epoch: int, batches: Sequence[Ids]) -> list[Position]:
