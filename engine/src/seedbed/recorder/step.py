@@ -102,12 +102,8 @@ def device(networks: Iterable[nn.Module]) -> torch.device:
 
 
 def modules(model: Any) -> list[nn.Module]:
-    """Return one network, or several in a list or a mapping, as a list.
-
-    Raises:
-        InputError: it is something else.
-    """
-    return _several("model", model, nn.Module)
+    """Return one network, or several in a list or a mapping, as a list."""
+    return _several(model, nn.Module)
 
 
 def require_weights(networks: Iterable[nn.Module]) -> None:
@@ -123,12 +119,8 @@ def require_weights(networks: Iterable[nn.Module]) -> None:
 
 
 def optimizers(given: Any) -> list[Optimizer]:
-    """Return one optimizer, or several in a list or a mapping, as a list.
-
-    Raises:
-        InputError: it is something else.
-    """
-    return _several("optimizers", given, Optimizer)
+    """Return one optimizer, or several in a list or a mapping, as a list."""
+    return _several(given, Optimizer)
 
 
 def gradients(model: Any) -> list[Tensor]:
@@ -153,17 +145,12 @@ def learning_rate(given: Any) -> Any:
     return rate.detach().clone() if isinstance(rate, Tensor) else rate
 
 
-def _several(name: str, value: Any, kind: type[Any]) -> list[Any]:
-    is_many = isinstance(value, Mapping | list | tuple) and not isinstance(value, kind)
-    many = list(value.values() if isinstance(value, Mapping) else value) if is_many else [value]
-    found = [each for each in many if each is not None]
-    for each in found:
-        if not isinstance(each, kind):
-            raise InputError(
-                f"{name}: expected a {kind.__module__}.{kind.__qualname__} or several, got "
-                f"{type(each).__name__}; pass the object itself"
-            )
-    return found
+def _several(value: Any, kind: type[Any]) -> list[Any]:
+    """Return one, or those in a list or a mapping; what is no such object fails when it is used."""
+    if isinstance(value, Mapping) and not isinstance(value, kind):
+        value = list(value.values())
+    is_many = isinstance(value, list | tuple) and not isinstance(value, kind)
+    return [each for each in (value if is_many else [value]) if each is not None]
 
 
 def _leaves(value: Any) -> Iterator[Any]:
