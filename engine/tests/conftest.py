@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from seedbed import project
 from seedbed.signals import STOP_SIGNALS
 from tests import forks
 from tests.once import made_once
-from tests.running import ENGINE, command, trained
+from tests.running import ENGINE, ROOT, command, trained
 
 # Tests run side by side. Before torch is imported; runs that tests start have their preset's own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What tests start in other processes may be named in this package too.
-_PLACES = [str(ENGINE), *filter(None, [os.environ.get("PYTHONPATH")])]
+_PLACES = [str(ENGINE), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 os.environ["PYTHONPATH"] = os.pathsep.join(_PLACES)
+os.environ[project.PROJECT] = str(ROOT)
 forks.install()
 # A shell starts what runs in the background with Ctrl-C ignored, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT
+from tests.running import TEMPLATE
 
-PAGE = (ROOT / "docs" / "own-loop.md").read_text()
+PAGE = (TEMPLATE / "docs" / "own-loop.md").read_text()
 EXAMPLES = dict(re.findall(r"^```python\n# (\w+)\.py.*?\n(.*?)^```$", PAGE, re.M | re.S))
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.running import ENGINE, ROOT
+from tests.running import ENGINE, TEMPLATE
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WHO = ("-c", "user.name=Reader", "-c", "user.email=reader@example.org")
@@ -39,9 +39,9 @@ def copy_project(root: Path, added: Mapping[str, str], *more: str) -> Path:
     """
     root.mkdir(exist_ok=True)
     for name in ("configs", "scripts", "src", *more):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(TEMPLATE / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in (".gitignore", "requirements.txt", "train.py"):
-        shutil.copy2(ROOT / name, root)
+        shutil.copy2(TEMPLATE / name, root)
     for name, content in added.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,9 @@ from seedbed.config import compose
 from seedbed.errors import exit_status
 
 ENGINE = Path(__file__).resolve().parents[1]
-ROOT = ENGINE.parent
+TEMPLATE = ENGINE.parent
+# The project that tests train; the template is the subject of those that name TEMPLATE.
+ROOT = ENGINE / "tests" / "tiny"
 # One thread, because tests share the machine; few steps, because bits show at once.
 QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_steps=1")
 
@@ -31,8 +33,10 @@ def composed(*overrides: str) -> DictConfig:
 def command(
     *words: str, environment: dict[str, str] | None = None, timeout_seconds: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python script of the project from its root, and return what came of it."""
+    """Run Python in the project of the tests, and return what came of it."""
     variables = {**os.environ, **(environment or {})}
+    if words[0].startswith("scripts/"):  # the template's are these commands
+        words = ("-m", "seedbed", Path(words[0]).stem, *words[1:])
     if variables.get("PYTHONPATH") and str(ENGINE) not in variables["PYTHONPATH"]:
         variables["PYTHONPATH"] += f"{os.pathsep}{ENGINE}"  # tests.* in other processes
     return subprocess.run(

@@ -289,9 +289,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
         "expected a recorded step, got none",
     ),
     "an untrusted class": (
-        lambda run: edit_text(
-            run / "config.yaml", "_target_: project.models.cnn.CNN", "_target_: os.system"
-        ),
+        lambda run: edit_text(run / "config.yaml", "_target_: tiny.cnn.CNN", "_target_: os.system"),
         "got os.system (model._target_) in the record",
     ),
     "an environment variable that loads code": (
@@ -326,7 +324,7 @@ def test_a_record_that_cannot_be_trusted_or_read_is_refused(what: str, copy: Pat
 
 def test_a_package_can_be_trusted_on_the_command_line(copy: Path) -> None:
     """Negative control: what the user names is trusted, with everything in it, and nothing else."""
-    edit_text(copy / "config.yaml", "project.models.cnn.CNN", "mine.models.Net")
+    edit_text(copy / "config.yaml", "tiny.cnn.CNN", "mine.models.Net")
     verify.trusted_config(copy, ["mine"])
     with pytest.raises(InputError, match=r"--trust mine\.models"):
         verify.trusted_config(copy, ["mine.data"])
@@ -385,7 +383,7 @@ def test_a_replay_that_cannot_run_says_why(copy: Path) -> None:
 def test_no_replay_outlives_a_terminated_verify(run: Path, tmp_path: Path) -> None:
     """SIGTERM ends the replay too, and leaves exit status 143."""
     kept = tmp_path / "kept"
-    words = [sys.executable, "scripts/verify.py", str(run), "--keep", str(kept)]
+    words = [sys.executable, "-m", "seedbed", "verify", str(run), "--keep", str(kept)]
     process = subprocess.Popen(words, cwd=ROOT)
     while not (kept / "metrics.csv").exists():
         assert process.poll() is None

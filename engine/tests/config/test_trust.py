@@ -23,7 +23,7 @@ def record(key: str = "", value: Any = None) -> DictConfig:
     return settings
 
 
-@pytest.mark.parametrize("experiment", ["adding_lstm", "char_gpt", "mnist_cnn"])
+@pytest.mark.parametrize("experiment", ["adding_rnn", "adding_lstm"])
 def test_what_the_repository_ships_is_trusted(experiment: str) -> None:
     """Negative control of every refusal below."""
     settings = configuration(f"experiment={experiment}")
@@ -45,7 +45,7 @@ CRAFTED = {
         ("model", CRAFTED, "torch"),
         ("model.body", CRAFTED["model"], "torch.nn.ModuleDict"),  # another class of torch is named
         ("model._target_", "torch.optim.AdamW.x", "torch.optim.AdamW.x"),
-        ("model._target_", "project.models.cnn.CNNs", "project.models.cnn.CNNs"),
+        ("model._target_", "tiny.cnn.CNNs", "tiny.cnn.CNNs"),
         ("model.parts", [[{"_target_": "torch.hub.load"}]], "torch.hub.load"),
         ("data.collate", "subprocess.run", "subprocess.run"),
         ("data.sampler", {"_target_": "subprocess.run"}, "subprocess.run"),

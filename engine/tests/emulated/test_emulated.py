@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from seedbed import launch
 from tests.golden import runs
-from tests.running import ROOT
+from tests.running import TEMPLATE
 
 pytestmark = pytest.mark.emulated
 
@@ -47,7 +47,12 @@ def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, runs.Fin
     environment = launch.training_environment(config) | PATIENT
     program = [sys.executable, "-m", "tests.emulated.train_in_turn", *map(str, folders.values())]
     done = subprocess.run(
-        [*prefix, *program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [*prefix, *program],
+        cwd=TEMPLATE,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return {model: runs.fingerprint_rows(run) for model, run in folders.items()}
@@ -122,7 +127,7 @@ def arithmetic(prefix: list[str], environment: dict[str, str]) -> Any:
     """Return hashes of what Python's and NumPy's functions return, by name."""
     done = subprocess.run(
         [*prefix, sys.executable, "-m", "tests.emulated.arithmetic"],
-        cwd=ROOT,
+        cwd=TEMPLATE,
         env=environment,
         capture_output=True,
         text=True,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import pages
-from tests.running import ROOT
+from tests.running import TEMPLATE
 
-FOLDER = ROOT / "docs" / "examples"
+FOLDER = TEMPLATE / "docs" / "examples"
 
 
 @dataclass(frozen=True)

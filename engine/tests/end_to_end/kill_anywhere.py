@@ -28,7 +28,7 @@ import torch
 from seedbed import record
 from seedbed.training import checkpoint
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1] / "tiny"  # the project that tests train
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 COMMON = (
     "determinism.threads=1",
@@ -53,7 +53,7 @@ class Case:
     def command(self, folder: Path) -> list[str]:
         """Return the command that trains it, or goes on with it if its record has begun."""
         if (folder / "config.yaml").exists():
-            return [sys.executable, "scripts/resume.py", str(folder)]
+            return [sys.executable, "-m", "seedbed", "resume", str(folder)]
         return [sys.executable, "train.py", f"hydra.run.dir={folder}", *COMMON, *self.overrides]
 
 

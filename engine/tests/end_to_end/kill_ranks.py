@@ -43,7 +43,7 @@ def command(case: str, folder: Path, processes: int) -> list[str]:
     """Return the command that trains, or goes on if the record has begun."""
     count = f"trainer.processes={processes}"
     if (folder / "config.yaml").exists():
-        return [sys.executable, "scripts/resume.py", str(folder), count]
+        return [sys.executable, "-m", "seedbed", "resume", str(folder), count]
     return [
         sys.executable, "train.py", f"hydra.run.dir={folder}", *COMMON, *CASES[case], count,
     ]  # fmt: skip

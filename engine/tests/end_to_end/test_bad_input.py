@@ -32,7 +32,7 @@ TF32 = {"NVIDIA_TF32_OVERRIDE": "1"}
     ("overrides", "key"),
     [
         ("trainer.max_epoch=3", "did you mean trainer.max_epochs"),
-        ("data=mnst", "did you mean "),
+        ("data=squars", "did you mean "),
         ("modle=cnn", "did you mean model"),
         ("model.classes=2", "model.classes: "),
         ("model=vgg", "model: "),

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT
+from tests.running import TEMPLATE
 
 # pip builds the package with setuptools, which it fetches from the package registry.
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="installs a commit of this checkout"),
+    pytest.mark.skipif(
+        not (TEMPLATE / ".git").exists(), reason="installs a commit of this checkout"
+    ),
 ]
 
 LOOP = """
@@ -39,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch and the other packages are those of this Python.
     """
     place = tmp_path_factory.mktemp("installed")
-    address = f"seedbed @ git+file://localhost{ROOT}#subdirectory=engine"
+    address = f"seedbed @ git+file://localhost{TEMPLATE}#subdirectory=engine"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]
     install = [*pip, "install", "--no-deps", "--target", str(place), address]
     subprocess.run(install, check=True, timeout=300, cwd=place)
@@ -89,7 +91,7 @@ def test_the_presets_are_installed(site: Path, tmp_path: Path) -> None:
     """One is applied; the files are those of the checkout."""
     done = run(site, tmp_path, "-c", "import seedbed; seedbed.apply_preset('strict')")
     assert done.returncode == 0, done.stderr
-    for file in (ROOT / "configs" / "determinism").glob("*.yaml"):
+    for file in (TEMPLATE / "configs" / "determinism").glob("*.yaml"):
         installed = site / "seedbed" / "determinism" / "presets" / file.name
         assert installed.read_bytes() == file.read_bytes()
 

@@ -115,7 +115,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     before = (folder / "checkpoints" / "last.pt").read_bytes()
     limit = len(before) * 3 // 4
     done = subprocess.run(
-        [sys.executable, "scripts/resume.py", str(folder)],
+        [sys.executable, "-m", "seedbed", "resume", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,

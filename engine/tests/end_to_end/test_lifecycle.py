@@ -190,7 +190,7 @@ def test_a_resume_that_is_interrupted_at_start_up_says_so(tmp_path: Path) -> Non
     folder = interrupted(tmp_path / "run")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     process = subprocess.Popen(
-        [sys.executable, "scripts/resume.py", str(folder)],
+        [sys.executable, "-m", "seedbed", "resume", str(folder)],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     until(lambda: is_worked_on(folder), process)

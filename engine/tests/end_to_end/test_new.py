@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from seedbed.cli.new import url_of
-from tests.running import ROOT, refusal
+from tests.running import TEMPLATE, refusal
 
 pytestmark = pytest.mark.long
 IDENTITY = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a"}
@@ -42,14 +42,14 @@ def succeed(root: Path, *words: str) -> str:
 def checkout(tmp_path: Path) -> Path:
     """Make a repository of this checkout's files as they are now."""
     root = tmp_path / "checkout"
-    listed = run(ROOT, "git", "ls-files", "--cached", "--others", "--exclude-standard").stdout
+    listed = run(TEMPLATE, "git", "ls-files", "--cached", "--others", "--exclude-standard").stdout
     for name in listed.splitlines():
-        if (ROOT / name).is_file():
+        if (TEMPLATE / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, root / name)
+            shutil.copy2(TEMPLATE / name, root / name)
     presets = Path("engine/src/seedbed/determinism/presets")  # a link to a folder
     if not (root / presets).exists():
-        (root / presets).symlink_to(os.readlink(ROOT / presets))
+        (root / presets).symlink_to(os.readlink(TEMPLATE / presets))
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "as it is now")):
         succeed(root, "git", *words)
     return root

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests import pages
-from tests.running import QUICK, ROOT
+from tests.running import QUICK, TEMPLATE
 
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    *sorted(str(p.relative_to(TEMPLATE)) for p in (TEMPLATE / "docs").glob("*.md")),
+]
 # Downloads, other packages, hours, a GPU, a refusal, and places for what a reader puts there.
 NOT_HERE = re.compile(
     r"mnist_cnn|fashion|SparseModel|data=mnist\b|launcher=submitit|launcher=ray|sweeper=|logger=|cuda"
@@ -25,7 +28,7 @@ NOT_HERE = re.compile(
 
 def commands(page: str) -> list[str]:
     """Return the command lines in the shell blocks of a page, each once."""
-    text = (ROOT / page).read_text().replace("\\\n", " ")
+    text = (TEMPLATE / page).read_text().replace("\\\n", " ")
     shown = pages.blocks(text, "sh", "bash")
     lines = [line.split("  #")[0].strip() for block in shown for line in block.splitlines()]
     return list(dict.fromkeys(line for line in lines if line.startswith("python ")))
@@ -40,7 +43,7 @@ def trainings(page: str) -> list[str]:
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES if trainings(page)])
 def test_the_trainings_of_a_page_run(page: str, tmp_path: Path) -> None:
-    root = pages.copy_project(tmp_path / "project", pages.files((ROOT / page).read_text()))
+    root = pages.copy_project(tmp_path / "project", pages.files((TEMPLATE / page).read_text()))
     for line in trainings(page):
         _, *words = shlex.split(line)
         for word in words:  # a folder of a line above, which this line uses anew
@@ -56,16 +59,16 @@ def test_the_scripts_of_a_page_are_there(page: str) -> None:
     for line in commands(page):
         script = shlex.split(line)[1]
         if re.fullmatch(r"scripts/\w+\.py", script):
-            assert (ROOT / script).is_file(), line
+            assert (TEMPLATE / script).is_file(), line
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "engine/README.md"])
 def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
     """Files exist, and so do the headings that links name."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+    for target in re.findall(r"\]\(([^)\s]+)\)", (TEMPLATE / page).read_text()):
         if not target.startswith("http"):
             name, _, anchor = target.partition("#")
-            path = (ROOT / page).parent / name if name else ROOT / page
+            path = (TEMPLATE / page).parent / name if name else TEMPLATE / page
             assert path.exists(), target
             assert not anchor or anchor in headings(path), target
 

@@ -27,7 +27,7 @@ from seedbed.operations.trace import Event, traced
 from seedbed.training import capture, checkpoint
 from tests import fault_score
 from tests.faults import FAULTS
-from tests.running import ROOT
+from tests.running import TEMPLATE
 
 # Another order of sets takes other processes; tests/end_to_end/test_faults.py has it.
 HERE = sorted(name for name, fault in FAULTS.items() if fault.part != "hashes")
@@ -304,7 +304,7 @@ def test_the_first_event_that_differs_is_named(
 
 def test_the_page_and_the_faults_name_each_other() -> None:
     """Every table of causes in docs/debugging.md is backed by faults, and every fault has one."""
-    page = (ROOT / "docs" / "debugging.md").read_text()
+    page = (TEMPLATE / "docs" / "debugging.md").read_text()
     sections = [s for s in page.split("\n## ") if "\n| cause | how to tell |\n" in s]
     faults = [" ".join(re.findall(r"^<!-- faults: (.*) -->$", s, re.M)) for s in sections]
 

@@ -15,6 +15,7 @@ from seedbed import launch, record
 from seedbed.config import compose
 from seedbed.errors import InputError
 from tests import tiny
+from tests.running import TEMPLATE
 
 GOLDEN = Path(__file__).with_name("portable.json")
 RENEW = "python -m tests.golden.renew"
@@ -49,7 +50,8 @@ FingerprintRows = list[dict[str, str]]
 
 def configuration(model: str, *overrides: str) -> DictConfig:
     """Return the resolved configuration of a short run; later overrides win."""
-    return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides)
+    folder = TEMPLATE / "configs"  # whose models these are
+    return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides, folder=folder)
 
 
 def train(model: str, folder: Path, *overrides: str) -> FingerprintRows:

@@ -15,7 +15,7 @@ from seedbed import determinism, launch, record
 from tests.determinism.test_determinism import preset
 from tests.golden import runs
 from tests.once import made_once
-from tests.running import ROOT, in_turn
+from tests.running import TEMPLATE, in_turn
 
 on_x86_64 = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"),
@@ -100,7 +100,7 @@ def test_a_machine_with_one_core_has_the_golden_fingerprints(model: str, tmp_pat
 
 def test_the_pinned_torch_has_golden_fingerprints() -> None:
     """What `make install` installs is never one of those that are skipped above."""
-    pins = (ROOT / "requirements.txt").read_text().splitlines()
+    pins = (TEMPLATE / "requirements.txt").read_text().splitlines()
     (torch,) = (pin.removeprefix("torch==") for pin in pins if pin.startswith("torch=="))
     assert set(runs.golden(torch)) == set(runs.EXPERIMENTS)
 
@@ -130,7 +130,7 @@ def report(environment: dict[str, str]) -> tuple[str, list[str]]:
     """Return what oneDNN says of its instruction set, and what is not as portable asks."""
     done = subprocess.run(
         [sys.executable, "-c", REPORT, json.dumps(preset("portable"))],
-        cwd=ROOT,
+        cwd=TEMPLATE,
         env=environment | {"ONEDNN_VERBOSE": "1"},
         capture_output=True,
         text=True,
@@ -163,7 +163,7 @@ def operations(environment: dict[str, str]) -> Any:
     """Return hashes of what operations and optimizers return, by name."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.emulated.operations"],
-        cwd=ROOT,
+        cwd=TEMPLATE,
         env=environment,
         capture_output=True,
         text=True,

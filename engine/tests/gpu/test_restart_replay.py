@@ -30,7 +30,7 @@ def test_a_killed_and_resumed_run_has_the_same_bits(model: str, tmp_path: Path) 
     process.kill()
     assert process.wait() == -signal.SIGKILL
     assert 0 < len(runs.fingerprint_rows(folder)) < 400
-    resume = [sys.executable, "scripts/resume.py", str(folder)]
+    resume = [sys.executable, "-m", "seedbed", "resume", str(folder)]
     subprocess.run(resume, cwd=ROOT, capture_output=True, check=True)
     assert runs.first_difference(*map(runs.fingerprint_rows, (folder, tmp_path / "whole"))) == ""
     ends = [record.read_summary(run)["fingerprints"] for run in (folder, tmp_path / "whole")]

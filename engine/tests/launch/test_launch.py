@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import launch, record, signals
 from seedbed.errors import InputError
-from tests.running import ROOT, command
+from tests.running import TEMPLATE, command
 
 
 def settings(**trainer: Any) -> DictConfig:
@@ -308,12 +308,12 @@ def test_a_script_does_not_run_with_the_engine_of_another_checkout(tmp_path: Pat
     """An environment made for one clone, used in another: one line that names both."""
     other = tmp_path / "clone"
     for name in ("src", "configs", "scripts", "engine/src"):
-        shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy2(ROOT / "train.py", other)
+        shutil.copytree(TEMPLATE / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(TEMPLATE / "train.py", other)
     for words in (["train.py", "--cfg", "job"], ["scripts/runs.py", "--help"]):
         run = partial(subprocess.run, [sys.executable, *words], cwd=other, timeout=120,
                       capture_output=True, text=True, check=False)  # fmt: skip
-        done = run(env={**os.environ, "PYTHONPATH": str(ROOT / "engine/src")})
+        done = run(env={**os.environ, "PYTHONPATH": str(TEMPLATE / "engine/src")})
         assert done.returncode == 2
         assert done.stderr.startswith(
             f"error: seedbed: expected the code of {other}/engine/src/seedbed"

@@ -486,5 +486,5 @@ def test_the_command_says_no() -> None:
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "probe_ops.py"), *arguments]
+    command = [sys.executable, "-m", "seedbed", "probe_ops", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -8,7 +8,7 @@ import pytest
 
 from seedbed import compare, record
 from tests import own_loop
-from tests.running import ROOT
+from tests.running import TEMPLATE
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -49,7 +49,7 @@ def test_several_processes(tmp_path: Path) -> None:
     for name in "ab":
         done = subprocess.run(
             [*torchrun, str(script), str(tmp_path / name)],
-            cwd=ROOT,
+            cwd=TEMPLATE,
             capture_output=True,
             text=True,
             timeout=200,

@@ -10,7 +10,7 @@ from tests.running import trained
 
 @pytest.fixture(scope="session")
 def run(shared: Path) -> Path:
-    words = ("data.batch_size=1000", "optimizer.lr=0.3")  # three epochs, unstable
+    words = ("data.batch_size=1000", "optimizer.lr=0.1")  # three epochs, unstable
     return made_once(shared / "tools", lambda folder: trained(folder / "run", *words)) / "run"
 
 

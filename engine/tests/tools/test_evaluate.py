@@ -55,9 +55,9 @@ def test_other_data_is_evaluated(run: Path) -> None:
     """The test set replaced by the training samples is the training split: without augmentation,
     with whatever batch size the loss is summed; as a named data set it is what it was."""
     train = numbers(str(run), "--split", "train")
-    other = numbers(str(run), "data.test.split=train")
+    other = numbers(str(run), "data.test.split=train", "data.test.samples=4000")
     assert list(train.values()) == list(other.values())
-    again = numbers(str(run), "data=mnist5k", "data.name=again")
+    again = numbers(str(run), "data=squares", "data.name=again")
     assert again != other
     assert again == numbers(str(run))
 
@@ -93,7 +93,7 @@ def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
     """Classes of packages that are not trusted here are refused, before and after overrides."""
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     path = copy / "config.yaml"
-    text = path.read_text().replace("project.models.cnn.CNN", "shutil.rmtree")
+    text = path.read_text().replace("tiny.cnn.CNN", "shutil.rmtree")
     path.write_text(text)
     assert "--trust shutil" in refusal(command(SCRIPT, str(copy)))
     with pytest.raises(InputError, match="--trust shutil"):
@@ -107,7 +107,7 @@ def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("model=lstm", "data=NAME"),
-        ("data=nothing", "data: expected one of adding, mnist,"),
+        ("data=nothing", "data: expected one of adding, squares,"),
         ("data=adding", "kind sequence"),
         ("data.eval_batch_size=1,2", "one value for one key"),
         ("data.eval_batch_size=0", "expected an integer >= 1"),

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.tools import exporting
-from tests.running import ROOT, command, refusal, trained
+from tests.running import ROOT, TEMPLATE, command, refusal, trained
 from tests.tiny.data import Noisy
 from tests.tools.conftest import contents
 
@@ -26,7 +26,7 @@ SCRIPT = "scripts/export.py"
 # Builds the model by hand and gives it the checkpoint's weights.
 EXPECTED = """
 import sys, torch, yaml
-from project.models.cnn import CNN
+from tiny.cnn import CNN
 torch.set_num_threads(1)
 run, inputs, out = sys.argv[1:]
 settings = yaml.safe_load(open(f"{run}/config.yaml"))["model"]
@@ -39,7 +39,7 @@ FOREIGN = """
 import importlib.util, sys
 ours = ({root!r} + "/src", {root!r} + "/engine")
 sys.path[:] = [place for place in sys.path if not place.startswith(ours)]
-assert importlib.util.find_spec("seedbed") is None and importlib.util.find_spec("project") is None
+assert importlib.util.find_spec("seedbed") is None and importlib.util.find_spec("tiny") is None
 """
 LOADED = """
 import sys, torch
@@ -55,7 +55,7 @@ def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """Inputs that no data set has, and the model's outputs for them."""
     folder = tmp_path_factory.mktemp("expected")
     inputs, outputs = folder / "inputs.pt", folder / "outputs.pt"
-    torch.save(torch.rand(37, 1, 28, 28, generator=torch.Generator().manual_seed(0)), inputs)
+    torch.save(torch.rand(37, 1, 8, 8, generator=torch.Generator().manual_seed(0)), inputs)
     done = command("-c", EXPECTED, str(run), str(inputs), str(outputs))
     assert done.returncode == 0, done.stderr
     return inputs, torch.load(outputs)
@@ -93,7 +93,7 @@ def test_a_program_needs_nothing_of_this_project(
     """Without Seedbed on the path, with another batch size than it was captured with, by the
     printed lines: the same bits. Control: other weights have others."""
     lines = exported(run, "--to", str(tmp_path / "model.pt2"))
-    code = FOREIGN.format(root=str(ROOT)) + LOADED.format(lines="\n".join(lines))
+    code = FOREIGN.format(root=str(TEMPLATE)) + LOADED.format(lines="\n".join(lines))
     assert torch.equal(outputs(code, expected[0], tmp_path), expected[1])
     assert contents(run) == before
     exported(run, "--to", str(tmp_path / "model.pt2"), "--checkpoint", "last", "--overwrite")
@@ -106,10 +106,11 @@ def test_weights_and_yaml_build_the_model(
 ) -> None:
     """By the printed lines, in a process that finds the model's code."""
     lines = exported(run, "--state-dict", "--to", str(tmp_path / "weights.pt"))
-    code = LOADED.format(lines="\n".join(lines))
+    finds = f"import sys; sys.path.append({str(ROOT / 'src')!r})\n"
+    code = finds + LOADED.format(lines="\n".join(lines))
     assert torch.equal(outputs(code, expected[0], tmp_path), expected[1])
     recipe = yaml.safe_load((tmp_path / "weights.yaml").read_text())
-    assert recipe["_target_"] == "project.models.cnn.CNN"
+    assert recipe["_target_"] == "tiny.cnn.CNN"
 
 
 @pytest.mark.long
@@ -221,13 +222,13 @@ def test_what_is_exported_leaves_no_file_that_git_sees(run: Path, tmp_path: Path
     named = tmp_path / "named"
     named.symlink_to(run)
     refused = subprocess.run(
-        [sys.executable, str(ROOT / SCRIPT), str(named), "model.no=1"],
+        [sys.executable, "-m", "seedbed", "export", str(named), "model.no=1"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert refused.returncode == 2, refused.stderr
     assert not (tmp_path / "exports").exists()
     done = subprocess.run(
-        [sys.executable, str(ROOT / SCRIPT), str(named), "--state-dict"],
+        [sys.executable, "-m", "seedbed", "export", str(named), "--state-dict"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -236,7 +237,7 @@ def test_what_is_exported_leaves_no_file_that_git_sees(run: Path, tmp_path: Path
     places = [f"exports/{file}" for file in files]
     ignored = subprocess.run(
         ["git", "check-ignore", *places, "a.pt", "a.pt2", "src/a.yaml"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=TEMPLATE, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert ignored.stdout.split() == [*places, "a.pt", "a.pt2"]
 

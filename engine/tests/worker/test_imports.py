@@ -166,11 +166,9 @@ def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
     """The model's file and the loop's; neither another model nor what starts or compares runs."""
     files = record.read_json(quick_run / "environment.json")["imported_files"]
 
-    assert {"src/project/models/cnn.py", "engine/src/seedbed/training/loop.py"} <= files.keys()
-    assert "src/project/models/recurrent.py" not in files
-    assert not [
-        path for path in files if path.startswith(("engine/src/seedbed/compare", "scripts"))
-    ]
+    assert {"src/tiny/cnn.py", "elsewhere/seedbed/training/loop.py"} <= files.keys()
+    assert "src/tiny/recurrent.py" not in files
+    assert not [path for path in files if path.startswith("elsewhere/seedbed/compare")]
     kept = archive.read(quick_run / code.ARCHIVE)
     for name, digest in files.items():
         assert code.sha256(kept[name]) == digest == code.digest_here(name)

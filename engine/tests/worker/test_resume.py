@@ -48,7 +48,7 @@ TINY = (
     "trainer.checkpoint_every_steps=3",
 )
 # Its best weights, of step 12, are not its last ones, of step 20.
-EARLY_STOPPING = ("optimizer.lr=1", "schedule=constant", "trainer.max_steps=24",
+EARLY_STOPPING = ("optimizer.lr=0.3", "schedule=constant", "trainer.max_steps=24",
                   "trainer.early_stopping_patience=2")  # fmt: skip
 
 

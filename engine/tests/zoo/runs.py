@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, record
 from seedbed.config.compose import compose
-from tests.running import ROOT
+from tests.running import TEMPLATE
 from tests.zoo.catalogue import Case
 
 STEPS, STOPPED_AFTER = 4, 3  # two steps an epoch: a validation lies before the stop
@@ -29,7 +29,7 @@ SHORT = (
     "trainer.checkpoint_every_steps=0",
 )
 # The zoo's own modules, from any folder. Threads that wait sleep; it changes no bit.
-ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = {"PYTHONPATH": str(TEMPLATE), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def in_turn(settings: DictConfig, folders: Sequence[Path], *arguments: str) -> N
     with open(folders[0].parent / "output.txt", "a") as output:
         subprocess.run(
             [sys.executable, "-m", "tests.train_in_turn", *arguments],
-            cwd=ROOT,
+            cwd=TEMPLATE,
             env=launch.training_environment(settings) | ENVIRONMENT,
             input="\n".join(map(str, folders)),
             stdout=output,

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from glob import glob
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -40,7 +42,7 @@ def project_files() -> Iterator[tuple[str, Mapping[str, Any]]]:
     Nothing is resolved, and files that are broken are left out.
     """
     configs = project.configs()
-    for path in configs.rglob("*.yaml"):
+    for path in map(Path, glob(f"{configs}/**/*.yaml", recursive=True)):  # also through links
         group = path.relative_to(configs).parts[0]
         with suppress(OSError, ValueError, YAMLError, OmegaConfBaseException):
             tree: Any = OmegaConf.to_container(OmegaConf.load(path))

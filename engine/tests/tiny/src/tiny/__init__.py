@@ -1,0 +1,1 @@
+"""The package of the project that the engine's tests train."""
