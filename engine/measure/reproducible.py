@@ -81,12 +81,10 @@ def first_difference(a: Path, b: Path) -> str:
     difference = compare.compare(compare.read(a), compare.read(b)).difference
     if difference is None:
         return ""
-    with tempfile.TemporaryDirectory(prefix="seedbed-figure-") as temporary:
-        words = ("scripts/compare.py", a.resolve(), b.resolve(), "--explain")
-        done = subprocess.run(
-            [sys.executable, *words, "--out", Path(temporary) / "comparison.png"],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    words = ("scripts/compare.py", a.resolve(), b.resolve(), "--explain")
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     found = re.search(r"^  (?:forward|backward|update): (.+)$", done.stdout, re.MULTILINE)
     place = f"step {difference.step}, {difference.stage}"
     return f"{place}: {found[1]}" if found else place

@@ -1,5 +1,6 @@
 """A fingerprint sees every bit and its place, and nothing else."""
 
+import hashlib
 import struct
 from pathlib import Path
 
@@ -40,14 +41,16 @@ def from_bits(*words: int) -> Tensor:
 
 
 def reference(content: bytes) -> int:
-    """Hash 32-bit words as the module's docstring says, in plain Python."""
+    """Hash one float32 tensor (N,) of 32-bit words as the docstring says, in plain Python."""
     words = struct.unpack(f"<{len(content) // 4}i", content)
     rows = (words[i : i + ROW_WORDS] for i in range(0, len(words), ROW_WORDS))
     hashes = (
         sum(word * (splitmix64(0x5EEDBED, i) | 1) for i, word in enumerate(row)) for row in rows
     )
     terms = (row * (splitmix64(0xC0FFEE, i) | 1) for i, row in enumerate(hashes))
-    return (sum(terms) + len(words)) & MASK
+    kind = f"torch.float32 ({len(words)},)".encode()
+    salt = int.from_bytes(hashlib.blake2b(kind, digest_size=8).digest(), "little")
+    return (sum(terms) + (salt if words else 0)) & MASK
 
 
 @property_test
@@ -117,12 +120,11 @@ def test_the_order_of_tensors_is_seen() -> None:
 
 
 def test_what_is_not_a_bit_is_not_seen() -> None:
-    """Strides, views, gradients and empty tensors change nothing."""
+    """Strides, views and gradients change nothing."""
     tensor = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     assert of(tensor.t().contiguous()) == of(tensor.t())
     assert of(torch.stack([tensor, -tensor], dim=-1)[..., 0]) == of(tensor)
     assert of(tensor.clone().requires_grad_()) == of(tensor)
-    assert of(tensor, torch.zeros(0, 3)) == of(tensor)
     image = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     assert of(image.to(memory_format=torch.channels_last)) == of(image)
 
@@ -137,6 +139,25 @@ def test_memory_is_not_seen(dtype: torch.dtype) -> None:
         copy = torch.empty(view.shape, dtype=dtype).copy_(view)
         assert of(view) == of(copy)
     assert len({of(view) for view in views}) == 4
+
+
+def test_shapes_and_dtypes_are_seen() -> None:
+    """Of the same bits, however they are cut; negative control: the same kinds again."""
+    bits = torch.arange(6, dtype=torch.int32) - 1
+    lists = [
+        [bits.view(2, 3)], [bits.view(3, 2)], [bits], [bits[:2], bits[2:]], [bits[:3], bits[3:]],
+        [bits.short()], [bits.view(torch.float32)],
+    ]  # fmt: skip
+    hashes = [of(*tensors) for tensors in lists]
+    assert len(set(hashes)) == len(lists)
+    assert hashes == [of(*(each.clone() for each in tensors)) for tensors in lists]
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_quantized_tensors_are_hashed() -> None:
+    """By their integers; negative control: another one is seen."""
+    made = [torch.quantize_per_tensor(torch.ones(3) * x, 0.1, 0, torch.qint8) for x in (1, 1, 2)]
+    assert of(made[0]) == of(made[1]) != of(made[2])
 
 
 def test_a_transposed_matrix_is_another() -> None:
@@ -174,7 +195,7 @@ def test_it_is_the_same_hash_whatever_the_size(words: int) -> None:
     """Within a row, beyond it, and beyond the room; also where other tensors lie before it."""
     numbers = torch.randn(words, generator=torch.Generator().manual_seed(0))
     expected = reference(numbers.numpy().tobytes())
-    assert of(numbers) == of(numbers[:700], numbers[700:]) == expected
+    assert of(numbers) == expected
     others = [[torch.ones(5)], [torch.ones(ROOM_WORDS - 3000)], [numbers]]
     assert int(fingerprint.of_lists(others)[2]) & MASK == expected
 
@@ -359,7 +380,7 @@ class TestOptimizerTensors:
 def test_golden() -> None:
     """Hashes of today are hashes of tomorrow, here and elsewhere: records depend on them."""
     numbers = torch.from_numpy(np.arange(1000, dtype=np.float32) / 7)
-    assert fingerprint.text(of(numbers)) == "3ae21dd138278add"
+    assert fingerprint.text(of(numbers)) == "deb05822e44fc300"
     assert of(numbers) == reference(numbers.numpy().tobytes())
 
 
@@ -389,12 +410,9 @@ def test_a_nested_tensor_is_hashed(layout: torch.layout) -> None:
     assert of(nested(3.0)) != of(nested(-3.0))
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support")
 def test_strides_that_say_nothing_are_not_seen() -> None:
-    """One element of a column is like any other; so are half numbers and lazy conjugates."""
+    """One element of a column is like any other; so are lazy conjugates."""
     column = torch.arange(6, dtype=torch.int64).view(3, 2)[:1, 1]
     assert of(column) == of(torch.tensor([1]))
-    halves = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex32)
-    assert of(halves) == of(torch.tensor([1.0, 2.0, 3.0, -4.0], dtype=torch.float16))
     lazy = torch.tensor([1 + 2j]).conj()
     assert of(lazy) == of(lazy.resolve_conj()) != of(lazy.conj().resolve_conj())

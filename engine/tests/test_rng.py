@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from seedbed import rng
-from seedbed.errors import InputError
 
 KEYS = st.integers(0, 2**64 - 1)
 SEEDS = st.integers(0, 2**63 - 1)
@@ -216,13 +215,7 @@ class TestPermutation:
         assert abs(counts - 1000).max() < 5 * (6000 * 1 / 6 * 5 / 6) ** 0.5
 
 
-def seed_one_row(key: int) -> None:
-    """Seed the generators for the row that a number stands for, of the rows of one key."""
-    row = np.array([key], dtype=np.uint64).view(np.int64)
-    next(rng.seed_globals_in_turn(7, row))
-
-
-SEEDINGS = {"a key": rng.seed_globals, "a row": seed_one_row}
+SEEDINGS = {"a step": rng.seed_globals, "a sample": rng.seed_cpu}
 each_seeding = pytest.mark.parametrize("seed", SEEDINGS.values(), ids=SEEDINGS)
 Seeding = Callable[[int], None]
 
@@ -274,115 +267,44 @@ class TestSeedingGlobals:
         assert all(a != b for a, b in zip(first, drawn(), strict=True))
         assert torch.initial_seed() != torch_seed
 
-    def test_keys_that_share_half_their_bits_share_no_state(self, seed: Seeding) -> None:
-        """Of the keys of 600,000 samples, those with 32 equal bits give no two equal states."""
-        keys = np.array(
-            [rng.key(0, "augment", 0, epoch, i) for epoch in range(10) for i in range(60_000)],
-            dtype=np.uint64,
-        )
-        suspects: set[int] = set()
-        for half in (keys & np.uint64(0xFFFFFFFF), keys >> np.uint64(32)):
-            _, group, sizes = np.unique(half, return_inverse=True, return_counts=True)
-            suspects |= set(keys[sizes[group] > 1].tolist())
-        assert len(suspects) > 100  # 32 bits would not do
-        states = [[state(seed, key, generator) for key in suspects] for generator in GENERATORS]
-        assert [len(set(each)) for each in states] == [len(suspects)] * len(GENERATORS)
-
 
 class TestWhatGeneratorsAreSeededWith:
     @property_test
     @given(KEYS)
-    def test_torch_draws_from_the_whole_state_that_it_was_given(self, key: int) -> None:
-        """torch gives the numbers that NumPy's MT19937 gives from SHAKE-128 of the key."""
-        digest = hashlib.shake_128(key.to_bytes(8, "little")).digest(48 + 4 * 624)
-        independent = np.random.RandomState()
-        independent.set_state(("MT19937", np.frombuffer(digest, "<u4", offset=48), 624))
-        expected = independent.randint(0, 2**32, 2000, dtype=np.uint32) & 0x7FFFFFFF
+    def test_each_has_bits_of_blake2b_of_its_own(self, key: int) -> None:
+        """As an independent implementation has them, by the libraries' own functions."""
+        digest = hashlib.blake2b(key.to_bytes(8, "little"), digest_size=24).digest()
+        for_random, for_numpy, for_torch = (
+            int.from_bytes(digest[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16))
+        )
         rng.seed_globals(key)
-        numbers = torch.empty(2000, dtype=torch.int32).random_()
-        assert numbers.tolist() == expected.tolist()
+        assert random.getstate() == random.Random(for_random).getstate()
+        expected = np.random.RandomState(for_numpy).random(5)
+        assert np.random.random(5).tolist() == expected.tolist()
+        assert torch.initial_seed() == for_torch
 
-    @property_test
-    @given(KEYS, st.integers(0, 2**40))
-    def test_a_row_has_outputs_of_splitmix64(self, key: int, row: int) -> None:
-        """Each generator has outputs of its own, or bits of them, of SplitMix64 of key and row."""
-        outputs = [splitmix64(splitmix64(key, row), counter) for counter in range(627)]
-        halves = [output & 0xFFFFFFFF for output in outputs], [output >> 32 for output in outputs]
-        low, high = (np.array(half[:624], dtype=np.uint32) for half in halves)
-        next(rng.seed_globals_in_turn(key, np.array([row])))
-        assert random.getstate() == random.Random(outputs[624] | outputs[625] << 64).getstate()
-        assert torch.initial_seed() == outputs[626]
-        for words, generator in ((low, "torch"), (high, "numpy")):
-            independent = np.random.RandomState()
-            independent.set_state(("MT19937", words, 624))
-            expected = independent.randint(0, 2**32, 2000, dtype=np.uint32)
-            if generator == "numpy":
-                assert (
-                    np.random.randint(0, 2**32, 2000, dtype=np.uint32).tolist() == expected.tolist()
-                )
-            else:
-                numbers = torch.empty(2000, dtype=torch.int32).random_()
-                assert numbers.tolist() == (expected & 0x7FFFFFFF).tolist()
+    def test_no_two_samples_share_what_they_draw(self) -> None:
+        """Of 300,000 samples no two have one pair of seeds for NumPy and torch.
 
-    @property_test
-    @given(IDS)
-    def test_a_row_does_not_depend_on_those_beside_it(self, ids: list[int]) -> None:
-        """Many rows are seeded together, but each as if it were alone."""
-        rows = array(ids * 4)
-        together = [drawn() for _ in rng.seed_globals_in_turn(5, rows)]
-        alone = [
-            next(iter([drawn() for _ in rng.seed_globals_in_turn(5, row[None])])) for row in rows
-        ]
-        assert together == alone
+        Negative control: 32 bits alone would not do.
+        """
+        keys = [rng.key(0, "augment", 0, epoch, i) for epoch in range(5) for i in range(60_000)]
+        words = np.array([rng._words(key)[1:3] for key in keys], dtype=np.uint64)
+        pairs = words[:, 0] << np.uint64(32) | words[:, 1]
+        assert len(np.unique(pairs)) == len(keys) > len(np.unique(words[:, 0]))
 
-    def test_nothing_is_seeded_before_its_turn(self) -> None:
-        """What is drawn in a turn is the sample's: seeding goes on when the next is asked for."""
-        turns = rng.seed_globals_in_turn(5, array([1, 2]))
+    def test_all_accelerators_are_seeded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Wherever the CPU is, with bits of their own; a sample in a loader has the CPU's alone."""
+        seeds: list[int] = []
+        monkeypatch.setattr(rng, "_accelerators", lambda: seeds.append)
         rng.seed_globals(1)
-        before = drawn()
-        rng.seed_globals(1)
-        next(turns)
-        first = drawn()
-        assert first != before
-        rng.seed_globals(1)
-        assert drawn() == before
-        next(turns)
-        assert drawn() not in (first, before)
-
-    def test_another_generator_of_numpys_is_refused(self) -> None:
-        """It has another state; the old one is back afterwards."""
-        own = np.random.get_bit_generator()  # type: ignore[attr-defined]
-        np.random.set_bit_generator(np.random.PCG64(0))  # type: ignore[attr-defined]
-        try:
-            with pytest.raises(
-                InputError, match=r"^np\.random: expected .* MT19937, got PCG64; leave"
-            ):
-                rng.seed_globals(1)
-        finally:
-            np.random.set_bit_generator(own)  # type: ignore[attr-defined]
-        rng.seed_globals(1)
-
-    def test_numpys_own_functions_still_work(self) -> None:
-        """`np.random.seed` and `set_state` mean what they mean without a run."""
-        np.random.seed(3)
-        state, expected = np.random.get_state(), np.random.random(700).tolist()
-        rng.seed_globals(1)
-        np.random.seed(3)
-        assert np.random.random(700).tolist() == expected
-        rng.seed_globals(1)
-        np.random.set_state(state)
-        assert np.random.random(700).tolist() == expected
+        rng.seed_globals(2)
+        rng.seed_cpu(3)
+        assert len(set(seeds)) == 2
+        assert not {*seeds} & {*rng._words(1)[:3], *rng._words(2)[:3]}
 
 
 GENERATORS = ("random", "numpy", "torch")
-
-
-def state(seed: Seeding, key: int, generator: str) -> object:
-    """Return all of a generator's state after seeding."""
-    seed(key)
-    if generator == "random":
-        return random.getstate()
-    return np.random.bytes(2496) if generator == "numpy" else bytes(torch.get_rng_state().numpy())
 
 
 def below(n: int) -> dict[str, Callable[[], Any]]:

@@ -5,7 +5,7 @@ The hash is multilinear: sum of coefficient times word, in 64-bit integers that 
 so equal bits give equal hashes on every device and for every number of threads, and the result
 stays on the device until somebody asks for it. Words are the bits themselves, so the hash sees
 signs, -0.0 and NaN payloads. They lie in rows of 1024, and a word's coefficient is its column's
-times its row's, so the hash sees position; the number of words is added, because zeros add nothing.
+times its row's, so the hash sees position. A number that stands for dtypes and shapes is added.
 """
 
 import hashlib
@@ -49,6 +49,7 @@ class Hasher:
         self._end: int = 0
         self._gaps: list[slice] = []  # where rows are not full
         self._lengths: list[int] = []  # words of each list
+        self._salts: list[int] = []  # of each list
         self._hashed: tuple[int, ...] = ()  # how many of them are in the parts
         self._parts: list[Tensor] = []
 
@@ -60,6 +61,8 @@ class Hasher:
             shapes = [each.shape for each in words]
             places, length = self._layouts.get((self._end, *shapes)) or self._lay_out(shapes)
             self._lengths.append(length)
+            kinds = tuple([(each.dtype, _shape(each)) for each in tensors])
+            self._salts.append(_salt(kinds) if length else 0)
             if length > _ROOM_WORDS:
                 self._copy_in_parts(words)
             elif places:  # one call for all of them; pageable memory is read before it returns
@@ -80,7 +83,7 @@ class Hasher:
         *parts, last = self._parts
         for part in parts:  # of a room that was full
             last[: len(part)] += part
-        hashes = last + _to_device(self._hashed, last.device)
+        hashes = last + _to_device(tuple(self._salts), last.device)
         self._forget()
         return hashes
 
@@ -223,6 +226,8 @@ def _words(tensor: Tensor) -> Tensor:
         pass
     if tensor.is_nested:
         return _words_of_nested(tensor)
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     flat = dense.resolve_conj().resolve_neg().contiguous().view(-1)
     flat = flat.as_strided((len(flat),), (1,))  # one element may have any stride
@@ -235,6 +240,18 @@ def _words_of_nested(tensor: Tensor) -> Tensor:
     jagged = tensor.layout is torch.jagged  # its methods are of a class that PyTorch hides
     parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
     return torch.cat([_words(part.detach()).reshape(-1).long() for part in parts])
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tensor.shape
+
+
+@lru_cache(maxsize=512)
+def _salt(kinds: tuple[tuple[torch.dtype, tuple[int, ...]], ...]) -> int:
+    """Return an int64 for the dtypes and shapes of a list of tensors."""
+    names = ";".join(f"{dtype} {tuple(shape)}" for dtype, shape in kinds)
+    digest = hashlib.blake2b(names.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def _products(rows: Tensor, column: Tensor) -> Tensor:

@@ -148,11 +148,7 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
 
     For loops that fetch batches ahead, or draw before they fetch: call it before the forward pass.
     """
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    key = rng.key(seed, "dropout", step, rank)
-    rng.seed_globals(key, found.type if found else "cpu")
-    if found and found.type not in ("cuda", "mps"):  # which seed_globals seeds
-        torch.get_device_module(found).manual_seed_all(key & (1 << 63) - 1)
+    rng.seed_globals(rng.key(seed, "dropout", step, rank))
 
 
 class _Order(Sampler[Position]):

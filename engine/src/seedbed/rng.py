@@ -9,27 +9,20 @@ Keys are BLAKE2b hashes of (seed, stream, position); draws are SplitMix64 output
 on every machine and with every version of NumPy and PyTorch.
 """
 
-import ctypes
 import hashlib
 import random
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import TYPE_CHECKING
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seedbed.errors import InputError
 from seedbed.names import STREAMS
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Generator = np.random.Generator
-_Words = NDArray[np.unsignedinteger]
 
-_MT_WORDS = 624  # of the state of MT19937
-_AT_ONCE = 8  # samples whose seeds are made together: 40 KB stay in a processor's cache
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
@@ -124,107 +117,48 @@ def permutation(key: int, n: int) -> NDArray[np.int64]:
     return np.argsort(bits(key, np.arange(n)), kind="stable").astype(np.int64)
 
 
-def seed_globals(key: int, device_type: str = "cpu") -> None:
+def seed_globals(key: int) -> None:
     """Seed every global generator: `random`, NumPy's legacy one, torch's on CPU and accelerators.
 
-    Called before each training step (`device_type` "cuda": every GPU; "mps": the Apple one), so
-    that user code which draws from them gets randomness that depends on the step alone. Each
-    generator has bits of its own, 64 or more of them, so that their draws are independent.
-
-    Raises:
-        InputError: NumPy was given another generator.
-        RuntimeError: NumPy or PyTorch keeps its state in an order that is not known here.
+    Called wherever user code may draw from them, such as before each training step, so that its
+    randomness depends on the place alone.
     """
+    seed_cpu(key)
+    if (seed_accelerators := _accelerators()) is not None:
+        seed_accelerators(_words(key)[3])
+
+
+def seed_cpu(key: int) -> None:
+    """Seed the global generators of the CPU; a loader calls it before each sample."""
     import torch
 
-    # NumPy's and torch's CPU generators are both MT19937: equal seeds would give equal draws.
-    material = hashlib.shake_128(key.to_bytes(8, "little")).digest(48 + 8 * _MT_WORDS)
-    numbers = np.frombuffer(material, "<u8", 6)
-    words = np.frombuffer(material, "<u4", offset=48).reshape(2, _MT_WORDS)
-    _seed_cpu(int.from_bytes(material[:32], "little"), words[1], int(numbers[4]), words[0])
-    if device_type == "cuda":
-        torch.cuda.manual_seed_all(int(numbers[5]))
-    elif device_type == "mps":
-        torch.mps.manual_seed(int(numbers[5]))
+    for_random, for_numpy, for_torch, _ = _words(key)
+    random.seed(for_random)
+    np.random.seed(for_numpy)
+    torch.default_generator.manual_seed(for_torch)
 
 
-def seed_globals_in_turn(key: int, rows: NDArray[np.int64]) -> Iterator[None]:
-    """Seed the CPU's global generators once for each row, when the next turn is asked for.
+def _words(key: int) -> tuple[int, int, int, int]:
+    """Return seeds for `random`, NumPy, torch's CPU and accelerators, each with bits of its own.
 
-    Called with the samples of a batch, in the process that loads them. The seeds of several rows
-    are made together, which takes less time than `seed_globals` for each.
-
-    Args:
-        rows: int64 (B,); what is drawn in a turn is a function of (key, row), whatever was drawn
-            before and whichever rows come beside it.
+    NumPy's and torch's generators are both MT19937, seeded by 32 bits: with one seed for both, what
+    they draw would be the same.
     """
-    for start in range(0, len(rows), _AT_ONCE):
-        keys = bits(key, rows[start : start + _AT_ONCE])
-        numbers = bits(keys[:, None], np.arange(_MT_WORDS + 3))
-        seeds, states = numbers[:, _MT_WORDS:].tolist(), numbers[:, :_MT_WORDS]
-        low, high = states & np.uint64(0xFFFFFFFF), states >> np.uint64(32)
-        for (first, second, third), for_torch, for_numpy in zip(seeds, low, high, strict=True):
-            _seed_cpu(first | second << 64, for_numpy, third, for_torch)
-            yield
+    digest = hashlib.blake2b(key.to_bytes(8, "little"), digest_size=24).digest()
+    return struct.unpack("<QIIQ", digest)
 
 
-def _seed_cpu(seed: int, for_numpy: _Words, torch_seed: int, for_torch: _Words) -> None:
-    """Seed `random`, NumPy and torch; of the latter two, all words of the state are given."""
+@cache
+def _accelerators() -> Callable[[int], object] | None:
+    """Return what seeds all accelerators of this machine; None if it has none."""
     import torch
 
-    random.seed(seed)
-    # NumPy documents these two; its types leave them out.
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    words, position = _numpy_state(generator)
-    words[:], position[0] = for_numpy, _MT_WORDS  # of which all are used up, as after a seeding
-    # Setting it, too, forgets the second number of a pair of normals.
-    np.random.set_bit_generator(generator)  # type: ignore[attr-defined]
-    # `manual_seed` would take 32 bits on the CPU, so all of the state is set.
-    state, seeds, words_of_torch = _torch_state()
-    seeds[0], words_of_torch[:] = torch_seed, for_torch
-    torch.default_generator.set_state(state)
-
-
-@lru_cache(maxsize=1)
-def _numpy_state(generator: np.random.BitGenerator) -> tuple[_Words, _Words]:
-    """Return views of the state of NumPy's generator; its `seed` and `set_state` are slow.
-
-    Returns:
-        MT19937's words, (624,), and how many of them are used up, (1,).
-    """
-    name = type(generator).__name__
-    if name != "MT19937":
-        raise InputError(
-            f"np.random: expected its own generator, MT19937, got {name}; leave out "
-            "set_bit_generator, and use seedbed.rng.generator for another one"
-        )
-    address = generator.ctypes.state_address
-    numbers = np.ctypeslib.as_array((ctypes.c_uint32 * (_MT_WORDS + 1)).from_address(address))
-    known = generator.state["state"]
-    if numbers.tolist() != [*known["key"], known["pos"]]:
-        raise RuntimeError(f"numpy {np.__version__}: its generator's state has another order")
-    return numbers[:_MT_WORDS], numbers[_MT_WORDS:]
-
-
-@lru_cache(maxsize=1)
-def _torch_state() -> tuple["Tensor", _Words, _Words]:
-    """Return a state of torch's CPU generator that was just seeded, to be filled.
-
-    Returns:
-        uint8 (bytes,) for `set_state`; views of it: the seed, (1,), and MT19937's words, (624,).
-    """
-    import torch
-
-    seed = 0x5EEDBED
-    state = torch.Generator("cpu").manual_seed(seed).get_state()
-    numbers = state.numpy().view(np.uint64)
-    control = np.random.RandomState(np.random.MT19937(0))  # without the system's entropy
-    control.seed(seed)
-    words = control.get_state(legacy=False)["state"]["key"]
-    starts = [i for i in range(len(numbers)) if np.array_equal(numbers[i:][:_MT_WORDS], words)]
-    if len(starts) != 1 or numbers[0] != seed:
-        raise RuntimeError(f"torch {torch.__version__}: its generator's state has another order")
-    return state, numbers[:1], numbers[starts[0] :][:_MT_WORDS]
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return None
+    module: Any = torch.get_device_module(accelerator)
+    found: Callable[[int], object] = getattr(module, "manual_seed_all", module.manual_seed)
+    return found
 
 
 def generator(key: int | None = None) -> Generator:

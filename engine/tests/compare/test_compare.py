@@ -473,7 +473,7 @@ def cut_off(run: Path) -> None:
 
 def newer_format(run: Path) -> None:
     path = run / "summary.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 3'))
 
 
 def step_back(run: Path) -> None:
@@ -510,7 +510,7 @@ def missing_fingerprints(run: Path) -> None:
     ("damage", "message"),
     [
         (cut_off, r"b/fingerprints.csv: expected 8 columns in line 41, got a line that is cut"),
-        (newer_format, r"b: expected a record of format 1 or older, got 2"),
+        (newer_format, r"b: expected a record of format 2 or older, got 3"),
         (step_back, r"b/fingerprints.csv: expected steps that increase, got 4 after 40"),
         (no_number, r"b/metrics.csv: expected numbers, got could not convert .*'much'"),
         (nothing_recorded, r"b: expected a recorded step that .*a has too, got none"),

@@ -277,7 +277,8 @@ def break_fingerprints(folder: Path) -> None:
 REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no run": (lambda run: (run / "config.yaml").unlink(), "expected a run folder"),
     "cut-off fingerprints": (break_fingerprints, "expected 8 columns in line"),
-    "newer format": (lambda run: edit_summary(run, format_version=99), "format 1 or older, got 99"),
+    "older format": (lambda run: edit_summary(run, format_version=1), "of other random numbers"),
+    "newer format": (lambda run: edit_summary(run, format_version=99), "or older, got 99"),
     "no steps": (
         lambda run: [
             edit_text(run / name, (run / name).read_text(), ",".join(fields) + "\n")

@@ -16,6 +16,7 @@ exit status: 0 the file is written, or nothing was to be; 2 a run failed
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from importlib import metadata
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from seedbed.errors import InputError, exit_status
 from tests.golden import runs
+from tests.running import ENGINE
 
 
 def main() -> int:
@@ -41,6 +43,7 @@ def main() -> int:
         if against:
             raise
         before = {}
+    os.environ["PYTHONPATH"] = str(ENGINE)  # training processes import tests.tiny
     with tempfile.TemporaryDirectory(prefix="seedbed-golden-") as folder:
         after = {name: runs.train(name, Path(folder) / name) for name in runs.EXPERIMENTS}
     for name, fingerprint_rows in after.items():

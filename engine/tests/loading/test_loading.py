@@ -186,13 +186,15 @@ def test_an_epoch_left_early_leaves_no_gap_in_the_steps() -> None:
     assert len(found) > PER_EPOCH
 
 
-def test_any_accelerator_is_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is neither NVIDIA's nor Apple's is seeded by its own module, step by step."""
+@pytest.mark.parametrize("name", ["manual_seed_all", "manual_seed"])
+def test_any_accelerator_is_seeded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own module, step by step; Apple's has no function for all devices."""
     seeds: list[int] = []
-    module = SimpleNamespace(manual_seed_all=seeds.append)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
+    module = SimpleNamespace(**{"manual_seed": None, name: seeds.append})
+    found = torch.device("xpu")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
     monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
+    monkeypatch.setattr(rng, "_accelerators", rng._accelerators.__wrapped__)  # not the cached one
     for step in (1, 2, 1):
         loading.seed_step(0, step)
     assert seeds[0] == seeds[2] != seeds[1]

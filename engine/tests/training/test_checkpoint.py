@@ -121,7 +121,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
     target = tmp_path / "created"
     assert refused(pickle.dumps(Malicious(target)))
     assert "expected tensors and numbers" in refused(
-        made_up({"format_version": 1, "model": Malicious(target)})
+        made_up({"format_version": record.FORMAT_VERSION, "model": Malicious(target)})
     )
     assert not target.exists()
 
@@ -138,8 +138,8 @@ def test_foreign_files_are_refused() -> None:
     buffer = io.BytesIO()
     torch.save(state(1), buffer)
     assert "cut-off or foreign" in refused(buffer.getvalue())
-    assert "format 1" in refused(made_up({"format_version": 2}))
-    assert "format 1" in refused(made_up([1, 2, 3]))
+    assert f"format {record.FORMAT_VERSION}" in refused(made_up({"format_version": 1}))
+    assert "expected a checkpoint of format" in refused(made_up([1, 2, 3]))
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("a", "text")

@@ -484,7 +484,7 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
     assert "expected a run's configuration, got no file" in line(tmp_path)
     assert "expected a run to resume, got one that finished" in line(whole())
     newer = begun(tmp_path / "newer")
-    (newer / "summary.json").write_text(json.dumps({"format_version": 2, "status": "running"}))
+    (newer / "summary.json").write_text(json.dumps({"format_version": 99, "status": "running"}))
     assert "read it with the version of Seedbed that wrote it" in line(newer)
     for section in ("data", "data.train", "model", "determinism", "trainer"):
         settings = OmegaConf.create(text)

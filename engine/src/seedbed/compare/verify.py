@@ -103,6 +103,12 @@ def replay(
         InputError: the record cannot be read or is not trusted, or the replay fails to run.
     """
     before, tree = read(run), tree or checkout.here()
+    version = before.summary["format_version"]
+    if version != record.FORMAT_VERSION and not tree.is_recorded:
+        raise InputError(
+            f"{run}: expected a record of format {record.FORMAT_VERSION}, got {version}, of other "
+            "random numbers; replay it with its own code, if you trust it: --restore-code"
+        )
     settings = trusted_config(run, trust)
     environment = launch.training_environment(settings) | offline.variables(online)
     launch.create_run_folder(folder, settings)

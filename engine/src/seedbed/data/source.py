@@ -99,8 +99,11 @@ class Source(Dataset[Batch]):
         """
         if not self._seeded:
             return [self.dataset[i] for i in ids.tolist()]
-        turns = rng.seed_globals_in_turn(rng.key(self._seed, "augment", *place), rows)
-        return [self.dataset[i] for i, _ in zip(ids.tolist(), turns, strict=True)]
+        samples = []
+        for index, row in zip(ids.tolist(), rows.tolist(), strict=True):
+            rng.seed_cpu(rng.key(self._seed, "augment", *place, row))
+            samples.append(self.dataset[index])
+        return samples
 
     def _pair(self, found: Any, what: str) -> Any:
         """Return what is a pair: a mapping of two keys would be taken apart as well.

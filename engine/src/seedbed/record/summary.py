@@ -7,7 +7,7 @@ from typing import Any
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: other random numbers for equal seeds, and other fingerprints
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Callbacks:
         if self._callbacks:
             self.run = Run(model, folder)
 
-    def call(self, hook: str, seed: int | None, device: str, step: int, *arguments: Any) -> None:
+    def call(self, hook: str, seed: int | None, step: int, *arguments: Any) -> None:
         """Call a function of all of them.
 
         Raises:
@@ -70,7 +70,7 @@ class Callbacks:
             if getattr(type(callback), hook) is getattr(Callback, hook):
                 continue
             if seed is not None:
-                rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number), device)
+                rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number))
             where = f"{type(callback).__name__}.{hook}"
             model = self.run.model
             refusal = (

@@ -194,8 +194,7 @@ def look(training: TrainingState, hook: str, step: int) -> dict[str, Tensor]:
 
 def call(training: TrainingState, hook: str, step: int, *arguments: Any) -> None:
     """Call a function of all callbacks."""
-    seed, device = training.dropout_seed, training.device.type
-    training.callbacks.call(hook, seed, device, step, *arguments)
+    training.callbacks.call(hook, training.dropout_seed, step, *arguments)
 
 
 def end_step(training: TrainingState, step: int) -> None:
@@ -234,8 +233,7 @@ def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) 
     """
     if training.dropout_seed is not None:
         position = (step, place, update) if update else (step, place)
-        key = rng.key(training.dropout_seed, "dropout", *position)
-        rng.seed_globals(key, training.device.type)
+        rng.seed_globals(rng.key(training.dropout_seed, "dropout", *position))
 
 
 def _aligned(tensor: Tensor) -> Tensor:
