@@ -180,21 +180,14 @@ def test_a_run_with_an_optimizer_of_ones_own_ends_with_the_same_bits(tmp_path: P
     assert differences(a, b) == []
 
 
-@pytest.mark.parametrize(
-    ("target", "line"),
-    [
-        ("tests.odd_optimizers.NumPyScale", "optimizer.state.scale: expected tensors, numbers"),
-        ("torch.optim.SparseAdam", "optimizer: expected one that takes dense gradients, got Spar"),
-    ],
-)
 def test_an_optimizer_that_could_not_go_on_is_refused_at_once(
-    target: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before or after the first step, in one line; nothing is saved that could not be read."""
-    folder = begun_with(target, tmp_path / "run")
+    """In one line; nothing is saved that could not be read."""
+    folder = begun_with("tests.odd_optimizers.NumPyScale", tmp_path / "run")
     assert work(folder) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {line}")
+    assert error.startswith("error: optimizer.state.scale: expected tensors, numbers")
     assert error.count("\n") == 1
     assert record.read_summary(folder)["status"] == "failed"
     assert list((folder / "checkpoints").glob("*")) == []
