@@ -4,6 +4,7 @@ Attributes:
     Method: how a model is trained and evaluated; a class of one's own says what is different.
     Recorder: the record of a training loop of one's own.
     loading: a data loader for one.
+    load: the model of a run, with its weights.
     apply_preset: determinism settings for a process that is running.
 """
 
@@ -16,6 +17,7 @@ __version__ = "1.0.0"
 _LAZY = {
     "Method": ("seedbed.methods", "Method"),
     "Recorder": ("seedbed.recorder", "Recorder"),
+    "load": ("seedbed.tools.weights", "load"),
     "apply_preset": ("seedbed.determinism.running", "apply_preset"),
 }
 

@@ -12,7 +12,8 @@ on every machine and with every version of NumPy and PyTorch.
 import hashlib
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -136,6 +137,20 @@ def seed_cpu(key: int) -> None:
     random.seed(for_random)
     np.random.seed(for_numpy)
     torch.default_generator.manual_seed(for_torch)
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Give the CPU's global generators back as they were."""
+    import torch
+
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
 
 
 def _words(key: int) -> tuple[int, int, int, int]:

@@ -132,7 +132,7 @@ def test_what_is_no_checkpoint_of_the_model_is_named(run: Path, tmp_path: Path) 
 
     def load(path: Path, *overrides: str) -> int:
         settings: Any = OmegaConf.to_container(request.settings_of(run, overrides))
-        return weights.load(settings, path, weights.source_of(settings, "test"))[1]
+        return weights.of_checkpoint(settings, path, weights.source_of(settings, "test"))[1]
 
     other = tmp_path / "last.pt"
     other.write_bytes(b"no checkpoint")

@@ -4,15 +4,11 @@ A module may be imported early or late, and once more in each loader worker that
 its draws are a function of the seed and its name: the same table everywhere.
 """
 
-import random
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
-
-import numpy as np
-import torch
 
 from seedbed import rng
 
@@ -64,11 +60,6 @@ class _Loader(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module."""
-        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        rng.seed_globals(rng.key(self._seed, "data", *self.name.encode()))
-        try:
+        with rng.restored():
+            rng.seed_globals(rng.key(self._seed, "data", *self.name.encode()))
             super().exec_module(module)
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
-            torch.set_rng_state(before[2])

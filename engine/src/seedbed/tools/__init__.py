@@ -1,1 +1,1 @@
-"""Commands on finished runs: tables, evaluations, exports, packages. Nothing else imports it."""
+"""Commands on finished runs: tables, evaluations, their models. Nothing else imports it."""

@@ -19,7 +19,7 @@ def main() -> int:
     assemble.prepare_backends(settings["determinism"])
     source = weights.source_of(settings, split)
     path = run / "checkpoints" / f"{asked['checkpoint']}.pt"
-    training, step = weights.load(settings, path, source)
+    training, step = weights.of_checkpoint(settings, path, source)
     shards = Shards()
     result = evaluate(training, parts.evaluation_batches(settings, source, shards), shards)
     print(

@@ -58,21 +58,6 @@ def require_output(option: str, out: Path) -> Path:
     return place
 
 
-def require_new(option: str, *files: Path) -> None:
-    """Raise InputError for the first file that is there already."""
-    for file in files:
-        if os.path.lexists(file):
-            raise InputError(
-                f"{option}: expected a new file, got {file}, which is there already; name another, "
-                "or say --overwrite"
-            )
-
-
-def yaml_of(out: Path) -> Path:
-    """Return the file beside saved weights that says how their model is built."""
-    return out.with_suffix(".yaml")
-
-
 def write(option: str, out: Path, content: str | bytes) -> None:
     """Write a file that `require_output` returned, whole or not at all.
 

@@ -1,14 +1,39 @@
 """The model of a run with the weights of a checkpoint, and the samples to try it on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+from torch import nn
+
+from seedbed import rng
 from seedbed.data.source import Source
 from seedbed.errors import InputError
+from seedbed.tools import request
 from seedbed.training import capture, checkpoint
 from seedbed.training.state import TrainingState
 from seedbed.worker import assemble
+
+
+def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -> nn.Module:
+    """Return the model of a run with its weights, on the CPU and in evaluation mode.
+
+    The global generators are left as they are.
+
+    Args:
+        checkpoint: `best` or `last`.
+        trust: names that the run may have, beside those of files in configs/.
+
+    Raises:
+        InputError: the folder is no run, has no such checkpoint, or names what is not trusted.
+    """
+    overrides = ["trainer.device=cpu", "trainer.compile=false"]
+    settings: Any = OmegaConf.to_container(request.settings_of(Path(run), overrides, trust))
+    path = Path(run) / "checkpoints" / f"{checkpoint}.pt"
+    with rng.restored():
+        training, _ = of_checkpoint(settings, path, source_of(settings, "validation"))
+    return training.model.eval()
 
 
 def source_of(settings: Mapping[str, Any], split: str) -> Source:
@@ -16,7 +41,9 @@ def source_of(settings: Mapping[str, Any], split: str) -> Source:
     return assemble.build_source(settings, split, "validation" if split == "train" else split)
 
 
-def load(settings: Mapping[str, Any], path: Path, source: Source) -> tuple[TrainingState, int]:
+def of_checkpoint(
+    settings: Mapping[str, Any], path: Path, source: Source
+) -> tuple[TrainingState, int]:
     """Return what a run trained, with the weights of a checkpoint, and the step of that.
 
     Args:
