@@ -153,7 +153,6 @@ def baseline(name: str, script: str, data: Path, *overrides: str, **more: Any) -
         "optimizer": {key: value for key, value in plain["optimizer"].items() if key not in keys},
         "batch_size": plain["data"]["batch_size"],
         "threads": plain["determinism"]["threads"],
-        "samples": plain["data"]["train"].get("samples"),
         "data": str(data),
         **more,
     }

@@ -6,8 +6,8 @@ example:
     python engine/measure/guarantees.py                      the whole table, about twenty minutes
     python engine/measure/guarantees.py --only worker        some rows, printed and not written
 
-A row is something that changes and a way to train with it; a column is an experiment; a cell is
-what `compare` says of that run and of the experiment's first one.
+A row is something that changes and a way to train with it (`ways.py`); a column is an experiment; a
+cell is what `compare` says of that run and of the experiment's first one.
 
 exit status: 0 every cell that is promised to be is `same`, 1 some are not, 2 it cannot be measured
 """
@@ -16,13 +16,14 @@ import argparse
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import page
-from guarantees_rows import EXPERIMENTS, PARTS, Part, Row, plainly
+import ways
 
 from seedbed import compare
 from seedbed.compare.stages import stage_of
@@ -30,6 +31,131 @@ from seedbed.config import options
 from seedbed.errors import InputError, exit_status
 
 SAME = "same"
+
+# Trains with overrides in a folder that does not exist yet; returns the run folder.
+Train = Callable[[Path, Sequence[str]], Path]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Something that changes: in the configuration, or in the way of training."""
+
+    change: str
+    overrides: tuple[str, ...] = ()
+    train: Train | None = None  # None: `python train.py`
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that are compared with the same unmodified runs."""
+
+    title: str
+    overrides: tuple[str, ...]
+    rows: tuple[Row, ...]
+    is_promised: bool = True  # that all cells are `same`
+
+
+# Three epochs of 20 steps, so that validation, checkpoints and epochs all come and go.
+_SHORT = ("trainer.max_epochs=3", "trainer.checkpoint_every_steps=20")
+_SEQUENCES = (*_SHORT, "data.train.samples=1280", "data.length=50", "model.dropout=0.1")
+EXPERIMENTS = {
+    "CNN": (*_SHORT, "data.batch_size=200", "model.dropout=0.1"),
+    "RNN": ("experiment=adding_rnn", *_SEQUENCES),
+    "LSTM": ("experiment=adding_lstm", *_SEQUENCES),
+}
+
+TWO_WORKERS = "data.num_workers=2"
+MAY_CHANGE = (
+    Row("nothing: the same command again"),
+    Row("1 loader worker instead of none", ("data.num_workers=1",)),
+    Row("2 loader workers", (TWO_WORKERS,)),
+    Row("5 loader workers", ("data.num_workers=5",)),
+    Row("2 loader workers, new ones each epoch", (TWO_WORKERS, "data.persistent_workers=false")),
+    Row("2 loader workers started by spawn", (TWO_WORKERS, "data.start_method=spawn")),
+    Row("2 loader workers started by forkserver", (TWO_WORKERS, "data.start_method=forkserver")),
+    Row("8 batches prefetched by each of 2 workers", (TWO_WORKERS, "data.prefetch_factor=8")),
+    Row("validation every 3 epochs instead of every one", ("trainer.validate_every_epochs=3",)),
+    Row("validation only at the end", ("trainer.validate_every_epochs=0",)),
+    Row("logging every step", ("trainer.log_every_steps=1",)),
+    Row("no logging", ("trainer.log_every_steps=0",)),
+    Row("fingerprints every 7 steps", ("fingerprint.every_steps=7",)),
+    Row("checkpoints every 7 steps", ("trainer.checkpoint_every_steps=7",)),
+    Row("a terminal with a progress bar", train=ways.on_a_terminal),
+    Row("another hash seed outside", train=partial(ways.plainly, PYTHONHASHSEED="42")),
+    Row("another hash seed in training", ("determinism.env.PYTHONHASHSEED=42",)),
+    Row("another run folder, another current folder", train=ways.elsewhere),
+    Row("first in a sweep (Hydra's basic launcher)", train=partial(ways.in_a_sweep, seeds="0,1")),
+    Row("second in a sweep", train=partial(ways.in_a_sweep, seeds="1,0")),
+    Row(
+        "two at a time in a sweep (joblib launcher)",
+        train=partial(ways.in_a_sweep, words=("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")),
+    ),
+    Row("interrupted by SIGTERM, resumed", train=ways.interrupted),
+    Row("killed by SIGKILL, resumed", train=partial(ways.interrupted, number=signal.SIGKILL)),
+    Row(
+        "killed with 2 loader workers, resumed with 3",
+        (TWO_WORKERS,),
+        partial(ways.interrupted, number=signal.SIGKILL, changed=("data.num_workers=3",)),
+    ),
+    Row("an unrelated module imported, which draws", train=ways.after_an_unrelated_import),
+    Row("two busy processes per core beside it", train=ways.beside_a_load),
+)
+
+
+def _on(count: int) -> tuple[str, ...]:
+    return (f"trainer.processes={count}",)
+
+
+def _elastic(first: int, then: int, number: signal.Signals = signal.SIGTERM) -> Row:
+    how = "killed by SIGKILL" if number == signal.SIGKILL else "interrupted by SIGTERM"
+    train = partial(ways.interrupted, number=number, changed=_on(then))
+    return Row(f"{how} on {first}, resumed on {then}", _on(first), train)
+
+
+# Beside the run on 1 process, with as many shards. One thread each: 4 processes on 2 cores.
+# SIGKILL of one of several is measured by tests/end_to_end/kill_ranks.py.
+FOUR_SHARDS = (
+    Row("2 processes", _on(2)),
+    Row("4 processes", _on(4)),
+    _elastic(4, 1),
+    _elastic(4, 2),
+    _elastic(1, 4),
+)
+TWO_SHARDS = (Row("2 processes", _on(2)), _elastic(2, 1), _elastic(1, 2, signal.SIGKILL))
+
+CHANGES_BITS = (
+    Row("another seed", ("seed=1",)),
+    Row("another seed for the order alone", ("seeds.order=1",)),
+    Row("another batch size", ("data.batch_size=80",)),
+    Row("another batch size in evaluation", ("data.eval_batch_size=100",)),
+    Row("1 thread", ("determinism.threads=1",)),
+    Row("2 threads", ("determinism.threads=2",)),
+    Row("4 threads", ("determinism.threads=4",)),
+    Row(
+        "PyTorch's kernels without AVX-512 (ATEN_CPU_CAPABILITY=avx2)",
+        ("determinism.env.ATEN_CPU_CAPABILITY=avx2",),
+    ),
+    Row(
+        "PyTorch's kernels without AVX (ATEN_CPU_CAPABILITY=default)",
+        ("determinism.env.ATEN_CPU_CAPABILITY=default",),
+    ),
+    Row(
+        "oneDNN's kernels without AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2)",
+        ("determinism.env.ONEDNN_MAX_CPU_ISA=AVX2",),
+    ),
+    Row("determinism=seeded instead of strict", ("determinism=seeded",)),
+    Row("determinism=fast instead of strict", ("determinism=fast",)),
+    Row("bfloat16 instead of float32", ("trainer.precision=bfloat16",)),
+)
+
+
+_ONE_THREAD = "determinism.threads=1"
+PARTS = (
+    Part("On one process", (), MAY_CHANGE),
+    Part("On several processes, trainer.shards=4", (_ONE_THREAD, "trainer.shards=4"), FOUR_SHARDS),
+    Part("On several processes, trainer.shards=2", (_ONE_THREAD, "trainer.shards=2"), TWO_SHARDS),
+    Part("What belongs to the experiment, and may change bits", (), CHANGES_BITS, False),
+)
 
 
 def main() -> int:
@@ -67,10 +193,10 @@ def parse() -> argparse.Namespace:
 def measure(part: Part, rows: Sequence[Row], folder: Path) -> list[tuple[Row, list[str]]]:
     """Train the unmodified runs of a part, then its rows; print each as soon as it is measured."""
     overrides = {name: [*words, *part.overrides] for name, words in EXPERIMENTS.items()}
-    bases = {name: plainly(folder / f"base_{name}", overrides[name]) for name in EXPERIMENTS}
+    bases = {name: ways.plainly(folder / f"base_{name}", overrides[name]) for name in EXPERIMENTS}
 
     def cell(number: int, row: Row, name: str) -> str:
-        train = row.train or plainly
+        train = row.train or ways.plainly
         try:
             run = train(folder / f"{number}_{name}", [*overrides[name], *row.overrides])
             return verdict(compare.read(bases[name]), compare.read(run))

@@ -1,4 +1,4 @@
-"""A raw training loop: tensors in memory, eager, nothing but the steps.
+"""A raw training loop: random tensors in memory, eager, nothing but the steps.
 
 No loader, no augmentation, no logging, no record. `benchmark.py` starts it with its settings as
 JSON, and stops it.
@@ -10,30 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from project.models.cnn import CNN
 from project.models.recurrent import Recurrent
-from torch import Tensor, nn
-
-
-def digits(folder: Path) -> tuple[Tensor, Tensor]:
-    """Return normalised images, float32 (N, 1, 28, 28), and classes, int64 (N,)."""
-    pixels = np.fromfile(folder / "MNIST/raw/train-images-idx3-ubyte", np.uint8, offset=16)
-    classes = np.fromfile(folder / "MNIST/raw/train-labels-idx1-ubyte", np.uint8, offset=8)
-    images = torch.from_numpy(pixels).reshape(-1, 1, 28, 28).float()
-    return images.div_(255).sub_(0.1307).div_(0.3081), torch.from_numpy(classes).long()
-
-
-def sequences(samples: int, length: int) -> tuple[Tensor, Tensor]:
-    """Return values with markers, float32 (N, T, 2), and the sums of the marked, (N, 1)."""
-    inputs = torch.zeros(samples, length, 2)
-    inputs[:, :, 0].uniform_()
-    rows, half = torch.arange(samples), length // 2
-    inputs[rows, torch.randint(half, (samples,)), 1] = 1
-    inputs[rows, half + torch.randint(length - half, (samples,)), 1] = 1
-    return inputs, inputs.prod(dim=2).sum(dim=1, keepdim=True)
+from torch import nn
 
 
 def main() -> None:
@@ -42,12 +23,13 @@ def main() -> None:
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(0)
     model: nn.Module
+    shape = settings["model"]["input_shape"]
     if settings["workload"] == "cnn":
         model = CNN(**settings["model"])
-        inputs, targets = digits(Path(settings["data"]))
+        inputs, targets = torch.randn(4000, *shape), torch.randint(10, (4000,))
     else:
         model = Recurrent(**settings["model"])
-        inputs, targets = sequences(settings["samples"], settings["model"]["input_shape"][0])
+        inputs, targets = torch.rand(4000, *shape), torch.rand(4000, 1)
     if settings.get("channels_last"):
         model = model.to(memory_format=torch.channels_last)
         inputs = inputs.to(memory_format=torch.channels_last)
