@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from seedbed import project
 from tests.running import ENGINE, TEMPLATE
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -59,12 +60,13 @@ def commit(root: Path, message: str) -> None:
 def run(
     root: Path, *words: str, stdin: str | None = None, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run Python in a copy, which comes before this checkout on its path."""
+    """Run Python in a copy, which comes before this checkout on its path, and is the project."""
     places = (str(root / "src"), str(root), str(ENGINE))
+    own = {"PYTHONPATH": os.pathsep.join(places), project.PROJECT: str(root)}
     return subprocess.run(
         [sys.executable, *words],
         cwd=root,
-        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(places)},
+        env={**os.environ, **environment, **own},
         input=stdin,
         capture_output=True,
         text=True,

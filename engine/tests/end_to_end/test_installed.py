@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from seedbed import project
 from tests.running import TEMPLATE
 
 # pip builds the package with setuptools, which it fetches from the package registry.
@@ -51,6 +52,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python in an empty folder, with the installed engine before the repository's."""
     variables = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
+    del variables[project.PROJECT]  # that of the engine's tests
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from seedbed import project
 from seedbed.cli.new import url_of
 from tests.running import TEMPLATE, refusal
 
@@ -18,12 +19,14 @@ IDENTITY |= {"GIT_COMMITTER_EMAIL": "a", "GIT_CONFIG_GLOBAL": os.devnull}
 
 
 def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a checkout, with its own code."""
+    """Run a command in a checkout, with its own code, for the project that it is."""
     places = os.pathsep.join(str(root / place) for place in ("engine/src", "src"))
+    variables = {**os.environ, **IDENTITY, "PYTHONPATH": places}
+    del variables[project.PROJECT]  # that of the engine's tests
     return subprocess.run(
         words,
         cwd=root,
-        env={**os.environ, **IDENTITY, "PYTHONPATH": places},
+        env=variables,
         capture_output=True,
         text=True,
         timeout=600,

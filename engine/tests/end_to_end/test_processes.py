@@ -136,7 +136,7 @@ def test_signals_stop_all_and_one_goes_on(alone: Path, tmp_path: Path) -> None:
     """SIGINT, SIGTERM: a checkpoint each, status 130, 143, no noise; one process ends it alike."""
     run = tmp_path / "run"
     first = interrupt(start_anew(run), signal.SIGINT, run)
-    second = interrupt(start(run, "scripts/resume.py", str(run)), signal.SIGTERM, run)
+    second = interrupt(start(run, "-m", "seedbed", "resume", str(run)), signal.SIGTERM, run)
     assert 10 <= first < second < 40
     resume_run(run, processes=1)
     assert same_bits(alone, run)

@@ -107,7 +107,7 @@ def test_the_same_command_on_a_copied_file_is_the_same_run(run: Path, tmp_path: 
     subprocess.run(
         [sys.executable, "-m", "seedbed.worker", str(tmp_path)],
         cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", **environment},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), **environment},
         check=True,
         capture_output=True,
     )
