@@ -252,15 +252,15 @@ def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path)
     other, settings = tmp_path / "other", record.read_config(run)
     launch.create_run_folder(other, settings)
     with checkout.code_of(run, compare.read(run).code, wanted=True) as tree:
-        schedules = tree.root / "engine/src/seedbed/training" / "schedules.py"
-        edit_text(schedules, "return 1 / 25 + ", "return 0.5 / 25 + ")
+        model = tree.root / "src/tiny/cnn.py"
+        edit_text(model, "return outputs.float()", "return outputs.float() * 2")
         environment = launch.training_environment(settings) | tree.variables
         assert launch.run_worker(settings, other, environment) == 0
 
     here = replayed(other, tmp_path / "here", steps=3)
     assert here.comparison.difference is not None
-    assert here.comparison.difference.stage == "train_learning_rate"
-    assert "schedules.py" in verify.advice_on_code(here.record)
+    assert here.comparison.difference.stage == "loss"
+    assert "src/tiny/cnn.py" in verify.advice_on_code(here.record)
     assert "--restore-code" in verify.advice_on_code(here.record)
     with checkout.code_of(other, here.record.code, wanted=True) as tree:
         restored = replayed(other, tmp_path / "restored", tree=tree)

@@ -65,7 +65,7 @@ def test_an_lstm_in_bfloat16_is_refused_before_training_and_has_a_way_out(tmp_pa
     words = ("model=lstm", "trainer.precision=bfloat16", "trainer.max_steps=1")
     held = tuple(f"++determinism.env.{name}={value}" for name, value in AVX2.items())
     message = refusal(train(tmp_path / "refused", *QUICK, *words, *held))
-    assert message.startswith("trainer.precision: expected float32 for layers.0, an LSTM, on a ")
+    assert message.startswith("trainer.precision: expected float32 for layer, an LSTM, on a ")
     assert not (tmp_path / "refused" / "checkpoints" / "last.pt").exists()
     run = trained(tmp_path / "run", *words, *held, "determinism.mkldnn.enabled=false")
     assert "this processor has no bfloat16 instructions" in (run / "train.log").read_text()
