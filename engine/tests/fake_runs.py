@@ -7,7 +7,7 @@ from typing import Any
 
 from seedbed import record, rng
 
-HEADER = ",".join(record.METRIC_FIELDS)
+HEADER = ",".join((*record.METRIC_FIELDS, "accuracy"))
 
 
 def write_run(
@@ -59,7 +59,7 @@ def write_run(
 def _metrics(accuracy: float, epochs: int) -> str:
     lines = [HEADER]
     for epoch in range(1, epochs + 1):
-        lines += [f"{epoch * 62 - i},{epoch - i / 62},train,0.1,0.97,0.001" for i in (40, 20, 0)]
+        lines += [f"{epoch * 62 - i},{epoch - i / 62},train,0.1,0.001,0.97" for i in (40, 20, 0)]
         reached = 1 - (1 - accuracy) * (1 + 4 / epoch**2)
-        lines.append(f"{epoch * 62},{float(epoch)},validation,0.1,{reached!r},")
+        lines.append(f"{epoch * 62},{float(epoch)},validation,0.1,,{reached!r}")
     return "\n".join(lines) + "\n"

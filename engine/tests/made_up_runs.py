@@ -11,6 +11,7 @@ import yaml
 from seedbed.names import STAGES
 from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS
 
+FIELDS = (*METRIC_FIELDS, "accuracy")  # of a made-up metrics.csv
 CONFIG: dict[str, Any] = {
     "seed": 0,
     "seeds": {"init": 0, "order": 0, "augment": 0, "dropout": 0, "data": 0, "split": 0},
@@ -65,11 +66,11 @@ def metrics(steps: int, every: int = 1, epoch_steps: int = 20) -> list[dict[str,
     for step in range(1, steps + 1):
         epoch, value = repr(step / epoch_steps), loss(step)
         accuracy = min(1.0, 1.0 - (value - 0.5) / 2)
-        row = {"step": str(step), "epoch": epoch, "loss": repr(value), "metric": repr(accuracy)}
+        row = {"step": str(step), "epoch": epoch, "loss": repr(value), "accuracy": repr(accuracy)}
         if step % every == 0:
             rows.append({**row, "phase": "train", "learning_rate": repr(0.003 * (1 - step / 1e6))})
         if step % epoch_steps == 0 or step == steps:
-            held_out = {"loss": repr(value * 1.02), "metric": repr(accuracy * 0.995)}
+            held_out = {"loss": repr(value * 1.02), "accuracy": repr(accuracy * 0.995)}
             rows.append({**row, **held_out, "phase": "validation", "learning_rate": ""})
     return rows
 
@@ -90,7 +91,7 @@ def write_run(
     (folder / "environment.json").write_text(json.dumps(merged(ENVIRONMENT, environment or {})))
     fingerprints = fingerprint_rows(steps) if fingerprints is None else fingerprints
     write_csv(folder / "fingerprints.csv", FINGERPRINT_FIELDS, fingerprints)
-    write_csv(folder / "metrics.csv", METRIC_FIELDS, metrics(steps) if rows is None else rows)
+    write_csv(folder / "metrics.csv", FIELDS, metrics(steps) if rows is None else rows)
     what: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "status": "finished",
@@ -105,7 +106,7 @@ def write_run(
 
 def write_csv(path: Path, fields: tuple[str, ...], rows: list[dict[str, str]]) -> None:
     """Write a table of a record as the training process does."""
-    lines = [fields, *([row[field] for field in fields] for row in rows)]
+    lines = [fields, *([row.get(field, "") for field in fields] for row in rows)]
     path.write_text("".join(",".join(line) + "\n" for line in lines))
 
 

@@ -19,7 +19,7 @@ from seedbed.compare.changes import changes, leading
 from seedbed.compare.stages import in_order, stage_of
 from seedbed.errors import InputError
 from seedbed.record.change import Change
-from tests.made_up_runs import fingerprint_rows, metrics, write_csv, write_run
+from tests.made_up_runs import FIELDS, fingerprint_rows, metrics, write_csv, write_run
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "compare.py"
 STEPS = 12
@@ -102,7 +102,7 @@ def test_a_flipped_bit_of_a_loss_is_found_without_fingerprints(
     (word,) = struct.unpack("<Q", struct.pack("<d", float(rows[row]["loss"])))
     (loss,) = struct.unpack("<d", struct.pack("<Q", word ^ (1 << bit)))
     rows[row]["loss"] = repr(loss)
-    write_csv(b / "metrics.csv", record.METRIC_FIELDS, rows)
+    write_csv(b / "metrics.csv", FIELDS, rows)
     result = compared(a, b)
 
     assert (row + 1, "train_loss") == place(result.difference)
@@ -188,9 +188,9 @@ def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
     ("phase", "field", "stage"),
     [
         ("train", "learning_rate", "train_learning_rate"),
-        ("train", "metric", "train_accuracy"),
+        ("train", "accuracy", "train_accuracy"),
         ("validation", "loss", "validation_loss"),
-        ("validation", "metric", "validation_accuracy"),
+        ("validation", "accuracy", "validation_accuracy"),
     ],
 )
 def test_a_metric_that_differs_under_equal_fingerprints_is_found(
@@ -349,29 +349,25 @@ def test_columns_of_parameter_groups_are_called_as_stages_are() -> None:
 
 
 def monitored(name: str) -> dict[str, Any]:
-    """Return a run that logs accuracy and mae, of which the column `metric` holds one."""
-    rows = []
-    for row in metrics(40):
-        values = {"accuracy": row["metric"], "mae": row["loss"]}
-        rows.append(row | values | {"metric": values[name], name: ""})
+    """Return a run that logs accuracy and mae, and follows one of them."""
+    rows = [row | {"mae": row["loss"]} for row in metrics(40)]
     config = {"trainer": {"monitor": name}}
     return {"config": config, "summary": {"metric_name": name}, "rows": rows}
 
 
 def written(folder: Path, run: dict[str, Any]) -> Path:
     write_run(folder, **run | {"rows": []})
-    names = (*record.METRIC_FIELDS, "accuracy", "mae")
-    write_csv(folder / "metrics.csv", names, run["rows"])
+    write_csv(folder / "metrics.csv", (*FIELDS, "mae"), run["rows"])
     return folder
 
 
 def test_runs_that_follow_another_metric_do_not_diverge(tmp_path: Path) -> None:
-    """The column `metric` is compared by what it holds; control: a metric that differs."""
+    """Each metric has its column, whatever is followed; control: a metric that differs."""
     a, b = (written(tmp_path / name, monitored(name)) for name in ("accuracy", "mae"))
     result = compared(a, b)
     assert result.difference is None
     assert {"train_accuracy", "train_mae", "validation_mae"} <= set(result.stages)
-    assert result.notes == ("A follows the metric accuracy, B mae: their best.pt can differ",)
+    assert result.notes == ()
 
     other = monitored("mae")
     other["rows"][7]["accuracy"] = "0.125"
@@ -482,7 +478,7 @@ def step_back(run: Path) -> None:
 
 
 def no_number(run: Path) -> None:
-    write_csv(run / "metrics.csv", record.METRIC_FIELDS, [{**metrics(1)[0], "loss": "much"}])
+    write_csv(run / "metrics.csv", FIELDS, [{**metrics(1)[0], "loss": "much"}])
 
 
 def nothing_recorded(run: Path) -> None:

@@ -82,7 +82,7 @@ def test_the_record_is_complete(run: Path) -> None:
     summary = record.read_summary(run)
     assert summary["status"] == "finished"
     assert summary["steps"] == 12
-    assert summary["metrics"]["test_accuracy"] == float(record.read_metrics(run)[-1]["metric"])
+    assert summary["metrics"]["test_accuracy"] == float(record.read_metrics(run)[-1]["accuracy"])
 
 
 def test_losses_are_written_with_all_their_bits(run: Path) -> None:

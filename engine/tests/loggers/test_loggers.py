@@ -58,7 +58,7 @@ def in_record(run: Path) -> Values:
     """Return what metrics.csv holds, by the names under which it is logged."""
     found: Values = {}
     for row in record.read_metrics(run):
-        for column in ("epoch", "loss", "metric", "learning_rate"):
+        for column in row.keys() - {"step", "phase"}:
             if row[column]:
                 name = f"{row['phase']}/{column}"
                 found.setdefault(name, []).append((int(row["step"]), float(row[column])))
@@ -220,7 +220,7 @@ def test_what_comes_again_is_logged_once(tmp_path: Path, library: str) -> None:
     settings = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
     assert isinstance(settings, dict)
     rows = [
-        {"step": step, "phase": "train", "loss": repr(1 / step), "metric": repr(step / 9)}
+        {"step": step, "phase": "train", "loss": repr(1 / step), "accuracy": repr(step / 9)}
         for step in range(1, 9)
     ]
     validation = {"step": 5, "phase": "validation", "loss": repr(0.25)}  # after the checkpoint
@@ -228,12 +228,12 @@ def test_what_comes_again_is_logged_once(tmp_path: Path, library: str) -> None:
     run.folder.mkdir()
     log_and_die(run, rows[:3])
     log_and_die(run, [*rows[:5], validation, *rows[5:]])
-    opened = loggers.open_all(Run(run.folder, settings, list(map(Entry.of_row, rows[:5]))), print)
+    opened = loggers.open_all(Run(run.folder, settings, "accuracy", list(map(Entry.of_row, rows[:5]))), print)
     opened.note([validation, *rows[5:]])
     opened.close(finished=True)
     expected = {
         "train/loss": [(step, 1 / step) for step in range(1, 9)],
-        "train/metric": [(step, step / 9) for step in range(1, 9)],
+        "train/accuracy": [(step, step / 9) for step in range(1, 9)],
         "validation/loss": [(5, 0.25)],
     }
     assert READERS[library](run.folder)[0] == as_kept(library, expected)

@@ -16,9 +16,9 @@ from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import plots
 from tests import pictures
-from tests.made_up_runs import metrics, write_csv, write_run
+from tests.made_up_runs import FIELDS, metrics, write_csv, write_run
 
-BOTH = {"loss": "loss", "metric": "accuracy"}
+BOTH = ("loss", "accuracy")
 FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
 
 
@@ -45,10 +45,10 @@ def column(rows: list[dict[str, str]], phase: str, name: str) -> list[float]:
     [
         (metrics(40), {}),
         (metrics(300), {}),
-        ([row | {"metric": ""} for row in metrics(40)], {"metric_name": "loss"}),
+        ([row | {"accuracy": ""} for row in metrics(40)], {"metric_name": "loss"}),
         ([row | {"loss": repr(10 ** (-int(row["step"]) / 9))} for row in metrics(40)], {}),
         (metrics(1)[:1], FAILED),
-        ([{**row, "loss": "nan", "metric": "inf"} for row in metrics(40)], FAILED),
+        ([{**row, "loss": "nan", "accuracy": "inf"} for row in metrics(40)], FAILED),
         ([row for row in metrics(40) if row["phase"] == "validation"], {}),
     ],
     ids=["usual", "long", "loss only", "falling", "one row", "nan", "validation only"],
@@ -69,7 +69,7 @@ def test_a_run_without_a_logged_row_has_no_picture(tmp_path: Path) -> None:
     """Nor that of an earlier attempt, whose rows are gone; control: one row."""
     folder = write_run(tmp_path / "run", rows=metrics(1)[:1], summary=FAILED)
     assert plots.loss_curve(folder) == folder / "loss_curve.png"
-    write_csv(folder / "metrics.csv", record.METRIC_FIELDS, [])
+    write_csv(folder / "metrics.csv", FIELDS, [])
     assert plots.loss_curve(folder) is None
     assert not (folder / "loss_curve.png").exists()
 
@@ -83,7 +83,7 @@ def test_the_loss_curve_shows_the_record() -> None:
     steps, means = loss["mean of 10 batches"]
     assert steps == pytest.approx([i + 5.5 for i in range(291)])
     assert means == pytest.approx([np.mean(raw[i : i + 10]) for i in range(291)])
-    assert accuracy["validation"][1] == column(rows, "validation", "metric")
+    assert accuracy["validation"][1] == column(rows, "validation", "accuracy")
     assert accuracy["validation"][0] == [20.0 * n for n in range(1, 16)]
 
 
@@ -105,7 +105,7 @@ def test_the_same_record_gives_the_same_picture_whatever_the_users_style(tmp_pat
 
     rows = metrics(40)
     rows[10]["loss"] = "9.0"
-    write_csv(b / "metrics.csv", record.METRIC_FIELDS, rows)
+    write_csv(b / "metrics.csv", FIELDS, rows)
     assert first != plots.loss_curve(b).read_bytes()
 
 

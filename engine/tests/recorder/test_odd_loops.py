@@ -56,9 +56,9 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     found = [record.tables.values_of(row) for row in record.read_metrics(tmp_path / "a")]
     assert found == [
         {"loss": "2.5", "critic": "1.5"},
-        {"metric": "0.75", "f1": "0.25"},
+        {"accuracy": "0.75", "f1": "0.25"},
         {"loss": "2.0", "critic": "2.5"},
-        {"metric": "0.5", "f1": "0.5"},
+        {"accuracy": "0.5", "f1": "0.5"},
     ]
     summary = record.read_summary(tmp_path / "a")
     assert summary["metric_name"] == "accuracy"

@@ -26,7 +26,7 @@ def numbers(*words: str) -> dict[str, str]:
 
 def recorded(run: Path, phase: str, step: str) -> dict[str, str]:
     (row,) = (r for r in record.read_metrics(run) if (r["phase"], r["step"]) == (phase, step))
-    return {f"{phase}_loss": row["loss"], f"{phase}_accuracy": row["metric"]}
+    return {f"{phase}_loss": row["loss"], f"{phase}_accuracy": row["accuracy"]}
 
 
 def test_best_and_last_weights_have_the_bits_that_the_run_recorded(
@@ -39,7 +39,7 @@ def test_best_and_last_weights_have_the_bits_that_the_run_recorded(
     tested = numbers(str(run), "--predictions", str(out))
     last = numbers(str(run), "--checkpoint", "last")
     rows = [r for r in record.read_metrics(run) if r["phase"] == "validation"]
-    top = max(rows, key=lambda row: (float(row["metric"]), -int(row["step"])))
+    top = max(rows, key=lambda row: (float(row["accuracy"]), -int(row["step"])))
     assert top["step"] != "12"
     assert best == recorded(run, "validation", top["step"])
     assert best["validation_loss"] != recorded(run, "validation", "12")["validation_loss"]

@@ -90,7 +90,7 @@ def test_a_run_follows_a_metric(tmp_path: Path) -> None:
     rows = [row for row in record.read_metrics(run) if row["phase"] == "validation"]
     summary = record.read_summary(run)
     best = summary["metrics"]["best_validation_f1"]
-    assert best == max(float(row["metric"]) for row in rows)
+    assert best == max(float(row["f1"]) for row in rows)
     assert {"validation_auroc", "test_f1", "validation_accuracy"} <= summary["metrics"].keys()
 
 

@@ -132,12 +132,9 @@ def rows(of: Record, beside: Record) -> list[Row]:
     for row in of.fingerprints:
         cells = {stage: row[stage] for stage in stages}
         table.setdefault(int(row["step"]), {}).update(cells)
-    followed = {"metric": _metric_name(of, beside)}
     for row in of.metrics:
-        cells = {
-            f"{row['phase']}_{followed.get(name, name)}": cell
-            for name, cell in record.values_of(row).items()
-        }
+        values = record.values_of(row).items()
+        cells = {f"{row['phase']}_{name}": cell for name, cell in values}
         table.setdefault(int(row["step"]), {}).update(cells)
     ends = [(r.summary.get("status"), r.summary.get("steps")) for r in (of, beside)]
     if ends[0] == ends[1] and ends[0][0] == "finished" and isinstance(ends[0][1], int):
@@ -148,17 +145,6 @@ def rows(of: Record, beside: Record) -> list[Row]:
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
         table.setdefault(ends[0][1], {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
-
-
-def _metric_name(of: Record, beside: Record) -> str:
-    """Return what the column `metric` holds: what `trainer.monitor` follows, not always the same.
-
-    A run that was killed has not recorded it: it is that of the other one if both ask for the same.
-    """
-    name = of.summary.get("metric_name")
-    if name is None and of.config.get("trainer.monitor") == beside.config.get("trainer.monitor"):
-        name = beside.summary.get("metric_name")
-    return str(name or "metric")
 
 
 def comparable_stages(*shards: Any) -> tuple[str, ...]:
@@ -221,10 +207,7 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
                 f"{side} was resumed at step {step} with changes that can alter bits: "
                 + ", ".join(keys)
             )
-    names = [_metric_name(*pair) for pair in ((a, b), (b, a))]
-    if names[0] != names[1]:
-        yield f"A follows the metric {names[0]}, B {names[1]}: their best.pt can differ"
-    logged = [_logged(r, name) for r, name in zip((a, b), names, strict=True)]
+    logged = [_logged(r) for r in (a, b)]
     for (side, _), here, there in zip(sides, logged, reversed(logged), strict=True):
         if only := sorted(here - there):
             yield f"metrics that only {side} logged are not compared: {', '.join(only)}"
@@ -242,10 +225,9 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
             yield f"{key} is {values[0]} in A, {values[1]} in B: {text}"
 
 
-def _logged(of: Record, metric_name: str) -> set[str]:
+def _logged(of: Record) -> set[str]:
     """Return the names of the metrics that a record holds values of."""
-    names = {name for row in of.metrics for name, cell in row.items() if cell != ""}
-    return {metric_name if name == "metric" else name for name in names}
+    return {name for row in of.metrics for name, cell in row.items() if cell != ""}
 
 
 def _span(steps: list[int]) -> str:

@@ -21,9 +21,9 @@ def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
         raise InputError(f"--plot: expected a name that ends in .png, got {out}")
     with plots.style():
         figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-        for axes, column in zip(
-            figure.subplots(2, 1, sharex=True), ("loss", "metric"), strict=True
-        ):
+        columns = dict.fromkeys(("loss", str(a.summary.get("metric_name") or "loss")))
+        panels = figure.subplots(len(columns), 1, sharex=True, squeeze=False).ravel()
+        for axes, column in zip(panels, columns, strict=True):
             # B is dashed, so that A shows below it.
             for run, side, color, dash in ((a, "A", BLUE, "-"), (b, "B", ORANGE, (0, (3, 3)))):
                 for phase, look in (("train", {"ls": dash}), ("validation", {"marker": "o"})):
@@ -33,16 +33,14 @@ def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
                     axes.plot(steps, values, label=label, **style)
             if result.difference is not None:
                 axes.axvline(result.difference.step, color=GREY, ls=":", label="first difference")
-            axes.set(
-                ylabel=a.summary.get("metric_name") or column if column == "metric" else column
-            )
+            axes.set(ylabel=column)
         first = result.difference
         place = (
             f"diverge at step {first.step:,}: {stage_of(first.stage).name}" if first else "agree"
         )
         figure.axes[0].set_title(f"the runs {place}")
         figure.axes[0].legend()
-        figure.axes[1].set(xlabel="step")
+        figure.axes[-1].set(xlabel="step")
         try:
             plots.save(figure, out)
         except OSError as error:

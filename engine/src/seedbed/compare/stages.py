@@ -13,7 +13,7 @@ class Stage:
     look: str
 
 
-# In causal order: what a step gives, then evaluations after it. `metric`: any that is logged.
+# In causal order: what a step gives, then evaluations after it. `metric` stands for any name.
 STAGES = {
     "sample_ids": Stage(
         *("sample ids", "data order"),

@@ -35,12 +35,14 @@ class Run:
 
     Attributes:
         settings: the resolved configuration.
+        metric_name: what best.pt follows, such as `accuracy`.
         history: what metrics.csv holds already, where the run is resumed from a checkpoint. An
             earlier process may have logged it, all or in part, and more that comes again.
     """
 
     folder: Path
     settings: Mapping[str, Any]
+    metric_name: str = "loss"
     history: Sequence[Entry] = ()
 
 

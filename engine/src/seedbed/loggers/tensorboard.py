@@ -25,7 +25,8 @@ class TensorBoard:
         written = any(place.glob("events.out.*"))
         first = run.history[-1].step if run.history and written else 0
         self._writer = SummaryWriter(str(place), purge_step=first)
-        metrics = {"validation/loss": 0.0, "validation/metric": 0.0}  # the columns of that page
+        # The columns of that page.
+        metrics = dict.fromkeys(("validation/loss", f"validation/{run.metric_name}"), 0.0)
         begin, parameters, self._end = hparams(_parameters(run), metrics)
         for summary in (begin, parameters):
             self._writer.file_writer.add_summary(summary)

@@ -59,10 +59,8 @@ def loss_curve(folder: Path) -> Path | None:
     title = " on ".join(named) or folder.resolve().name
     title += f", seed {config.get('seed')}, {summary.get('status')}"
     rows, path = read_metrics(folder), folder / "loss_curve.png"
-    names = {"loss": "loss", "metric": str(summary.get("metric_name", "metric"))}
-    if names["metric"] == "loss":
-        del names["metric"]
-    shown = {name: label for name, label in names.items() if any(row[name] for row in rows)}
+    names = dict.fromkeys(("loss", str(summary.get("metric_name", "loss"))))
+    shown = [name for name in names if any(row.get(name) for row in rows)]
     if not shown:
         path.unlink(missing_ok=True)
         return None
@@ -70,15 +68,15 @@ def loss_curve(folder: Path) -> Path | None:
         return save(loss_figure(rows, shown, title), path)
 
 
-def loss_figure(rows: Sequence[Row], names: dict[str, str], title: str) -> "Figure":
-    """Return a figure with a panel for each of some columns of metrics.csv, by their labels."""
+def loss_figure(rows: Sequence[Row], names: Sequence[str], title: str) -> "Figure":
+    """Return a figure with a panel for each of some columns of metrics.csv."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.6 * len(names) + 0.4, 2.9), layout="constrained")
     panels = figure.subplots(1, len(names), sharex=True, squeeze=False)[0]
-    for axes, (name, label) in zip(panels, names.items(), strict=True):
+    for axes, name in zip(panels, names, strict=True):
         _draw(axes, {phase: points(rows, phase, name) for phase in ("train", "validation", "test")})
-        axes.set(xlabel="step", ylabel=label)
+        axes.set(xlabel="step", ylabel=name)
         axes.locator_params(axis="x", nbins=7, integer=True)
     panels[0].set_title(printable(title), parse_math=False)
     legend(figure, columns=4 if len(names) > 1 else 2)
@@ -115,7 +113,8 @@ def points(rows: Iterable[Row], phase: str, name: str) -> Curve:
     Raises:
         InputError: a cell is no number.
     """
-    cells = [(row["step"], row[name]) for row in rows if row["phase"] == phase and row[name] != ""]
+    own = [row for row in rows if row["phase"] == phase and row.get(name)]
+    cells = [(row["step"], row[name]) for row in own]
     try:
         table = np.array(cells, dtype=np.float64).reshape(-1, 2)
     except ValueError as error:

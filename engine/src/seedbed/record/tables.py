@@ -10,7 +10,7 @@ from seedbed.record import untrusted
 from seedbed.record.files import write_atomically
 
 MAX_COLUMNS = 1000
-METRIC_FIELDS = ("step", "epoch", "phase", "loss", "metric", "learning_rate")
+METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
 FINGERPRINT_FIELDS = ("step", *STAGES)
 Row = dict[str, str]
 
@@ -85,7 +85,7 @@ def require_bytes(path: Path, least: int) -> None:
 
 
 def read_metrics(folder: Path) -> list[Row]:
-    """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, and what methods log)."""
+    """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, then metrics by name)."""
     return list(untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS, MAX_COLUMNS))
 
 

@@ -113,7 +113,8 @@ class Recorder:
                 sum, is the loss.
             model: a module, or a list or a mapping of several.
             optimizers: one, or a list or a mapping of several, or None.
-            metric: a scalar to log, such as the batch's accuracy.
+            metric: a scalar to log, whose column is `metric`, or a mapping of scalars by name, such
+                as `{"accuracy": 0.9}`.
 
         Raises:
             InputError: an argument is of another kind, or the step is not a later one.
@@ -128,9 +129,7 @@ class Recorder:
                     f"got {step!r}; count every step once"
                 )
             named = parts.named_losses(losses)
-            if metric is not None:
-                copy = parts.scalar("metric", metric)
-                metric = copy if isinstance(metric, Tensor) else metric  # a number keeps its digits
+            metrics = parts.named_metrics(metric)
             if self._hasher is None:
                 self._begin(parts.modules(model))
             if self._every and step % self._every == 0:
@@ -138,7 +137,7 @@ class Recorder:
             self._noted = []
             self._model = model
             rate = parts.learning_rate(optimizers)
-            unwritten = self._tables.add_step(step, parts.values(named), metric, rate)
+            unwritten = self._tables.add_step(step, {**parts.values(named), **metrics}, rate)
             self._last_step = step
             if unwritten >= self._write_every:
                 self._tables.write()

@@ -42,31 +42,25 @@ class Results:
             if row["phase"] == "train" and row["loss"]:
                 self._last["last_train_loss"] = float(row["loss"])
             elif row["phase"] != "train":
-                given = {
-                    self._metric_name if name == "metric" else name: float(cell)
-                    for name, cell in record.values_of(row).items()
-                }
-                self._note(row["phase"], given)
+                cells = record.values_of(row).items()
+                self._note(row["phase"], {name: float(cell) for name, cell in cells})
 
     def training_row(
-        self, step: int, losses: Mapping[str, float], metric: Any, rate: Any
+        self, step: int, values: Mapping[str, float], rate: Any
     ) -> dict[str, object]:
         """Return the row of a step.
 
         Args:
-            losses: by name; that called `loss` is the one to minimise.
+            values: losses and metrics by name; that called `loss` is the one to minimise.
         """
-        if "loss" in losses:
-            self._last["last_train_loss"] = losses["loss"]
-        if metric is not None and self._metric_name == "loss":
-            self._metric_name = "metric"  # until an evaluation gives it a name
+        if "loss" in values:
+            self._last["last_train_loss"] = values["loss"]
         return {
             "step": step,
             "epoch": self._epoch(step),
             "phase": "train",
-            "metric": "" if metric is None else repr(_number("metric", metric)),
             "learning_rate": "" if rate is None else repr(float(rate)),
-            **self._columns_of(losses),
+            **self._columns_of(values),
         }
 
     def evaluation_row(
@@ -79,17 +73,14 @@ class Results:
         """
         given = metrics if loss is None else {"loss": loss, **metrics}
         values = {name: _number(name, value) for name, value in given.items()}
-        if metrics and self._metric_name in ("loss", "metric"):
+        if metrics and self._metric_name == "loss":
             self._metric_name, self._best = next(iter(metrics)), None
         self._note(phase, values)
         return {
             "step": step,
             "epoch": self._epoch(step),
             "phase": phase,
-            "metric": repr(values[self._metric_name]) if self._metric_name in metrics else "",
-            **self._columns_of(
-                {k: v for k, v in values.items() if k == "loss" or k != self._metric_name}
-            ),
+            **self._columns_of(values),
         }
 
     def summary(self, steps: int) -> dict[str, Any]:

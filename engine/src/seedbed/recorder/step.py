@@ -76,6 +76,21 @@ def scalar(argument: str, value: Any, where: str = "") -> Tensor:
     return torch.as_tensor(value).detach().clone().reshape(())
 
 
+def named_metrics(metric: Any) -> dict[str, Tensor | float]:
+    """Return what is logged beside the losses by name: a number keeps its digits.
+
+    Raises:
+        InputError: one is no scalar.
+    """
+    named = metric if isinstance(metric, Mapping) else {"metric": metric}
+    given = {str(name): value for name, value in named.items() if value is not None}
+    copies = {name: scalar("metric", value, f" for {name}") for name, value in given.items()}
+    return {
+        name: copies[name] if isinstance(value, Tensor) else float(value)
+        for name, value in given.items()
+    }
+
+
 def values(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the numbers to log: the losses, and without one called `loss` their sum by that name.
 

@@ -41,7 +41,7 @@ class Tables:
         )
         if resume_from is not None:
             results.read(record.read_metrics(folder))
-        self._pending: list[tuple[int, dict[str, Tensor], Any, Any]] = []
+        self._pending: list[tuple[int, dict[str, Tensor | float], Any]] = []
         self._stages = fingerprint.FingerprintRows()
         self.imports: Imports | None = None
 
@@ -49,9 +49,9 @@ class Tables:
         """Note the fingerprints of a step; nothing is read from the device yet."""
         self._stages.add(step, stages)
 
-    def add_step(self, step: int, losses: dict[str, Tensor], metric: Any, rate: Any) -> int:
+    def add_step(self, step: int, values: dict[str, Tensor | float], rate: Any) -> int:
         """Note the values of a step; return how many steps are not written yet."""
-        self._pending.append((step, losses, metric, rate))
+        self._pending.append((step, values, rate))
         return len(self._pending)
 
     def write(self) -> None:
@@ -63,12 +63,10 @@ class Tables:
         if not self._pending:
             return
         record.require_in_place(self._folder)
-        numbers = iter(
-            _numbers([loss for _, each, _, _ in self._pending for loss in each.values()])
-        )
+        numbers = iter(_numbers([value for _, each, _ in self._pending for value in each.values()]))
         rows = [
-            self._results.training_row(step, {k: next(numbers) for k in losses}, metric, rate)
-            for step, losses, metric, rate in self._pending
+            self._results.training_row(step, {name: next(numbers) for name in values}, rate)
+            for step, values, rate in self._pending
         ]
         self._pending = []
         self._metrics.append(rows)
@@ -119,8 +117,10 @@ def _columns(path: Path) -> list[str]:
         return file.readline().rstrip("\n").split(",")
 
 
-def _numbers(losses: list[Tensor]) -> list[float]:
-    """Return losses as numbers, by one transfer if they are alike."""
-    if len({(loss.device, loss.dtype) for loss in losses}) == 1:
-        return [float(value) for value in torch.stack(losses).tolist()]
-    return [float(loss) for loss in losses]
+def _numbers(values: list[Tensor | float]) -> list[float]:
+    """Return values as numbers, by one transfer if they are alike."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if len({(tensor.device, tensor.dtype) for tensor in tensors}) != 1:
+        return [float(value) for value in values]
+    numbers = iter(torch.stack(tensors).tolist())
+    return [float(next(numbers) if isinstance(value, Tensor) else value) for value in values]

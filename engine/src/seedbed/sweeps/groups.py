@@ -102,6 +102,13 @@ class Group:
             return values
         return _averaged((s, v) for s, v in pairs if folds[s] == max(folds.values()))
 
+    @property
+    def means(self) -> dict[str, float]:
+        """Return the mean over all runs of each final metric that all of them have."""
+        first, *others = [run.metrics for run in self.runs]
+        shared = [name for name in first if all(name in each for each in others)]
+        return {name: float(np.mean([run.metrics[name] for run in self.runs])) for name in shared}
+
     @cached_property
     def is_independent(self) -> bool:
         """Return whether no two runs share the seeds of some streams, but not of others."""

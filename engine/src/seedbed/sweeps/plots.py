@@ -61,10 +61,9 @@ def draw(sweep: Sweep, path: Path) -> None:
 def _curve(run: Run, metric: str) -> dict[float, float]:
     """Return the values of a run's validations by step; {} where the table cannot be read."""
     name = metric.partition("_")[2]
-    columns = (name, "metric") if name == run.summary.get("metric_name") else (name,)
     try:
         rows = [row for row in record.read_metrics(run.folder) if row["phase"] == "validation"]
-        return {float(row["step"]): float(row[c]) for row in rows for c in columns if row.get(c)}
+        return {float(row["step"]): float(row[name]) for row in rows if row.get(name)}
     except (InputError, ValueError):
         return {}
 

@@ -49,12 +49,18 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Row:
-    """A group in the table, named by the settings in which groups differ."""
+    """A group in the table, named by the settings in which groups differ.
+
+    Attributes:
+        metric, mean: what is reported; groups are compared by it.
+        means: of every final metric that all runs of the group have.
+    """
 
     sweep: str
     settings: dict[str, Any]
     metric: str
     mean: Estimate
+    means: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def make(*sweeps: Sweep) -> Report:
     rows, notes = [], []
     for letter, group in named:
         settings = {key: group.runs[0].settings.get(key) for key in keys}
-        rows.append(Row(letter, settings, group.metric, group.summary))
+        rows.append(Row(letter, settings, group.metric, group.summary, group.means))
         name = f"{group.label}: " * bool(group.label)
         if not group.is_independent:
             notes.append(f"{name}runs share the seeds of some streams: no interval, no difference")
@@ -211,17 +217,28 @@ def _table(rows: Sequence[Row]) -> str:
         return ""
     show = _formatter([row.mean.sd for row in rows])
     names = [key.removesuffix(".name") for key in rows[0].settings]
-    lines = [["sweep", *names, "metric", "n", "mean", "sd", "95 % interval"]]
+    others = _others(rows)
+    heads = [f"mean {name}" for name in others]
+    lines = [["sweep", *names, "metric", "n", "mean", "sd", "95 % interval", *heads]]
     for row in rows:
         sd = "-" if row.mean.sd is None else show(row.mean.sd)
         interval = " to ".join(map(show, row.mean.interval or ())) or "-"
         numbers = [str(row.mean.n), show(row.mean.mean), sd, interval]
+        numbers += [f"{row.means[name]:.4g}" if name in row.means else "-" for name in others]
         lines.append([row.sweep, *map(_line, row.settings.values()), row.metric, *numbers])
     first = int(rows[-1].sweep == "A")  # of one sweep, the column says nothing
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
     return "\n".join(f"| {' | '.join(line[first:])} |" for line in padded)
+
+
+def _others(rows: Sequence[Row]) -> list[str]:
+    """Return the other metrics of the data set that is reported on; sweep.csv has those of all."""
+    phases = tuple({f"{row.metric.partition('_')[0]}_" for row in rows})
+    reported = {row.metric for row in rows}
+    known = dict.fromkeys(name for row in rows for name in row.means)
+    return [name for name in known if name.startswith(phases) and name not in reported]
 
 
 def _line(value: object) -> str:

@@ -31,7 +31,7 @@ def main() -> int:
     for name, value in result.values.items():
         print(printable(f"{split}_{name} {value!r}"))
     if not asked["overrides"] and split != "train":
-        print(beside_the_record(run, split, step, result, training.metric_name))
+        print(beside_the_record(run, split, step, result))
     if asked["predictions"]:
         write_predictions(Path(asked["predictions"]), result, training)
     return 0
@@ -54,18 +54,15 @@ def write_predictions(out: Path, result: Evaluation, training: TrainingState) ->
     print(f"predictions: {out}")
 
 
-def beside_the_record(
-    run: Path, split: str, step: int, result: Evaluation, metric_name: str
-) -> str:
+def beside_the_record(run: Path, split: str, step: int, result: Evaluation) -> str:
     """Return a line that compares an evaluation with what the run recorded of these weights."""
     recorded = recorded_rows(record.read_metrics(run), split, step)
     if recorded is None:
         return f"metrics.csv has no {split} evaluation of step {step} to compare with"
     found = {name: repr(value) for name, value in result.values.items()}
-    named = {metric_name if name == "metric" else name: cell for name, cell in recorded.items()}
-    if found == named:
+    if found == recorded:
         return f"the same bits as metrics.csv has of step {step}"
-    values = ", ".join(f"{name} {cell}" for name, cell in named.items())
+    values = ", ".join(f"{name} {cell}" for name, cell in recorded.items())
     return printable(f"other bits than metrics.csv has of step {step}: {values}")
 
 

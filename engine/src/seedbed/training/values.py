@@ -13,7 +13,7 @@ from seedbed.methods import Method, Value
 from seedbed.training.state import TrainingState
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@/-]*")
-_TAKEN = ("step", "epoch", "phase", "metric", "learning_rate")  # columns of metrics.csv
+_TAKEN = ("step", "epoch", "phase", "learning_rate")  # columns of metrics.csv
 _KEPT_APART = ("predictions", "outputs", "targets")
 
 

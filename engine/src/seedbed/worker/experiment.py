@@ -75,7 +75,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     print_header(run_logger, parts, progress, summary.starts_over)
     try:
         if isinstance(run_logger, RunLogger) and settings.get("logger"):
-            open_loggers(job.folder, settings, run_logger)
+            open_loggers(job.folder, parts, run_logger)
         with warnings_listed(parts, run_logger):
             train(parts, progress, run_logger)
             summary.tested_step, result = test(parts, progress, run_logger, job.folder)
@@ -174,7 +174,7 @@ def rehearsal(parts: Parts) -> Rehearsal | None:
     return Rehearsal(parts.rebuilt, parts.held_out_batch, at_start, every_steps)
 
 
-def open_loggers(folder: Path, settings: assemble.Settings, run_logger: RunLogger) -> None:
+def open_loggers(folder: Path, parts: Parts, run_logger: RunLogger) -> None:
     """Open the loggers of the configuration; they get what the run logger writes, and has written.
 
     Raises:
@@ -182,7 +182,8 @@ def open_loggers(folder: Path, settings: assemble.Settings, run_logger: RunLogge
     """
     from seedbed import loggers  # a part that can be deleted
 
-    run = loggers.Run(folder, settings, loggers.history(folder))
+    name = parts.training.metric_name
+    run = loggers.Run(folder, parts.settings, name, loggers.history(folder))
     run_logger.observers.append(loggers.open_all(run, run_logger.log))
 
 

@@ -217,21 +217,13 @@ class RunLogger(Logger):
         return self._row("train", step, values) | rates
 
     def _row(self, phase: str, step: int, values: Mapping[str, float]) -> dict[str, object]:
-        """Return a row: `metric` is the value that best.pt follows, others have their own names."""
-        epoch, followed = repr(step / self._plan.steps_per_epoch), self._training.metric_name
+        epoch = repr(step / self._plan.steps_per_epoch)
         row: dict[str, object] = {"step": step, "epoch": epoch, "phase": phase}
-        row |= {
-            name: repr(value)
-            for name, value in values.items()
-            if name == "loss" or name != followed
-        }
-        return row | ({"metric": repr(values[followed])} if followed in values else {})
+        return row | {name: repr(value) for name, value in values.items()}
 
     def _show(self, row: dict[str, object], progress: Progress) -> None:
-        names = {"metric": self._training.metric_name}
         cells = record.values_of(row).items()
-        shown = {names.get(name, name): cell for name, cell in cells if "learning_rate" not in name}
-        texts = [f"{name} {float(cell):.4f}" for name, cell in shown.items()]
+        texts = [f"{name} {float(x):.4f}" for name, x in cells if "learning_rate" not in name]
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(texts), refresh=False)
         elif int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
