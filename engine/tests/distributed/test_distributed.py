@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from seedbed import config, fingerprint, tasks
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch
-from seedbed.distributed import torchrun
 from seedbed.distributed.processes import Processes, find
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Supervised
@@ -459,24 +458,6 @@ def test_a_rank_whose_weights_drifted_by_one_bit_is_named() -> None:
 def test_ranks_with_the_same_weights_go_on() -> None:
     """Twin: without the flipped bit nothing happens."""
     assert in_processes(4, partial(drift, rank=None)) == dict.fromkeys(range(4))
-
-
-@pytest.mark.parametrize(
-    ("codes", "status"),
-    [
-        ((2, 143, 2), 2),
-        ((1, 2, 2, 2), 1),
-        ((-signal.SIGKILL, 2, 2), 137),
-        ((2, -signal.SIGKILL, 2), 2),
-        ((2, -signal.SIGSEGV), 139),
-        ((143, 143), 143),
-        ((-signal.SIGTERM, 2), 2),
-        ((-signal.SIGTERM, -signal.SIGTERM), 143),
-    ],
-)
-def test_the_exit_status_is_that_of_the_cause(codes: tuple[int, ...], status: int) -> None:
-    """A death explains failures, a crash lost connections; what torchrun ends later nothing."""
-    assert torchrun.status_of(codes) == status
 
 
 # Bad input

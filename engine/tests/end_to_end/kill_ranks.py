@@ -35,7 +35,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "CNN": ("data.batch_size=200",),
     "LSTM": ("experiment=adding_lstm", "data.length=20", "data.train.samples=1024"),
 }
-# What the others may end with, after a death by SIGKILL: torchrun's, or their own.
+# What the others may end with, after a death by SIGKILL: the death, or why they ended.
 ENDED_BY_THE_KILL = {2, 128 + signal.SIGKILL}
 
 

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from seedbed import record
 from tests.end_to_end.test_lifecycle import ended, rows, started, until
+from tests.forks import true_commands
 from tests.running import ROOT, command, refusal, train
 
 pytestmark = pytest.mark.long
@@ -27,6 +29,13 @@ SHARDED = (
     "trainer.log_every_steps=1",
     "trainer.checkpoint_every_steps=10",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_interpreters_of_their_own() -> Iterator[None]:
+    """The command line of a process says which rank it is."""
+    with true_commands():
+        yield
 
 
 def trained(folder: Path, *overrides: str) -> Path:
@@ -188,15 +197,15 @@ def test_impossible_processes_and_shards(
 
 
 def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_path: Path) -> None:
-    """The line names it; that torchrun has to kill it at last is not what ended the run."""
+    """The line names it; that train.py has to kill it at last is not what ended the run."""
     folder = tmp_path / "run"
     shared = ("trainer.shards=2", "trainer.processes=2", "trainer.distributed_timeout_seconds=5")
     process = started(folder, *shared)
     until(lambda: rows(folder) > 3, process)
     stopped = rank_of(folder, 1)
     os.kill(stopped, signal.SIGSTOP)
-    until(lambda: is_pending(stopped, signal.SIGTERM), process)  # torchrun's
-    os.kill(stopped, signal.SIGKILL)  # which torchrun does after half a minute
+    until(lambda: is_pending(stopped, signal.SIGTERM), process)  # train.py's
+    os.kill(stopped, signal.SIGKILL)  # which train.py does after half a minute
     assert ended(process).startswith("rank 1: expected an answer within 5 s, got none")
     assert record.read_summary(folder)["status"] == "failed"
 

@@ -151,21 +151,6 @@ class TestCreateRunFolder:
         assert contents(tmp_path) == {"file": b"mine"}
 
 
-class TestWorkerCommand:
-    def test_one_process_is_started_by_python(self, tmp_path: Path) -> None:
-        """The folder is the one argument."""
-        assert launch.worker_command(settings(), tmp_path) == [
-            sys.executable, "-m", "seedbed.worker", str(tmp_path),
-        ]  # fmt: skip
-
-    def test_several_processes_are_started_by_torchrun(self, tmp_path: Path) -> None:
-        """As many as the configuration says; the request comes last."""
-        command = launch.worker_command(settings(processes=4), tmp_path, "{}")
-        assert command[:3] == [sys.executable, "-m", "seedbed.distributed.torchrun"]
-        assert "--nproc-per-node=4" in command
-        assert command[-4:] == ["-m", "seedbed.distributed.worker", str(tmp_path), "{}"]
-
-
 def run(program: str, **named: Any) -> int:
     return launch.run_passing_signals([sys.executable, "-c", program], os.environ, **named)
 
@@ -372,3 +357,29 @@ def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
     started.kill()
     assert started.stdout.read() == f"{128 + signal.SIGTERM}\n"
     started.wait(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("endings", "status"),
+    [
+        (("2", "143", "2"), 2),
+        (("1", "2", "2"), 1),
+        (("kill", "2"), 128 + signal.SIGKILL),
+        (("2", "hang"), 2),  # we end it: that explains nothing
+        (("143", "143"), 143),
+        (("0", "0"), 0),
+    ],
+)
+def test_the_exit_status_of_several_is_that_of_the_cause(
+    endings: tuple[str, ...], status: int
+) -> None:
+    """A death explains failures, a crash lost connections; each process knows its rank."""
+    program = (
+        "import os, signal, sys, time\n"
+        f"how = {endings}[int(os.environ['RANK'])]\n"
+        "if how == 'kill': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if how == 'hang': time.sleep(600)\n"
+        "sys.exit(int(how))"
+    )
+    command = [sys.executable, "-c", program]
+    assert launch.run_passing_signals(command, os.environ, len(endings)) == status

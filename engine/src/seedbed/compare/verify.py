@@ -6,7 +6,6 @@ checkout's presets do not name (LD_PRELOAD runs code, too), and opens no address
 to. Only a tree of the record's code (`checkout.code_of`), which a user must ask for, runs such.
 """
 
-import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -200,16 +199,16 @@ def _train(
         InputError: it failed.
     """
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
+        command, count = (
             launch.worker_command(settings, folder, request.text()),
-            env=launch.alone(environment),
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            settings.trainer.processes,
         )
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        processes = launch.Processes(command, launch.alone(environment), count, **streams)
         try:
-            status = process.wait()
+            status = processes.wait()
         finally:
-            stop(process)
+            processes.end(_STOP_SECONDS)
         has_summary = (folder / "summary.json").exists()
         summary = record.read_summary(folder) if has_summary else {}
         if summary.get("status") in ("finished", "interrupted") and status in (
@@ -226,17 +225,6 @@ def _train(
         f"replay: expected a training process that runs to its end, got {error}"
         + (f"; {advice}" if advice else "")
     )
-
-
-def stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a training process: it saves its checkpoint, and is killed if that takes too long."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _last(of: Record) -> int:

@@ -1,7 +1,8 @@
 """The processes of one run: how they find each other, talk in pairs, and notice who is missing.
 
-torchrun starts them and serves a store, a small table that all can read and write and that
-outlives each of them. Tensors travel through a process group: gloo's, or NCCL's for those on GPUs.
+They share a store, a small table that all can read and write and that outlives each of them: a file
+of train.py's, or what torchrun serves to several machines. Tensors travel through a process group:
+gloo's, or NCCL's for those on GPUs.
 """
 
 import os
@@ -14,10 +15,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from seedbed import signals
 from seedbed.errors import InputError, Interrupted
+from seedbed.launch.process import STORE
 from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
@@ -149,7 +151,7 @@ class Processes:
     def leave(self) -> None:
         """End together, when rank 0 has written the record.
 
-        torchrun would end it when it sees another process go, and the others when it goes.
+        torchrun would end the others when it sees one go.
         """
         if not dist.is_initialized():  # interrupted before all had met
             return
@@ -197,12 +199,14 @@ class Processes:
 
 
 def find(timeout_seconds: float) -> Processes:
-    """Find the others of the run through the variables that torchrun sets.
+    """Find the others of the run through the variables that train.py, or torchrun, sets.
 
     Raises:
         InputError: nobody serves the store, or its port is in use.
     """
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if path := os.environ.get(STORE):
+        return Processes(FileStore(path, count), rank, count, timeout_seconds)
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:

@@ -1,5 +1,6 @@
 """One of several training processes: it meets the others, then trains as one alone does.
 
+train.py starts those of one machine; for several machines, torchrun does:
 torchrun TORCHRUN_OPTIONS -m seedbed.distributed.worker RUN_FOLDER [REQUEST]
 """
 
@@ -12,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seedbed import config, launch, signals
-from seedbed.distributed import torchrun
 from seedbed.errors import InputError, exit_status
 from seedbed.worker import worker
 from seedbed.worker.job import Alone, Job
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """The processes that torchrun started, as a `worker.job.Group`."""
+    """The processes of a run, as a `worker.job.Group`."""
 
     def __init__(self, processes: "Processes") -> None:
         self.leads = processes.rank == 0
@@ -52,11 +52,6 @@ class Ranks:
 
 def main() -> int:
     """Train in the folder that the command line names; return the exit status."""
-    return torchrun.leaving_status(train)
-
-
-def train() -> int:
-    """Meet the other processes and train with them; return the exit status."""
     try:
         job = Job.read(sys.argv[1:], signals.Stop(), Alone())
         if os.environ.get("WORLD_SIZE", "1") == "1":

@@ -166,7 +166,7 @@ def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
-            stack.callback(verify.stop, process)
+            stack.callback(process.kill)  # where another one failed
             started.append((side, process, folder / "trace.jsonl"))
         traces = []
         for side, process, out in started:

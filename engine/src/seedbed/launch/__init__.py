@@ -1,6 +1,6 @@
 """From a checked configuration to a training process: run folder, environment, signals."""
 
-from seedbed.launch.process import alone, run_passing_signals
+from seedbed.launch.process import Processes, alone, run_passing_signals
 from seedbed.launch.start import (
     create_run_folder,
     discard_if_empty,
@@ -13,6 +13,7 @@ from seedbed.launch.start import (
 )
 
 __all__ = [
+    "Processes",
     "alone",
     "create_run_folder",
     "discard_if_empty",

@@ -107,22 +107,20 @@ def failed_at_once(folder: Path) -> bool:
 
 def worker_command(config: DictConfig, folder: Path, request: str | None = None) -> list[str]:
     """Return the command that trains in a run folder; `request` is a `config.Request` as text."""
-    modules = ["seedbed.worker"]
-    processes = config.trainer.processes
-    if processes > 1:
-        torchrun = ["--standalone", f"--nproc-per-node={processes}", "-m"]
-        modules = ["seedbed.distributed.torchrun", *torchrun, "seedbed.distributed.worker"]
-    return [sys.executable, "-m", *modules, str(folder), *([request] if request else [])]
+    several = config.trainer.processes > 1
+    module = "seedbed.distributed.worker" if several else "seedbed.worker"
+    return [sys.executable, "-m", module, str(folder), *([request] if request else [])]
 
 
 def run_worker(
     config: DictConfig, folder: Path, environment: Mapping[str, str], request: str | None = None
 ) -> int:
-    """Run the training process to its end, passing signals on; return its exit status."""
-    command = worker_command(config, folder, request)
-    status = process.run_passing_signals(command, process.alone(environment), signals.held())
+    """Run the training processes to their end, passing signals on; return the exit status."""
+    command, count = worker_command(config, folder, request), config.trainer.processes
+    alone = process.alone(environment)
+    status = process.run_passing_signals(command, alone, count, signals.held())
     killer = signals.killed_by(status)
-    if killer and config.trainer.processes == 1:  # of several, the others tell
+    if killer and count == 1:  # of several, the others tell
         print(f"killed by {killer}\nresume it: {terminal.resume_command(folder)}", file=sys.stderr)
     return status
 
