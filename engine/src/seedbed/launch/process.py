@@ -65,10 +65,9 @@ class Processes:
         if self._place is not None:
             self._place.cleanup()
         asked = (-signal.SIGTERM, -signal.SIGKILL)
-        codes = [
-            p.returncode for p in self._all if p not in self._late or p.returncode not in asked
-        ]
-        statuses = {code if code >= 0 else 128 - code for code in codes} - {0}
+        ended = [(process, int(process.returncode)) for process in self._all]
+        own = [code for process, code in ended if process not in self._late or code not in asked]
+        statuses = {code if code >= 0 else 128 - code for code in own} - {0}
         return min(statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0)
 
     def end(self, seconds: float) -> None:
