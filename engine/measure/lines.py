@@ -2,7 +2,10 @@
 
 usage: python measure/lines.py
 
-exit status: 0 all are within their budgets, 1 a room is over it
+A room that is over its budget may not grow: OVER holds its lines, and whoever makes it smaller
+lowers the number. `make -C engine lint` runs this.
+
+exit status: 0 all are within their budgets or have not grown, 1 one has
 """
 
 import re
@@ -31,6 +34,9 @@ BUDGETS = {
     "tools": 230,
     "cli": 400,
 }
+# Rooms over their budget, and how many lines they have.
+OVER = {
+}
 OTHERS = {
     "template: train.py, scripts, configs, src, tests, Makefile": (
         2500,
@@ -46,14 +52,18 @@ def main() -> int:
     rows = [(room, count(*places_of(room)), budget) for room, budget in BUDGETS.items()]
     rows.append(("engine", sum(row[1] for row in rows), 11000))
     rows += [(name, count(*places), budget) for name, (budget, places) in OTHERS.items()]
-    for name, lines, budget in rows:
-        print(f"{lines:7,} of {budget:6,}  {name}{'' if lines <= budget else '  OVER'}")
     listed = re.findall(r"`((?:\.\./|src/)[\w/]+\.(?:py|yaml))`", text("engine/README.md"))
     to_read = sum(len((ROOT / "engine" / path).read_text().splitlines()) for path in listed)
-    print(f"{to_read:7,}            to trust the bits of a run (README.md)")
     words = sum(len(text(path).split()) for path in tracked("*.md") if "CHANGELOG" not in path)
-    print(f"{words:7,} of 15,000  words of docs{'' if words <= 15000 else '  OVER'}")
-    return int(any(lines > budget for _, lines, budget in rows) or words > 15000)
+    rows.append(("words of docs", words, 15000))
+    grown = False
+    for name, lines, budget in rows:
+        mark = "" if lines <= budget else "  over"
+        if lines > max(budget, OVER.get(name, 0)):
+            mark, grown = f"  TOO MANY: at most {max(budget, OVER.get(name, 0)):,}", True
+        print(f"{lines:7,} of {budget:6,}  {name}{mark}")
+    print(f"{to_read:7,} of  4,000  to trust the bits of a run (README.md)")
+    return int(grown)
 
 
 def places_of(room: str) -> list[str]:
