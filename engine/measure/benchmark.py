@@ -85,7 +85,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = options.parser(__doc__)
+    parser = options.Parser(__doc__)
     parser.add_argument("--rounds", metavar="N", type=int, default=3, help="(default: 3)")
     parser.add_argument("--only", metavar="WORD", default="", help="tables whose titles have it")
     parser.add_argument("--against", metavar="CHECKOUT", type=Path, help="another version")

@@ -69,7 +69,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = options.parser(__doc__)
+    parser = options.Parser(__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--part", choices=("gates", "speed"), help="print only this")
     parser.add_argument("--processes", metavar="N", type=int, default=20, help="of the first gate")

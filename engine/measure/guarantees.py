@@ -184,7 +184,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = options.parser(__doc__)
+    parser = options.Parser(__doc__)
     page.add_out(parser)
     parser.add_argument("--only", metavar="WORD", default="", help="only rows that contain it")
     return parser.parse_args()

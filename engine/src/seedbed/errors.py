@@ -29,7 +29,9 @@ def exit_status(main: Callable[[], int]) -> int:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as train.py has it while it imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
         require_own_code(getattr(sys.modules["__main__"], "__file__", None))
-        return main()
+        status = main()
+        sys.stdout.flush()  # here, and not at exit, where a reader that went away is status 120
+        return status
     except InputError as error:
         return print_error(error)
     except ModuleNotFoundError as error:

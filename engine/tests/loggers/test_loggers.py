@@ -228,7 +228,9 @@ def test_what_comes_again_is_logged_once(tmp_path: Path, library: str) -> None:
     run.folder.mkdir()
     log_and_die(run, rows[:3])
     log_and_die(run, [*rows[:5], validation, *rows[5:]])
-    opened = loggers.open_all(Run(run.folder, settings, "accuracy", list(map(Entry.of_row, rows[:5]))), print)
+    opened = loggers.open_all(
+        Run(run.folder, settings, "accuracy", list(map(Entry.of_row, rows[:5]))), print
+    )
     opened.note([validation, *rows[5:]])
     opened.close(finished=True)
     expected = {

@@ -12,7 +12,6 @@ import matplotlib
 import numpy as np
 import pytest
 
-from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import plots
 from tests import pictures

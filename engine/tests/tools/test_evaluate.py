@@ -1,5 +1,7 @@
 """An evaluation of saved weights gives the numbers that the run recorded, bit for bit."""
 
+import csv
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +11,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from seedbed import launch, record
+from seedbed.config import options
 from seedbed.errors import InputError
-from seedbed.tools import places, request, weights
+from seedbed.tools import request, weights
 from tests.running import command, refusal, trained
 from tests.tools.conftest import contents
 
@@ -50,6 +53,25 @@ def test_best_and_last_weights_have_the_bits_that_the_run_recorded(
     assert contents(run) == before
 
 
+def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
+    """With all digits as CSV and as JSON; a run without a checkpoint is named, and status 2."""
+    sweep, out = tmp_path / "sweep", tmp_path / "rows.csv"
+    for name in ("0", "1", "2"):
+        shutil.copytree(run, sweep / name)
+    words = (str(sweep), "--split", "validation", "--csv", str(out), "--json")
+    (sweep / "2" / "checkpoints" / "best.pt").unlink()
+    done = command(SCRIPT, *words)
+    assert "2/checkpoints/best.pt: expected a checkpoint" in refusal(done)
+    rows = json.loads(done.stdout)
+    assert [row["run"] for row in rows] == [str(sweep / "0"), str(sweep / "1")]
+    assert all(row["as_recorded"] for row in rows)
+    alone = json.loads(command(SCRIPT, *words[:3], "--json").stdout)
+    assert [row["validation_loss"] for row in csv.DictReader(out.open())] == [
+        repr(row["validation_loss"]) for row in alone
+    ]
+    assert "expected one run" in refusal(command(SCRIPT, str(sweep), "--predictions", str(out)))
+
+
 @pytest.mark.long
 def test_other_data_is_evaluated(run: Path) -> None:
     """The test set replaced by the training samples is the training split: without augmentation,
@@ -83,7 +105,7 @@ def test_the_process_starts_under_the_preset(run: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(launch, "run_passing_signals", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     settings = request.settings_of(run, [])
-    request.start("nothing", settings, {}, online=False)
+    assert request.start("nothing", settings, {}, online=False) == (0, None)
     request.start("nothing", settings, {}, online=True)
     assert [env["OMP_NUM_THREADS"] for env in started] == ["1", "1"]
     assert ["SEEDBED_OFFLINE" in env for env in started] == [True, False]
@@ -148,6 +170,6 @@ def test_places_that_do_not_fit_are_named(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a run folder"):
         request.settings_of(tmp_path, [])
     with pytest.raises(InputError, match="outside run folders"):
-        places.require_output("--predictions", run / "p.csv")
-    with pytest.raises(InputError, match="--predictions"):
-        places.require_output("--predictions", tmp_path / "no" / "p.csv")
+        options.output(str(run / "p.csv"))
+    with pytest.raises(InputError, match="in a folder that is there"):
+        options.output(str(tmp_path / "no" / "p.csv"))

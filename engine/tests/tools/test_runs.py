@@ -2,15 +2,19 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from seedbed import record
+from seedbed.config import options
 from seedbed.errors import InputError
-from seedbed.tools import places, table
-from seedbed.tools.table import Condition
+from seedbed.tools import table
 from tests import fake_runs, made_up_runs
-from tests.running import command, refusal
+from tests.running import ROOT, command, refusal, trained
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def test_conditions_choose_rows(runs: Path) -> None:
 
 def test_a_table_leaves_out_what_a_terminal_has_no_room_for(runs: Path) -> None:
     """First what is the same in all runs; negative control: a table with room has every column."""
-    rows = [table.read_row(path) | {"run": path.name} for path in places.run_folders(runs)]
+    rows = [table.read_row(path) | {"run": path.name} for path in record.runs_below(runs)]
     columns = table.default_columns(rows)
     assert {"data.name", "model.name", "test_accuracy"} <= set(columns)
     assert table.fitting(rows, columns, 1000) == columns
@@ -73,6 +77,35 @@ def test_csv_has_all_digits(runs: Path, tmp_path: Path) -> None:
     assert {row["test_accuracy"] for row in rows} == {"0.97", "0.99", "0.9512345678901234"}
 
 
+def test_the_csv_is_whole_where_nobody_reads_the_table(runs: Path, tmp_path: Path) -> None:
+    """`runs.py --csv FILE | head -0`; and --json has the same rows."""
+    out = tmp_path / "runs.csv"
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "seedbed", "runs", str(runs), "--csv", str(out)]
+    done = subprocess.run(words, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+    rows = json.loads(command("scripts/runs.py", str(runs), "--json").stdout)
+    assert [r["test_accuracy"] for r in csv.DictReader(out.open())] == [
+        repr(row["test_accuracy"]) for row in rows
+    ]
+
+
+def test_tags_and_notes_are_shown_and_searched(tmp_path: Path) -> None:
+    """Of real runs; they change no bit, and a run without them has no column for them."""
+    words = ("trainer.max_steps=1", "tags=[base,small]", "notes='wider, as in (3)'")
+    a, b = trained(tmp_path / "a", *words), trained(tmp_path / "b", "trainer.max_steps=1")
+    assert command("scripts/compare.py", str(a), str(b)).returncode == 0
+    [_, row] = command(
+        "scripts/runs.py", str(tmp_path), "--where", "tags=base", "--columns", "run,tags,notes"
+    ).stdout.splitlines()
+    assert row.split(None, 1)[1] == "[base, small]  wider, as in (3)"
+    assert "notes" not in command("scripts/runs.py", str(b)).stdout.splitlines()[0]
+    bad = command("train.py", f"hydra.run.dir={tmp_path}/c", "tags=base")
+    assert refusal(bad).startswith("tags: expected a list")
+
+
 def test_damaged_records_are_named_and_counted(runs: Path) -> None:
     """One line each, and the others are shown all the same; aliases are not expanded."""
     (runs / "sweep" / "seed=2" / "summary.json").write_text("{")
@@ -87,7 +120,7 @@ def test_damaged_records_are_named_and_counted(runs: Path) -> None:
     first, second, count = done.stderr.splitlines()
     assert str(runs / "bomb") in first
     assert "seed=2" in second
-    assert count == "skipped 2 unreadable records of 4"
+    assert count == "unreadable records: 2 of 4"
 
 
 def test_a_killed_run_without_a_summary_is_shown(tmp_path: Path) -> None:
@@ -112,7 +145,6 @@ def test_invalid_requests_are_one_line(runs: Path) -> None:
         command(script, str(runs), "--columns", "test_acuracy")
     )
     assert "--where" in refusal(command(script, str(runs), "--where", "seed"))
-    assert "--reverse" in refusal(command(script, str(runs), "--reverse"))
     assert "nowhere" in refusal(command(script, str(runs / "nowhere")))
     inside = runs / "lstm" / "summary.json"
     before = inside.read_bytes()
@@ -147,13 +179,17 @@ def test_no_torch_is_imported(runs: Path) -> None:
         ("a<2", "text", False),
         ("a!=x", "y", True),
         ("a=[1, 2]", [1, 2], True),
+        ("a=x", ["x", "y"], True),
+        ("a=z", ["x", "y"], False),
+        ("a!=x", ["x", "y"], False),
+        ("a!=z", ["x", "y"], True),
         ("b!=1", 1, True),
         ("b<1", 0, False),
     ],
 )
 def test_how_values_compare(word: str, value: object, holds: bool) -> None:
     """Numbers as numbers, all else as YAML writes it; a key that is missing is unequal."""
-    assert Condition.parse(word).holds({"a": value}) is holds
+    assert table.holds({"a": value}, *table.condition(word)) is holds
 
 
 def test_rows_without_a_value_come_last() -> None:
@@ -167,6 +203,6 @@ def test_links_in_circles_end(tmp_path: Path) -> None:
     """A folder of runs that links to itself is read once."""
     run = fake_runs.write_run(tmp_path / "runs" / "a")
     (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs")
-    assert list(places.run_folders(tmp_path / "runs")) == [run]
+    assert list(record.runs_below(tmp_path / "runs")) == [run]
     with pytest.raises(InputError, match="outside run folders"):
-        places.require_output("--to", run / "checkpoints" / "x.pt")
+        options.output(str(run / "checkpoints" / "x.pt"))

@@ -1,7 +1,17 @@
 """Compare two runs: the first step and stage that differ, and what differs between them.
 
-usage: python scripts/compare.py RUN_A RUN_B [--explain] [--restore-code] [--plot FILE.png]
-                                 [--json] [--trust NAME] [--online]
+usage: python scripts/compare.py RUN_A RUN_B [options]
+
+RUN_A and RUN_B are run folders, or zips of such.
+
+  --plot FILE.png   draw losses, metrics and the first difference
+  --json            print one JSON object instead
+  --explain         replay the first step that differs and name the first operation that differs
+  --restore-code    for --explain: replay each run with the code.zip of its record; this runs code
+                    of both records
+  --trust NAME      for --explain: a class, or a package of such, that a record may name besides
+                    those that files of configs/ name
+  --online          for --explain: open addresses that the records name: mirrors, downloads
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
@@ -23,7 +33,7 @@ from seedbed import compare
 from seedbed.compare import Difference, Record, checkout, report
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import archive, code
+from seedbed.record import archive, code, text
 
 
 def main() -> int:
@@ -37,7 +47,7 @@ def main() -> int:
 
             plot.draw(a.record, b.record, result, arguments.plot)
         if arguments.json:
-            print(report.as_json(a.record, b.record, result))
+            print(text.as_json(report.as_dict(a.record, b.record, result)))
         else:
             print_all(report.report(a.record, b.record, result))
         if arguments.explain and result.difference is not None:
@@ -89,31 +99,11 @@ def explanation(
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = options.parser(__doc__)
-    parser.add_argument("run_a", metavar="RUN_A", type=Path, help="a run folder, or a zip of one")
-    parser.add_argument("run_b", metavar="RUN_B", type=Path, help="another one")
-    parser.add_argument(
-        "--plot", metavar="FILE", type=Path, help="draw losses, metrics and the first difference"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="replay the first step that differs and name the first operation that differs",
-    )
-    parser.add_argument(
-        "--restore-code",
-        action="store_true",
-        help="for --explain: replay each run with the code.zip of its record; this runs code of "
-        "both records",
-    )
-    options.add_trust(parser, when="for --explain: ")
+    parser = options.Parser(__doc__).add("run_a", type=Path).add("run_b", type=Path).add_trust()
+    parser.add("--plot", type=Path).add_flags("--json", "--explain", "--restore-code")
     arguments = parser.parse_args()
     if arguments.json and arguments.explain:
         raise InputError("--json: expected it without --explain, got both")
     if arguments.restore_code and not arguments.explain:
-        raise InputError(
-            "--restore-code: expected --explain beside it, got it alone; records are compared "
-            "without running code"
-        )
+        raise InputError("--restore-code: expected --explain with it, got it alone")
     return arguments

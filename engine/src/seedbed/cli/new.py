@@ -2,13 +2,14 @@
 
 usage: python scripts/new.py NAME [--keep] [--slim]
 
-A model and a data set of three lines are left to start from, or with --keep the examples. --slim
-takes the folder engine/ out, too: requirements.in then names its git address at this commit.
+  NAME     of the package, such as waves
+  --keep   keep the examples; without it, a model and a data set of three lines are left
+  --slim   take the folder engine/ out, too: requirements.in then names its git address
+
 Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps
 it, `git reset --hard` takes it back.
 """
 
-import argparse
 import importlib.util
 import keyword
 import re
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 
 from seedbed import project
+from seedbed.config import options
 from seedbed.errors import InputError
 
 # What is about Seedbed itself, and what is left where examples go.
@@ -43,12 +45,7 @@ make upgrade    # a newer engine: git remote add seedbed URL && git fetch seedbe
 
 def main() -> int:
     """Rename, clear and stage; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("name", help="of the package, such as waves")
-    parser.add_argument("--keep", action="store_true", help="keep the examples")
-    parser.add_argument(
-        "--slim", action="store_true", help="install the engine from its git address"
-    )
+    parser = options.Parser(__doc__).add("name").add_flags("--keep", "--slim")
     arguments = parser.parse_args()
     name = arguments.name
     require_possible(name)

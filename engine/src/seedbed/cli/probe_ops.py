@@ -25,8 +25,7 @@ from seedbed.config.compose import configuration
 
 def main() -> int:
     """Examine the configuration, in a process under the environment variables of its preset."""
-    parser = options.parser(__doc__)
-    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="such as model=lstm")
+    parser = options.Parser(__doc__).add("overrides", nargs="*")
     settings = configuration(*parser.parse_args().overrides)
     with tempfile.TemporaryDirectory() as folder:
         OmegaConf.save(settings, Path(folder) / "config.yaml")

@@ -1,8 +1,19 @@
 """Replay a run from its record: REPRODUCED, or the first step and stage that differ.
 
-usage: python scripts/verify.py RUN|RUN.zip [--from-step N] [--steps M] [--explain]
-                                [--tolerance METRIC=VALUE] [--keep DIR] [--json]
-                                [--restore-code] [--trust NAME] [--online]
+usage: python scripts/verify.py RUN|RUN.zip [options]
+
+  --from-step N             start from the record's checkpoint of step N
+  --steps M                 replay M steps only
+  --tolerance METRIC=VALUE  if bits differ, replay to the end, and print whether a metric differs by
+                            more; may be given for several metrics
+  --explain                 if it differs, replay that step twice and name the first operation that
+                            differs
+  --keep DIR                replay there, and keep it
+  --json                    print one JSON object instead
+  --restore-code            replay with the code.zip of the record; this runs code of the record
+  --trust NAME              a class, or a package of such, that the record may name besides those
+                            that files of configs/ name
+  --online                  open addresses that the record names: mirrors, downloads
 
 example:
     python train.py seed=0 hydra.run.dir=runs/a
@@ -29,7 +40,7 @@ from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import archive
+from seedbed.record import archive, text
 
 
 def main() -> int:
@@ -80,7 +91,8 @@ def judge(arguments: argparse.Namespace, run: Path, folder: Path, tree: Tree, na
     )
     if arguments.json:
         more = {"same": outcome.reproduced, "other_results": outcome.forged}
-        print(report.as_json(outcome.record, outcome.replay, outcome.comparison, **more))
+        compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
+        print(text.as_json(compared | more))
         return 0 if outcome.reproduced else 1
     for line in lines(outcome, name, tree, tolerances):
         print(printable(line))
@@ -145,37 +157,10 @@ def lines(outcome: Outcome, name: str, tree: Tree, tolerances: dict[str, float])
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = options.parser(__doc__)
-    options.add_run(parser)
-    parser.add_argument(
-        "--from-step",
-        metavar="N",
-        type=int,
-        default=0,
-        help="start from the record's checkpoint of step N",
-    )
-    parser.add_argument("--steps", metavar="M", type=int, help="replay M steps only")
-    parser.add_argument(
-        "--tolerance",
-        metavar="METRIC=VALUE",
-        type=tolerance,
-        action="append",
-        default=[],
-        help="if bits differ, replay to the end, and print whether a metric differs by more",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each run")
-    parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="if it differs, replay that step twice and name the first operation that differs",
-    )
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="replay there, and keep it")
-    parser.add_argument(
-        "--restore-code",
-        action="store_true",
-        help="replay with the code.zip of the record; this runs code of the record",
-    )
-    options.add_trust(parser)
+    parser = options.Parser(__doc__).add("run", type=Path).add_trust()
+    parser.add("--from-step", type=int, default=0).add("--steps", type=int)
+    parser.add("--tolerance", type=tolerance, action="append", default=[])
+    parser.add("--keep", type=Path).add_flags("--json", "--explain", "--restore-code")
     arguments = parser.parse_args()
     if arguments.steps is not None and arguments.steps < 1:
         raise InputError(f"--steps: expected an integer >= 1, got {arguments.steps}; try --steps 1")

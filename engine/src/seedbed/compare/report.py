@@ -1,7 +1,5 @@
 """The report of a comparison: lines for a terminal, or one JSON object."""
 
-import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -164,10 +162,10 @@ def metrics_table(
         yield f"{name:<{max(width, 10)}}  {a[key]:<12.6g}  {b[key]:<12.6g}  {shown}{end}"
 
 
-def as_json(a: Record, b: Record, result: Comparison, **more: Any) -> str:
-    """Return a comparison as one JSON object; numbers that are not finite become texts."""
+def as_dict(a: Record, b: Record, result: Comparison) -> dict[str, Any]:
+    """Return a comparison as `--json` prints it."""
     difference = result.difference
-    content = {
+    return {
         "same": difference is None,
         "step": difference and difference.step,
         "stage": difference and difference.stage,
@@ -179,14 +177,4 @@ def as_json(a: Record, b: Record, result: Comparison, **more: Any) -> str:
         ],
         "metrics": {"a": metrics(a), "b": metrics(b)},
         "notes": result.notes,
-        **more,
     }
-    return json.dumps(_finite(content), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

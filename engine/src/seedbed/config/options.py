@@ -1,49 +1,64 @@
-"""What the command lines of scripts/ have in common."""
+"""What the command lines of scripts/ have in common: help, options, files that they write."""
 
 import argparse
 from pathlib import Path
+from typing import Any, NoReturn
 
-CHECKPOINTS = ("best", "last")
-_ONLINE = "open addresses that the record names: mirrors and downloads of data"
-
-
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser whose help is the script's docstring, with its own lines of usage."""
-    return argparse.ArgumentParser(
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=argparse.SUPPRESS,
-    )
+from seedbed import record
+from seedbed.errors import InputError
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add RUN, a run folder that is only read."""
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder; it is only read")
+class Parser(argparse.ArgumentParser):
+    """A command line whose help is the command's docstring, which explains every option."""
+
+    def __init__(self, help_text: str | None) -> None:
+        super().__init__(allow_abbrev=False)
+        self._help = help_text or ""
+
+    def format_help(self) -> str:
+        """Return the docstring."""
+        return self._help
+
+    def error(self, message: str) -> NoReturn:
+        """Raise InputError for a command line that cannot be read."""
+        raise InputError(f"{message}; see --help")
+
+    def add(self, *names: str, **how: Any) -> "Parser":
+        """Add an argument or an option; return the parser."""
+        self.add_argument(*names, **how)
+        return self
+
+    def add_flags(self, *names: str) -> "Parser":
+        """Add options without a value; return the parser."""
+        for name in names:
+            self.add_argument(name, action="store_true")
+        return self
+
+    def add_trust(self) -> "Parser":
+        """Add --trust NAME and --online: what a record may do beyond what this checkout does."""
+        return self.add("--trust", action="append", default=[]).add_flags("--online")
 
 
-def add_weights(parser: argparse.ArgumentParser) -> None:
-    """Add --checkpoint, which of a run's weights to use."""
-    parser.add_argument(
-        "--checkpoint",
-        choices=CHECKPOINTS,
-        default="best",
-        help="the weights with the best validation (default), or those of the last step",
-    )
+def output(name: str) -> Path:
+    """Return an argument as a file that may be written: in a folder that is there, and no run's."""
+    out = Path(name).resolve()
+    run = next(filter(record.is_begun, out.parents), None)
+    if run is not None:
+        raise InputError(f"{name}: expected a file outside run folders, got one in {run}")
+    if out.is_dir() or not out.parent.is_dir():
+        raise InputError(f"{name}: expected a file in a folder that is there, got none; create it")
+    return out
 
 
-def add_trust(parser: argparse.ArgumentParser, when: str = "", online: str = _ONLINE) -> None:
-    """Add --trust and --online: what a record may name beyond what this checkout does.
+def write(out: Path, content: str) -> None:
+    """Write such a file, whole or not at all.
 
-    Args:
-        when: begins the help of both, such as `for --explain: `.
-        online: what --online does.
+    Raises:
+        InputError: it cannot be written.
     """
-    parser.add_argument(
-        "--trust",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help=f"{when}a class that the record may name, or a package of such, beside those that "
-        "files of configs/ name",
-    )
-    parser.add_argument("--online", action="store_true", help=f"{when}{online}")
+    try:
+        record.write_atomically(out, content)
+    except OSError as error:
+        raise InputError(
+            f"{out}: expected a file that can be written, got {error.strerror}; name another"
+        ) from None

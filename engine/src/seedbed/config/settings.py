@@ -309,6 +309,8 @@ class Settings(Section):
     fingerprint: Fingerprint
     method: Method = field(default_factory=Method)
     files: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    notes: str | None = None
     callbacks: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     logger: dict[str, Any] = field(default_factory=dict)

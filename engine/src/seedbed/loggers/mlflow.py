@@ -41,6 +41,10 @@ class MLflow:
             place = mlflow.set_experiment(experiment).experiment_id
             self._id = self._client.create_run(place, run_name=run.folder.name).info.run_id
             record.write_atomically(file, f"{self._id}\n")
+        for tag in run.settings.get("tags", ()):
+            self._client.set_tag(self._id, tag, "")
+        if run.settings.get("notes"):
+            self._client.set_tag(self._id, "mlflow.note.content", run.settings["notes"])
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
         self._catch_up(run)

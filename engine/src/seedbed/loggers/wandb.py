@@ -34,6 +34,8 @@ class WandB:
             project=project,
             id=file.read_text().strip(),
             name=run.folder.name,
+            tags=run.settings.get("tags") or None,
+            notes=run.settings.get("notes"),
             dir=str(run.folder),
             mode=mode,
             resume=None if offline else "allow",

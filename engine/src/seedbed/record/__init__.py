@@ -6,12 +6,14 @@ from seedbed.record.folder import (
     FILES,
     LAST_CHECKPOINTS,
     SWEEP,
+    is_begun,
     is_run,
     is_sweep,
     lock,
     read_config,
     require_in_place,
     require_run,
+    runs_below,
 )
 from seedbed.record.summary import FORMAT_VERSION, altered, read_summary
 from seedbed.record.tables import (
@@ -37,6 +39,7 @@ __all__ = [
     "Table",
     "altered",
     "flatten",
+    "is_begun",
     "is_run",
     "is_sweep",
     "lock",
@@ -48,6 +51,7 @@ __all__ = [
     "require_bytes",
     "require_in_place",
     "require_run",
+    "runs_below",
     "sync_folder",
     "values_of",
     "write_atomically",

@@ -14,6 +14,8 @@ NEUTRAL_KEYS = (
     "trainer.processes",
     "trainer.distributed_timeout_seconds",
     "trusted_packages",
+    "tags",
+    "notes",
     "logger.*",
     "callbacks.*",
 )

@@ -14,6 +14,7 @@ from seedbed.errors import InputError
 from seedbed.record import untrusted
 from seedbed.record.summary import read_summary
 
+_MAX_DEPTH = 16  # of folders of runs
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 # What a run writes; train.log, which Hydra may start, is only ever added to.
@@ -27,6 +28,26 @@ FILES = (
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds a run (it has a config.yaml and a summary.json)."""
     return (folder / "config.yaml").is_file() and (folder / "summary.json").is_file()
+
+
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder is a run's, also of one that was killed before it wrote a summary."""
+    started = (folder / "config.yaml").is_file() and (folder / ".lock").is_file()
+    return started or (folder / "summary.json").is_file()
+
+
+def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
+    """Yield the run folders at or below a folder, sorted by name.
+
+    A run may be linked to; a folder of runs may not, since links can go round in circles.
+    """
+    if is_begun(folder):
+        yield folder
+    elif depth <= _MAX_DEPTH and (depth == 0 or not folder.is_symlink()):
+        with suppress(OSError):
+            for path in sorted(folder.iterdir()):
+                if path.is_dir() and not path.name.startswith("."):
+                    yield from runs_below(path, depth + 1)
 
 
 def is_sweep(folder: Path) -> bool:

@@ -45,9 +45,7 @@ class Results:
                 cells = record.values_of(row).items()
                 self._note(row["phase"], {name: float(cell) for name, cell in cells})
 
-    def training_row(
-        self, step: int, values: Mapping[str, float], rate: Any
-    ) -> dict[str, object]:
+    def training_row(self, step: int, values: Mapping[str, float], rate: Any) -> dict[str, object]:
         """Return the row of a step.
 
         Args:

@@ -3,22 +3,21 @@
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
-from seedbed.record import untrusted
+from seedbed.record import text, untrusted
 
 Row = Mapping[str, Any]  # the values of a run, by key
-ABSENT = "-"
 _MOST_SHOWN = 80  # characters of a cell
-RUN = "run"  # the key of the folder
-_ALWAYS = (RUN, "status", "model.name", "data.name", "determinism.name", "seed", "steps")
+_ALWAYS = ("run", "status", "model.name", "data.name", "determinism.name", "seed", "steps")
 # Columns that a narrow table does without, in this order.
-_DISPENSABLE = ("determinism.name", "data.name", "seconds", "steps", "model.name", "status")
+_DISPENSABLE = (
+    "determinism.name", "data.name", "seconds", "steps", "notes", "model.name", "status", "tags",
+)  # fmt: skip
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
     "<=": operator.le,
@@ -29,40 +28,35 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@dataclass(frozen=True)
-class Condition:
-    """What a row must fulfil: a key, how it is compared, and with what text."""
+def condition(word: str) -> tuple[str, str, str]:
+    """Return key, comparison and text of `key=value`, or of another comparison.
 
-    key: str
-    comparison: str
-    text: str
+    Raises:
+        InputError: it is none.
+    """
+    found = re.fullmatch(r"\s*([^\s=<>!]+)\s*(!=|<=|>=|<|>|=)\s*(.*?)\s*", word)
+    if found is None:
+        raise InputError(f"--where: expected key=value, or !=, <, <=, >, >= in it, got {word!r}")
+    key, comparison, value = found.groups()
+    return key, comparison, value
 
-    @classmethod
-    def parse(cls, word: str) -> "Condition":
-        """Read `key=value`, or another comparison: !=, <, <=, >, >=."""
-        found = re.fullmatch(r"\s*([^\s=<>!]+)\s*(!=|<=|>=|<|>|=)\s*(.*?)\s*", word)
-        if found is None:
-            raise InputError(
-                f"--where: expected key=value, or !=, <, <=, >, >= between them, got {word!r}; "
-                "try --where seed=0"
-            )
-        return cls(*found.groups())
 
-    def holds(self, row: Row) -> bool:
-        """Return whether a row fulfils it: numbers compare as numbers, all else as text.
+def holds(row: Row, key: str, comparison: str, value: str) -> bool:
+    """Return whether a row fulfils a condition: numbers compare as numbers, all else as text.
 
-        Of true, false and null any case will do, as on Hydra's command line. A row without the key
-        is unequal to everything, and neither below nor above it.
-        """
-        here = row.get(self.key)
-        if self.key not in row:
-            return self.comparison == "!="
-        numbers = as_number(here), as_number(self.text)
-        compare = _COMPARISONS[self.comparison]
-        if None not in numbers:
-            return compare(*numbers)
-        text = self.text.lower() if here is None or isinstance(here, bool) else self.text
-        return self.comparison in ("=", "!=") and compare(show(here), text)
+    Of true, false and null any case will do, as on Hydra's command line; of a list, one of its
+    values. A row without the key is unequal to everything, and neither below nor above it.
+    """
+    if key not in row:
+        return comparison == "!="
+    here, compare = row[key], _COMPARISONS[comparison]
+    numbers = as_number(here), as_number(value)
+    if None not in numbers:
+        return compare(*numbers)
+    value = value.lower() if here is None or isinstance(here, bool) else value
+    if isinstance(here, list) and value in map(text.show, here):
+        return comparison == "="
+    return comparison in ("=", "!=") and compare(text.show(here), value)
 
 
 def read_row(folder: Path) -> Row:
@@ -84,7 +78,7 @@ def read_row(folder: Path) -> Row:
         **record.flatten(summary),
         **(record.flatten(metrics) if isinstance(metrics, Mapping) else {}),
         **record.flatten(settings),
-        RUN: str(folder),
+        "run": str(folder),
     }
 
 
@@ -92,8 +86,8 @@ def default_columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that say what was trained and what came of it."""
     names = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
     results = [f"{phase}_{name}" for name in names for phase in ("best_validation", "test")]
-    columns = [*_ALWAYS, *results, "seconds"]
-    return [key for key in columns if any(row.get(key) is not None for row in rows)]
+    columns = [*_ALWAYS, *results, "seconds", "tags", "notes"]
+    return [key for key in columns if any(row.get(key) not in (None, []) for row in rows)]
 
 
 def fitting(rows: Sequence[Row], columns: Sequence[str], width: int = 100) -> list[str]:
@@ -103,13 +97,9 @@ def fitting(rows: Sequence[Row], columns: Sequence[str], width: int = 100) -> li
     """
     is_tested = any(key.startswith("test_") for key in columns)
     validated = [key for key in columns if is_tested and key.startswith("best_validation_")]
-    order = {key: number for number, key in enumerate([*validated, *_DISPENSABLE])}
-
-    def telling(key: str) -> tuple[bool, int]:
-        return len({show(row.get(key)) for row in rows}) > 1, order[key]
-
+    order = [key for key in [*validated, *_DISPENSABLE] if key in columns]
     kept = list(columns)
-    for key in sorted(order.keys() & set(columns), key=telling):
+    for key in sorted(order, key=lambda key: len({repr(row.get(key)) for row in rows}) > 1):
         if max(map(len, lines(rows, kept))) > width:
             kept.remove(key)
     return kept
@@ -126,53 +116,36 @@ def require_known(option: str, keys: Iterable[str], rows: Sequence[Row]) -> None
             )
 
 
-def sort(rows: Iterable[Row], key: str, descending: bool = False) -> list[Row]:
+def sort(rows: Sequence[Row], key: str, descending: bool = False) -> list[Row]:
     """Return rows by a key: numbers, then texts, and those without a value at the end."""
-    rows = list(rows)
+
+    def order(row: Row) -> tuple[bool, Any]:
+        number = as_number(row[key])
+        is_text = number is None or number != number
+        return (is_text, text.show(row[key]) if is_text else number)
+
     there = [row for row in rows if row.get(key) is not None]
-    there.sort(key=lambda row: _order(row[key]), reverse=descending)
+    there.sort(key=order, reverse=descending)
     return there + [row for row in rows if row.get(key) is None]
 
 
 def lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     """Return the lines of the table for a terminal; numbers with six digits."""
-    cells = [list(columns)]
-    cells += [[_short(row.get(key, ABSENT)) for key in columns] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
-
-
-def show(value: Any) -> str:
-    """Return a value as YAML writes it; numbers with all their digits."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        return f"[{', '.join(map(show, value))}]"
-    return repr(value) if isinstance(value, float) else str(value)
+    return text.aligned([columns, *([_cell(row.get(key, "-")) for key in columns] for row in rows)])
 
 
 def as_number(value: Any) -> float | int | None:
     """Return a number, or what a text says as one; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if not isinstance(value, str):
-        return value
-    for kind in (int, float):
+    for kind in (int, float) if isinstance(value, str) else ():
         try:
             return kind(value)
         except ValueError:
             continue
-    return None
+    return None if isinstance(value, str) else value
 
 
-def _short(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else show(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
-
-
-def _order(value: Any) -> tuple[bool, Any]:
-    number = as_number(value)
-    return (True, show(value)) if number is None or number != number else (False, number)
+def _cell(value: Any) -> str:
+    shown = f"{value:.6g}" if isinstance(value, float) else text.show(value)
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 3]}..."

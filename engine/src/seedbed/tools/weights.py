@@ -57,10 +57,8 @@ def of_checkpoint(
     size = min(settings["data"]["batch_size"], len(source))
     fitting = {**settings, "data": {**settings["data"], "batch_size": size}}
     if not path.exists():
-        raise InputError(
-            f"{path}: expected a checkpoint, got none; try --checkpoint "
-            f"{'last' if path.name == checkpoint.BEST else 'best'}"
-        )
+        other = "last" if path.name == checkpoint.BEST else "best"
+        raise InputError(f"{path}: expected a checkpoint, got none; try --checkpoint {other}")
     state = checkpoint.load(path, device)
     training = assemble.build_training_state(fitting, device, source)
     try:

@@ -1,0 +1,54 @@
+"""Values and tables as text: aligned for a terminal, as CSV with all digits, as JSON."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from seedbed.errors import printable
+
+
+def show(value: Any) -> str:
+    """Return a value as YAML writes it; numbers with all their digits."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{', '.join(map(show, value))}]"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def aligned(rows: Sequence[Sequence[object]], gap: str = "  ") -> list[str]:
+    """Return the lines of a table for a terminal; what a record holds cannot act on it."""
+    cells = [[printable(str(cell)).replace("\n", "\\n") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as CSV, numbers with all their digits; a value that is missing is no text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([show(row[key]) if key in row else "" for key in columns])
+    return text.getvalue()
+
+
+def as_json(value: Any) -> str:
+    """Return one JSON document; numbers that are not finite, which JSON lacks, become texts."""
+    return json.dumps(_plain(value), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
