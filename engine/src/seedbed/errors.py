@@ -24,7 +24,6 @@ def exit_status(main: Callable[[], int]) -> int:
         after Ctrl-C; 141 when the reader of our output went away (`command | head`), as a shell
         reports it.
     """
-    open_closed_streams()
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as train.py has it while it imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,11 +72,17 @@ def print_error(error: InputError) -> int:
 
 
 def one_line(error: BaseException, most: int = 200) -> str:
-    """Return type and message of an exception in one line of so many letters at most."""
+    """Return type and message of an exception in one line of so many letters at most.
+
+    Of an error in a loader worker, whose traceback is the message, that is the last line of it.
+    """
     try:
-        text = " ".join(str(error).split())
+        text = str(error).strip()
     except Exception as another:  # a class of the user's may fail when it is printed
         text = f"(its message cannot be shown: {type(another).__name__})"
+    if "in DataLoader worker process" in text:
+        return text.splitlines()[-1][:most]
+    text = " ".join(text.split())
     return f"{type(error).__name__}: {text}"[:most] if text else type(error).__name__
 
 
@@ -89,19 +94,6 @@ def discard_output(stream: IO[Any]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def open_closed_streams() -> None:
-    """Open the standard streams that this process was started without (`>&-`) on /dev/null.
-
-    Otherwise the next file that is opened, one of a record maybe, would be where C code prints.
-    """
-    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere == descriptor:  # the lowest that is free; else a library took ours
-                os.set_inheritable(nowhere, True)
-            setattr(sys, name, open(nowhere, "r" if name == "stdin" else "w", closefd=False))
 
 
 def printable(text: str) -> str:

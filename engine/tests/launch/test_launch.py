@@ -371,9 +371,10 @@ def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
     ],
 )
 def test_the_exit_status_of_several_is_that_of_the_cause(
-    endings: tuple[str, ...], status: int
+    endings: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A death explains failures, a crash lost connections; each process knows its rank."""
+    monkeypatch.setattr(sys.modules["seedbed.launch.process"], "_ENDING_SECONDS", 2.0)
     program = (
         "import os, signal, sys, time\n"
         f"how = {endings}[int(os.environ['RANK'])]\n"
@@ -382,4 +383,5 @@ def test_the_exit_status_of_several_is_that_of_the_cause(
         "sys.exit(int(how))"
     )
     command = [sys.executable, "-c", program]
-    assert launch.run_passing_signals(command, os.environ, len(endings)) == status
+    count, held = len(endings), signals.held()  # which ends only what never lets them through
+    assert launch.run_passing_signals(command, os.environ, count, held) == status

@@ -28,7 +28,7 @@ def evaluated(run: Path, name: str) -> tuple[dict[str, float], str, str]:
     """Test a checkpoint anew: values, predictions as a table, and the hash of the weights."""
     settings = record.read_config(run)
     source = weights.source_of(settings, "test")
-    training, _ = weights.load(settings, run / "checkpoints" / name, source)
+    training, _ = weights.of_checkpoint(settings, run / "checkpoints" / name, source)
     batches = parts.evaluation_batches(settings, source, Shards())
     result = evaluate(training, batches, Shards())
     assert result.predictions is not None

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from seedbed.training.shards import Shards
 
 
-class Ranks:
-    """The processes of a run, as a `worker.job.Group`."""
+class Ranks(Alone):
+    """The processes of a run."""
 
     def __init__(self, processes: "Processes") -> None:
         self.leads = processes.rank == 0

@@ -2,14 +2,14 @@
 
 import sys
 
-from seedbed.worker import failure
+from seedbed.errors import one_line
 
 
 def of(error: BaseException | None) -> tuple[str, str | None]:
     """Return the status of a loop that an exception left, and the reason in one line."""
     if error is None:
         return "finished", None
-    return "failed" if isinstance(error, Exception) else "interrupted", failure.reason(error)
+    return "failed" if isinstance(error, Exception) else "interrupted", one_line(error)
 
 
 def of_process() -> tuple[str, str | None]:

@@ -1,61 +1,27 @@
-"""The best weights of a run, `best.pt`, in step with the checkpoint that the run goes on from.
+"""The best weights of a run, `best.pt`: of the step that the newest checkpoint calls the best.
 
-They are newer than the checkpoint when a run is killed between a validation and the next one. If
-what follows is not the same, they belong to steps that are in no record. So the best weights that
-the checkpoint knows of are kept until the next checkpoint is saved.
+A checkpoint is saved first, so best.pt is never of a step that is in no record. A process that is
+killed between the two leaves it to the one that resumes.
 """
 
 import copy
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from seedbed.errors import InputError
 from seedbed.training import capture, checkpoint
-
-_KNOWN = "best_of_last.pt"  # the best weights that last.pt knows of, if best.pt is newer than that
-
-
-def save(state: dict[str, Any], folder: Path) -> None:
-    """Write the best weights so far, of `step`, into a folder of checkpoints."""
-    best, known = folder / checkpoint.BEST, folder / _KNOWN
-    if best.exists() and not known.exists():
-        os.replace(best, known)
-    checkpoint.save(state, best)
+from seedbed.training.state import Progress
 
 
-def settle(folder: Path) -> None:
-    """Forget older best weights: the checkpoint that was saved now knows of the newest."""
-    (folder / _KNOWN).unlink(missing_ok=True)
-
-
-def restore(folder: Path, step: int, comes_again: bool) -> str | None:
-    """Let `best.pt` be what the checkpoint calls the best: that of `step`, 0 for none.
-
-    Args:
-        comes_again: whether the run will come to newer best weights again, to the same bits.
-
-    Returns:
-        What to print, if it will not: they are kept by a name of their own.
-    """
-    best, known = folder / checkpoint.BEST, folder / _KNOWN
-    found, message = _step(best), None
-    if found not in (None, step):
-        if comes_again:
-            best.unlink()
-        else:
-            aside = f"best_of_step_{found}.pt"
-            os.replace(best, folder / aside)
-            message = f"best.pt was of step {found}, which is not gone on from: it is now {aside}"
-    if _step(best) is None and _step(known) == step:
-        os.replace(known, best)
-    settle(folder)
-    return message
+def save(folder: Path, model: nn.Module, progress: Progress) -> None:
+    """Write the weights of a step that a checkpoint has just been saved of, if it is the best."""
+    if progress.best_step == progress.step and progress.best_metric is not None:
+        state = checkpoint.capture_best(model, progress.step, progress.best_metric)
+        checkpoint.save(state, folder / checkpoint.BEST)
 
 
 @contextmanager
@@ -81,11 +47,3 @@ def weights_of(folder: Path, step: int, model: nn.Module, device: torch.device) 
         yield
     finally:
         capture.restore_model(model, last)
-
-
-def _step(path: Path) -> int | None:
-    """Return the step of saved weights; None if there are none that can be read."""
-    try:
-        return int(checkpoint.load(path)["step"]) if path.exists() else None
-    except (InputError, KeyError, TypeError, ValueError):
-        return None

@@ -3,8 +3,6 @@
 import errno
 import os
 import sys
-import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,11 @@ from seedbed.worker.job import Job
 from seedbed.worker.summary import Summary
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_WIDTH = 100  # columns
-_BLANK = "\N{NO-BREAK SPACE}"
 _BROKEN = {errno.EROFS, errno.EIO}
 
 
 def explain(error: OSError, folder: Path) -> str | None:
     """Return one line on a run folder that cannot be written; None for an error elsewhere."""
-    try:
-        record.require_in_place(folder)
-    except InputError as moved:
-        return str(moved)
     named = isinstance(error.filename, str | bytes | os.PathLike)  # and not by a descriptor
     place = Path(os.fsdecode(error.filename)) if named else folder
     if error.errno in _FULL:
@@ -64,7 +56,6 @@ def conclude(job: Job, summary: Summary, status: int) -> int:
 
 def complete(folder: Path, summary: Summary) -> None:
     """Write the summary and README.txt, and draw the loss curve."""
-    record.require_in_place(folder)
     summary.write("running" if summary.status == "finished" else None)
     if (folder / "metrics.csv").exists():
         from seedbed.record import plots
@@ -85,7 +76,7 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
         found = [
             f"{status} after {steps} step{'' if steps == 1 else 's'} in "
             f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
-            *_wrapped([f"{name} {value:.4f}" for name, value in summary["metrics"].items()]),
+            ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
             f"fingerprints: weights {fingerprints['weights']}, "
             f"all steps {fingerprints['all_steps']}",
             str(folder),
@@ -95,13 +86,6 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
     elif status == "finished":
         found.append(f"loss curve: {folder / 'loss_curve.png'}")
     return [line for line in found if line]
-
-
-def _wrapped(cells: Sequence[str]) -> list[str]:
-    """Join names with their values into lines of a terminal's width, none of them parted."""
-    whole = ", ".join(cell.replace(" ", _BLANK) for cell in cells)
-    lines = textwrap.wrap(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(_BLANK, " ") for line in lines]
 
 
 def how_to_resume(folder: Path) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,36 +18,26 @@ if TYPE_CHECKING:
     from seedbed.training.shards import Shards
 
 
-class Group(Protocol):
-    """The processes that train together, as one of them sees it."""
+class Alone:
+    """The only process of a run; see `distributed.worker.Ranks` for several.
 
-    leads: bool  # whether this process prints, and writes the record: the leader, rank 0
+    Attributes:
+        leads: whether this process prints, and writes the record: the leader, rank 0.
+    """
+
+    leads: bool = True
 
     def join(
         self, trainer: Mapping[str, Any], stop_requested: Callable[[], bool]
     ) -> "tuple[torch.device, Shards]":
         """Wait for the others; return this process's device and its shards of each batch."""
-
-    def first_failure(self, reason: str) -> tuple[str, bool]:
-        """Return why the run failed, by the first process to fail, and whether it is this one."""
-
-
-class Alone:
-    """The only process of a run."""
-
-    leads = True
-
-    def join(
-        self, trainer: Mapping[str, Any], stop_requested: Callable[[], bool]
-    ) -> "tuple[torch.device, Shards]":
-        """Return the device of `trainer.device`, and all shards."""
         from seedbed.worker import assemble  # which imports torch, after signals are handled
 
         device = assemble.choose_device(trainer["device"])
         return device, assemble.cut_batches(trainer, stop_requested)
 
     def first_failure(self, reason: str) -> tuple[str, bool]:
-        """Return the reason, and that it is this process's."""
+        """Return why the run failed, by the first process to fail, and whether it is this one."""
         return reason, True
 
 
@@ -64,10 +54,10 @@ class Job:
     settings: DictConfig
     request: Request
     stop: Stop
-    group: Group
+    group: Alone
 
     @classmethod
-    def read(cls, arguments: Sequence[str], stop: Stop, group: Group) -> "Job":
+    def read(cls, arguments: Sequence[str], stop: Stop, group: Alone) -> "Job":
         """Read a run folder's configuration.
 
         Args:
@@ -78,8 +68,7 @@ class Job:
         """
         if len(arguments) not in (1, 2):
             raise InputError(
-                "usage: expected python -m seedbed.worker RUN_FOLDER, got "
-                f"{len(arguments)} arguments; name one folder"
+                f"usage: expected RUN_FOLDER, got {len(arguments)} arguments; name one folder"
             )
         folder = Path(arguments[0])
         request = Request.parse(arguments[1]) if len(arguments) == 2 else Request()

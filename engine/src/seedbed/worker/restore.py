@@ -9,12 +9,12 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, record
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.record import code
 from seedbed.record.change import Change
 from seedbed.record.origin import Origin, changes
 from seedbed.training import checkpoint
-from seedbed.training.state import Progress, TrainingState
+from seedbed.training.state import TrainingState
 from seedbed.worker import best
 from seedbed.worker.imports import Imports, completed
 from seedbed.worker.job import Job
@@ -49,50 +49,20 @@ def resume_from_checkpoint(
     """
     folder, allow_changed = job.folder, job.request.allow_changed
     restored = load(folder, parts.training, origin, allow_changed, parts.plan.total_steps)
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    for place in (folder, folder / "checkpoints"):  # of a process that was killed while it wrote
+        for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
+            path.unlink(missing_ok=True)
     if restored is not None:
         note(folder, restored, summary)
         imports.resume(restored.state["origin"]["environment"].get("imported_files"))
-        keep_code(folder, restored.state["progress"]["step"], restored.changes)
-    restore_best(folder / "checkpoints", restored, origin)
+        progress = checkpoint.progress_of(restored.state)
+        keep_code(folder, progress.step, restored.changes)
+        best.save(folder / "checkpoints", parts.training.model, progress)
     if job.request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
-    (folder / "checkpoints").mkdir(exist_ok=True)
-    remove_leftovers(folder)
     return restored.state if restored else {}
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of a process that was killed while it wrote them."""
-    for place in (folder, folder / "checkpoints"):
-        for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
-            path.unlink(missing_ok=True)
-
-
-def keep_code(folder: Path, step: int, found: Iterable[Change]) -> None:
-    """Keep the code that made the steps so far, if the next ones have another.
-
-    If one is kept that reaches as far, it made them: the code since then has left no step behind.
-    """
-    path, prefix = folder / code.ARCHIVE, "code_until_step_"
-    kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]
-    if any(number.isdecimal() and int(number) >= step for number in kept):
-        return
-    changed = any(change.kind == "code" and change.alters_bits for change in found)
-    if changed and path.is_file():
-        record.write_atomically(folder / f"{prefix}{step}.zip", path.read_bytes())
-
-
-def restore_best(folder: Path, restored: Restored | None, origin: Origin) -> None:
-    """Let the best weights be those that the checkpoint knows of; print what became of others."""
-    if restored is None:  # all starts over, and the tables, too
-        best.restore(folder, 0, comes_again=True)
-        return
-    promised = config.promises_bits(origin.settings["determinism"]["on_nondeterministic"])
-    comes_again = promised and not any(change.alters_bits for change in restored.changes)
-    message = best.restore(folder, restored.state["progress"]["best_step"], comes_again)
-    if message:
-        print(f"warning: {message}", flush=True)
 
 
 def load(
@@ -102,55 +72,34 @@ def load(
     allow_changed: bool,
     total_steps: int | None = None,
 ) -> Restored | None:
-    """Load the newest good checkpoint into model and optimizer; None if there is none."""
+    """Load the newest good checkpoint into model and optimizer; None if there is none.
+
+    Raises:
+        InputError: what has changed since can alter bits, or the checkpoint does not fit.
+    """
     state, problems = checkpoint.load_newest(folder / "checkpoints", training.device)
     if state is None:
         return None
-    try:
-        require_plausible(state)
-        made_under = Origin(state["origin"]["settings"], state["origin"]["environment"])
-        step = state["progress"]["step"]
-        found = changes(made_under, completed(made_under, origin), folder)
-        strict = config.promises_bits(made_under.settings["determinism"]["on_nondeterministic"])
-        if strict and not allow_changed:
-            require_equal(found, step)
-        if total_steps is not None and step > total_steps:
-            raise InputError(
-                f"trainer.max_steps: expected a run of at least {step} steps, which its checkpoint "
-                f"has made, got one of {total_steps}; raise trainer.max_steps or trainer.max_epochs"
-            )
-        for name in ("metrics.csv", "fingerprints.csv"):
-            record.require_bytes(folder / name, state["table_bytes"][name])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{folder}: expected a checkpoint of this model and optimizer, got {said_by(error)}; "
-            "start anew by scripts/verify.py or train.py"
-        ) from None
-    restore(folder, training, state, found)
-    return Restored(state, problems, found)
-
-
-def require_equal(found: Sequence[Change], step: int) -> None:
-    """Raise InputError if something changed that can alter bits."""
+    made_under = Origin(state["origin"]["settings"], state["origin"]["environment"])
+    step = state["progress"]["step"]
+    found = changes(made_under, completed(made_under, origin), folder)
+    strict = config.promises_bits(made_under.settings["determinism"]["on_nondeterministic"])
     serious = [str(change) for change in found if change.alters_bits]
-    if serious:
+    if strict and serious and not allow_changed:
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
         raise InputError(
             f"determinism=strict: expected what step {step} was made with, got "
             f"{', '.join(serious[:3])}{more}; undo it, or resume all the same with --allow-changed"
         )
-
-
-def require_plausible(state: Mapping[str, Any]) -> None:
-    """Raise KeyError, TypeError or ValueError for numbers that no run has written."""
-    progress = Progress(**state["progress"])
-    counts = (progress.step, progress.validated_step, progress.best_step)
-    for count in (*counts, progress.validations_without_gain, *state["table_bytes"].values()):
-        if type(count) is not int or count < 0:
-            raise ValueError(f"one with {count!r} for an integer >= 0")
-    for number in (progress.best_metric, progress.seconds, *state["last"].values()):
-        if type(number) is not float and number is not None:
-            raise ValueError(f"one with {number!r} for a decimal number")
+    if total_steps is not None and step > total_steps:
+        raise InputError(
+            f"trainer.max_steps: expected a run of at least {step} steps, which its checkpoint "
+            f"has made, got one of {total_steps}; raise trainer.max_steps or trainer.max_epochs"
+        )
+    for name in ("metrics.csv", "fingerprints.csv"):
+        record.require_bytes(folder / name, state["table_bytes"][name])
+    restore(folder, training, state, found)
+    return Restored(state, problems, found)
 
 
 def restore(
@@ -164,21 +113,11 @@ def restore(
         for optimizer, its_options in zip(optimizers, options, strict=True):
             change_options(optimizer, its_options, found)
     except checkpoint.MISMATCH as error:
-        advice = "resume with the code and configuration that wrote it"
-        if "Unexpected key" in str(error) and not any(change.alters_bits for change in found):
-            advice = "make all parameters when the model is built, steps cannot add any"
-        elif not any(change.alters_bits for change in found):
-            advice = "start anew by scripts/verify.py or train.py"
         raise InputError(
-            f"{folder}: expected a checkpoint of this model and optimizer, got {said_by(error)}; "
-            f"{advice}"
+            f"{folder}: expected a checkpoint of this model and optimizer, got another "
+            f"({one_line(error)}); resume with the code and configuration that wrote it, and make "
+            "all parameters when the model is built"
         ) from None
-
-
-def said_by(error: Exception) -> str:
-    """Return in a few words what a checkpoint that does not fit provoked."""
-    text = " ".join(str(error).split())[:160]
-    return f"one without {text}" if isinstance(error, KeyError) else text or type(error).__name__
 
 
 def change_options(
@@ -197,6 +136,20 @@ def change_options(
         group.update({name: new[name] for name in changed & new.keys()})
         if "lr" in changed:
             group["initial_lr"] = new["lr"]
+
+
+def keep_code(folder: Path, step: int, found: Iterable[Change]) -> None:
+    """Keep the code that made the steps so far, if the next ones have another.
+
+    If one is kept that reaches as far, it made them: the code since then has left no step behind.
+    """
+    path, prefix = folder / code.ARCHIVE, "code_until_step_"
+    kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]
+    if any(number.isdecimal() and int(number) >= step for number in kept):
+        return
+    changed = any(change.kind == "code" and change.alters_bits for change in found)
+    if changed and path.is_file():
+        record.write_atomically(folder / f"{prefix}{step}.zip", path.read_bytes())
 
 
 def note(folder: Path, restored: Restored, summary: Summary) -> None:

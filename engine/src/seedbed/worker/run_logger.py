@@ -94,9 +94,8 @@ class RunLogger(Logger):
 
         Raises:
             InputError: a loss was not finite. Nothing is saved from there on, so the last
-            checkpoint is a good one. Or the run folder is no longer where it was.
+            checkpoint is a good one.
         """
-        record.require_in_place(self._folder)
         if not self._pending:
             return
         losses = torch.stack([loss for _, loss, _ in self._pending]).tolist()
@@ -132,16 +131,13 @@ class RunLogger(Logger):
         values = "  ".join(f"{name} {value:.4f}" for name, value in result.values.items())
         self.log(f"epoch {epoch:<4g} step {progress.step}  validation {values}{mark}")
         if is_best:
-            value = result.values[self._training.metric_name]
-            state = checkpoint.capture_best(self._training.model, progress.step, value)
-            best.save(state, self._folder / "checkpoints")
+            self.save_checkpoint(progress)
 
     def log_test(self, results: Mapping[int, Evaluation]) -> None:
         """Write down the tests by the step of their weights, the one that counts at the end.
 
         Each sample's prediction is written of that one, if there are any.
         """
-        record.require_in_place(self._folder)
         *others, result = results.values()
         self.last |= {f"test_{name}": value for name, value in result.values.items()}
         for other in others:
@@ -181,7 +177,7 @@ class RunLogger(Logger):
             columns=list(self._metrics.fields),
         )
         checkpoint.save(state, self._folder / "checkpoints" / checkpoint.LAST)
-        best.settle(self._folder / "checkpoints")
+        best.save(self._folder / "checkpoints", self._training.model, progress)
 
     def log(self, text: str) -> None:
         """Print a line without disturbing the progress bar."""

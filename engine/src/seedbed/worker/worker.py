@@ -8,12 +8,13 @@ shall change then. Signals are handled before anything slow is imported.
 
 import os
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 from seedbed import config, project, record, signals
-from seedbed.errors import InputError, Interrupted
+from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.record import code, terminal
-from seedbed.worker import ending, failure
+from seedbed.worker import ending
 from seedbed.worker.job import Alone, Job
 from seedbed.worker.summary import Summary
 
@@ -84,12 +85,12 @@ def fail(job: Job, summary: Summary, error: Exception) -> int:
     refused = str(error) if isinstance(error, InputError) else None
     if isinstance(error, OSError):
         refused = ending.explain(error, job.folder)
-    reason, is_ours = job.group.first_failure(refused or failure.reason(error))
+    reason, is_ours = job.group.first_failure(refused or one_line(error))
     summary.end("failed", reason)
     if refused is not None:
         if is_ours:
             print(f"error: {reason}", file=sys.stderr, flush=True)
         return 2
     if is_ours and not isinstance(error, BrokenPipeError):  # whoever read our output went away
-        failure.show(error)
+        traceback.print_exception(error)
     return 1
