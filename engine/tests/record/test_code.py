@@ -7,25 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.record import archive, code
-from seedbed.record.change import Change
+from seedbed.record import Change, Origin, archive, change, changes, code
 from seedbed.record.code import Code
-from seedbed.record.origin import Origin
-from seedbed.record.origin import changes as origin_changes
 from tests.running import ENGINE
 
 A, B, C = (letter * 64 for letter in "abc")
 
 
 def altering(before: Code, now: Code, same_settings: bool = False) -> list[str]:
-    return [c.key for c in code.changes(before, now, same_settings) if c.alters_bits]
+    return [c.key for c in change.changes_of_code(before, now, same_settings) if c.alters_bits]
 
 
 def test_imported_files_that_differ_can_alter_bits_and_nothing_else() -> None:
     """Another commit cannot; negative control: where the files are not known, it can."""
     before, now = Code("1" * 40, {"a.py": A, "b.py": B}), Code("2" * 40, {"a.py": A, "b.py": C})
     assert altering(before, now) == ["b.py"]
-    assert code.is_same(before, Code("2" * 40, before.imported))
+    assert change.same_code(before, Code("2" * 40, before.imported))
     assert altering(Code("1" * 40), now) == ["git.commit"]
     old = Code("1" * 40, {"a.py": "1" * 40})  # git's ids, of an earlier version
     assert altering(old, now) == ["git.commit"]
@@ -40,7 +37,7 @@ def test_a_file_of_one_run_alone_is_no_change_unless_the_settings_are_the_same()
     split = Code(None, {"a.py": C, "numpy.py": B})
     assert altering(before, split) == ["a.py", "numpy.py"]
     origins = [Origin({"seed": 0}, {"imported_files": each.imported}) for each in (before, now)]
-    assert [change.key for change in origin_changes(*origins)] == ["numpy.py"]
+    assert [each.key for each in changes(*origins)] == ["numpy.py"]
 
 
 def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -> None:
@@ -51,7 +48,7 @@ def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -
     for content, expected in ((b"b", []), (b"c", ["b.py"])):
         now = Code(None, {**files, "b.py": code.sha256(content)})
         assert altering(before, now, same_settings=True) == expected
-    assert code.texts(before, ["b.py", "c.py"]) == {"b.py": "b"}
+    assert [*code.diff(before, Code(None), ["b.py", "c.py"])][:2] == ["--- A/b.py", "+++ B/(none)"]
 
 
 def test_what_a_stranger_says_of_code_is_taken_as_text() -> None:
@@ -62,7 +59,7 @@ def test_what_a_stranger_says_of_code_is_taken_as_text() -> None:
         assert Code.of(strange) == Code(None)
     manifest = os.pathsep.join(["src", "/tmp", "../x", ".", "a b"]).encode()
     assert code.places({code.PATH: manifest}) == ["src", ".", "a b"]
-    assert [*code.changes(Code("HEAD"), Code(None))] == [
+    assert [*change.changes_of_code(Code("HEAD"), Code(None))] == [
         Change("git.commit", "HEAD", None, kind="code")
     ]
 

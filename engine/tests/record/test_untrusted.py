@@ -19,8 +19,7 @@ from seedbed.compare import report
 from seedbed.config import build
 from seedbed.errors import InputError
 from seedbed.launch import resume
-from seedbed.record import untrusted
-from seedbed.record.change import Change
+from seedbed.record import Change, untrusted
 from tests.fake_runs import write_run
 
 FIELDS = ("step", "loss")

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from seedbed import compare, record
-from seedbed.compare.changes import changes
 from seedbed.errors import InputError
 from seedbed.recorder import Recorder
 
@@ -99,7 +98,9 @@ def test_compare_names_the_file_that_the_loop_imported(tmp_path: Path) -> None:
     assert own == {"helper.py", "loop.py"}
     found = compare.compare(a, b).difference
     assert found is not None
-    assert [each.key for each in changes(a, b) if each.alters_bits] == ["helper.py"]
+    assert [each.key for each in record.changes(a.origin, b.origin) if each.alters_bits] == [
+        "helper.py"
+    ]
 
 
 def test_a_metric_that_is_no_scalar_is_refused_at_its_step(tmp_path: Path) -> None:

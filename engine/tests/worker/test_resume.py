@@ -19,10 +19,7 @@ from seedbed.config.compose import compose
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch import resume
-from seedbed.record import code, plots
-from seedbed.record import origin as origins
-from seedbed.record.change import Change
-from seedbed.record.origin import Origin
+from seedbed.record import Change, Origin, code, plots
 from seedbed.training import capture, checkpoint
 from seedbed.worker import assemble, restore, worker
 from seedbed.worker.job import Alone, Job
@@ -533,7 +530,7 @@ def origin(**changes: Any) -> Origin:
 )
 def test_changes_of_the_environment_are_found(changes: dict[str, Any], alters: bool | None) -> None:
     """What reaches the arithmetic can alter bits; sizes and names of the machine cannot."""
-    found = origins.changes(origin(), origin(**changes))
+    found = record.changes(origin(), origin(**changes))
     assert [change.alters_bits for change in found] == ([] if alters is None else [alters])
 
 

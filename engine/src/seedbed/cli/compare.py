@@ -33,7 +33,7 @@ from seedbed import compare
 from seedbed.compare import Difference, Record, checkout, report
 from seedbed.config import options
 from seedbed.errors import InputError, printable
-from seedbed.record import archive, code, text
+from seedbed.record import archive, change, text
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def explanation(
     arguments: argparse.Namespace, a: Run, b: Run, difference: Difference, stack: ExitStack
 ) -> Iterator[str]:
     """Yield the lines of --explain; code of the records is executed only with --restore-code."""
-    if not arguments.restore_code and not code.is_same(a.record.code, b.record.code):
+    if not arguments.restore_code and not change.same_code(a.record.code, b.record.code):
         yield (
             "\nThe runs had different code. To replay each with its own, which executes the code "
             "of both records: add --restore-code"

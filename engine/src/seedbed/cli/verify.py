@@ -33,9 +33,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from seedbed import config
+from seedbed import config, record
 from seedbed.compare import Record, checkout, report, verify
-from seedbed.compare.changes import changes
 from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
 from seedbed.config import options
@@ -134,7 +133,7 @@ def lines(outcome: Outcome, name: str, tree: Tree, tolerances: dict[str, float])
     else:
         yield "NOT REPRODUCED: the bits are the same, but the record states other results"
         yield from (f"  {line}" for line in outcome.forged[:10])
-    if not outcome.reproduced or comparison.notes or changes(a, b):
+    if not outcome.reproduced or comparison.notes or record.changes(a.origin, b.origin):
         yield "A is the record, B its replay"
     yield from (f"note: {note}" for note in comparison.notes)
     preset = a.config

@@ -54,6 +54,11 @@ class Record:
     metrics: list[Row]
     fingerprints: list[Row]
 
+    @property
+    def origin(self) -> record.Origin:
+        """Return what it was made under, to compare it with another record."""
+        return record.Origin(self.config, self.environment, self.code)
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -21,7 +21,7 @@ from seedbed.explain.replay import BEFORE, Trace
 from seedbed.explain.trace_compare import Finding, describe, first_difference
 from seedbed.explain.trace_data import DATA_PHASES
 from seedbed.operations.trace import Event
-from seedbed.record import Row, code
+from seedbed.record import Row, change
 
 # An earlier step is traced instead if the replays diverge before it; with a nondeterministic
 # operation they may diverge at another step each time.
@@ -74,7 +74,7 @@ def of_replay(
         yield from describe(found)
         yield from places.describe_lines(found, [tree.root, tree.root])
         return
-    same_code = code.is_same(outcome.record.code, outcome.replay.code)
+    same_code = change.same_code(outcome.record.code, outcome.replay.code)
     yield from _unexplained([side], traces, difference, same_code)
 
 
@@ -100,7 +100,7 @@ def of_runs(
     if not _same_shards(sides):
         yield "note: trainer.shards is not the same, so the phases of the data are not compared"
     if found is None:
-        same_code = code.is_same(records[0].code, records[1].code)
+        same_code = change.same_code(records[0].code, records[1].code)
         yield from _unexplained(sides, traces, difference, same_code)
         return
     yield "First that differs"

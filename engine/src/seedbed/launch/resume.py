@@ -10,7 +10,7 @@ from seedbed import config, launch, record
 from seedbed.config import loggers
 from seedbed.config.request import Request
 from seedbed.errors import InputError
-from seedbed.record import origin, untrusted
+from seedbed.record import untrusted
 
 _MISSING: Any = object()
 
@@ -26,7 +26,7 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
     request = Request(parse(overrides, recorded), allow_changed)
     settings = request.applied_to(recorded)
     config.check(settings)
-    origin.require_unfinished(folder)
+    record.require_unfinished(folder)
     environment = launch.training_environment(settings)
     return launch.run_worker(settings, folder, environment, request.text())
 

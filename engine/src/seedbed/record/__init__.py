@@ -1,6 +1,7 @@
 """The record of a run: reading and writing run folders."""
 
 from seedbed.names import flatten
+from seedbed.record.change import Change, Origin, changes
 from seedbed.record.files import sync_folder, write_atomically, write_json
 from seedbed.record.folder import (
     FILES,
@@ -13,6 +14,7 @@ from seedbed.record.folder import (
     read_config,
     require_in_place,
     require_run,
+    require_unfinished,
     runs_below,
 )
 from seedbed.record.summary import FORMAT_VERSION, altered, read_summary
@@ -35,9 +37,12 @@ __all__ = [
     "LAST_CHECKPOINTS",
     "METRIC_FIELDS",
     "SWEEP",
+    "Change",
+    "Origin",
     "Row",
     "Table",
     "altered",
+    "changes",
     "flatten",
     "is_begun",
     "is_run",
@@ -51,6 +56,7 @@ __all__ = [
     "require_bytes",
     "require_in_place",
     "require_run",
+    "require_unfinished",
     "runs_below",
     "sync_folder",
     "values_of",

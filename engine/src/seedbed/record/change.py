@@ -1,11 +1,18 @@
-"""One thing that is not the same in two records, and whether it can alter a bit of a run."""
+"""What is not the same in two records, and whether it can alter a bit of a run.
 
-from collections.abc import Iterable
+A checkpoint holds its origin: settings, environment and code. A resume compares it with what is in
+force now; `compare` and `verify` do the same with two records.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-# Settings of how the work is done, which change no bit of what comes of it.
+from seedbed.names import flatten
+from seedbed.record.code import Code
+
+# Settings of how the work is done and written down, which change no bit of what comes of it.
 NEUTRAL_KEYS = (
     "data.num_workers",
     "data.persistent_workers",
@@ -13,12 +20,19 @@ NEUTRAL_KEYS = (
     "data.start_method",
     "trainer.processes",
     "trainer.distributed_timeout_seconds",
+    "trainer.log_every_steps",
+    "trainer.checkpoint_every_steps",
+    "fingerprint.*",
+    "hydra.*",
+    "objective",
     "trusted_packages",
     "tags",
     "notes",
     "logger.*",
     "callbacks.*",
 )
+# Where the training data lies: neutral if its digests are recorded and the same.
+_DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
 # What is recorded of the environment but cannot reach a training process's arithmetic: names of
 # places, sizes of the machine (threads are part of the preset), what composes configurations.
 NEUTRAL_ENVIRONMENT = (
@@ -42,7 +56,8 @@ NEUTRAL_ENVIRONMENT = (
     "versions.omegaconf",
 )
 # What torchrun tells its processes: another text each time.
-TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
+_TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
+_SHORT = 12  # digits of a digest that are shown
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,81 @@ class Change:
         return f"{self.key} {self.before} -> {self.now}"
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Under what a checkpoint or a record is made.
+
+    Attributes:
+        settings: the configuration.
+        environment: what environment.json holds.
+        code: None: what the environment says of it.
+    """
+
+    settings: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    code: Code | None = None
+
+
+def changes(before: Origin, now: Origin) -> list[Change]:
+    """Return what differs: seeds, other settings, environment, code, in this order."""
+    settings = flatten(before.settings), flatten(now.settings)
+    environments = _comparable(before.environment), _comparable(now.environment)
+    digests = [
+        {key: value for key, value in each.items() if key.startswith("data_sha256") and value}
+        for each in environments
+    ]
+    same_data = bool(digests[0]) and digests[0] == digests[1]
+    neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if same_data else ()))
+    a, b = (each.code or Code.of(each.environment) for each in (before, now))
+    of_settings = _differing(settings, "configuration", neutral)
+    return [
+        *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),
+        *_differing(environments, "environment", NEUTRAL_ENVIRONMENT),
+        *changes_of_code(a, b, bool(settings[0]) and settings[0] == settings[1]),
+    ]
+
+
+def changes_of_code(before: Code, now: Code, same_settings: bool = False) -> Iterator[Change]:
+    """Yield the commit and the imported files that differ.
+
+    A file that only one of them has imported can follow from the settings, such as another model's:
+    it is no change of the code, unless the settings are the same.
+    """
+    known = bool(before.imported and now.imported) and before.digest_size() == now.digest_size()
+    if before.commit != now.commit:
+        yield Change("git.commit", before.commit, now.commit, not known, "code")
+    if not known:
+        return
+    a, b = (each.imported or {} for each in (before, now))
+    shared = [name for name in a if name in b and a[name] != b[name]]
+    single = a.keys() ^ b.keys() if same_settings or shared else ()
+    for name in sorted([*shared, *single]):
+        one, other = before.digest(name), now.digest(name)
+        if one != other:
+            yield Change(name, one and one[:_SHORT], other and other[:_SHORT], kind="code")
+
+
+def same_code(before: Code, now: Code) -> bool:
+    """Return whether no file that both imported differs."""
+    return not any(change.alters_bits for change in changes_of_code(before, now))
+
+
 def matches(key: str, patterns: Iterable[str]) -> bool:
     """Return whether a key fits one of some patterns of the shell."""
     return any(fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def _differing(
+    both: tuple[Mapping[str, Any], Mapping[str, Any]], kind: str, neutral: Iterable[str]
+) -> Iterator[Change]:
+    before, now = both
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            yield Change(key, before.get(key), now.get(key), not matches(key, neutral), kind)
+
+
+def _comparable(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out code and what torchrun adds, and of the platform all but the C library."""
+    kept = {key: value for key, value in recorded.items() if key not in ("git", "imported_files")}
+    kept["platform"] = str(kept.get("platform")).rpartition("-with-")[2]
+    return {key: value for key, value in flatten(kept).items() if not matches(key, _TORCHRUN)}

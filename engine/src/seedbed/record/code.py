@@ -6,6 +6,7 @@ ELSEWHERE by their import paths. The entry PYTHONPATH lists where Python finds t
 `unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python` imports this code.
 """
 
+import difflib
 import hashlib
 import os
 import subprocess
@@ -20,12 +21,10 @@ from typing import Any
 from seedbed import project
 from seedbed.errors import InputError
 from seedbed.record import archive, untrusted
-from seedbed.record.change import Change
 
 ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
 ELSEWHERE = "elsewhere"
-_SHORT = 12  # digits of a digest that are shown
 _DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
 
 
@@ -61,6 +60,10 @@ class Code:
         """The content of the files in code.zip, by name; {} without one."""
         return {} if self.archive is None else archive.read(self.archive)
 
+    def digest_size(self) -> set[int]:
+        """Return how many digits its digests have: those of earlier versions are not ours."""
+        return {len(digest) for digest in (self.imported or {}).values()}
+
     def digest(self, name: str) -> str | None:
         """Return the digest of a file, also of one that is kept but was not imported."""
         known = (self.imported or {}).get(name)
@@ -72,40 +75,13 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def changes(before: Code, now: Code, same_settings: bool = False) -> Iterator[Change]:
-    """Yield the commit and the imported files that differ.
-
-    A file that only one of them has imported can follow from the settings, such as another model's:
-    it is no change of the code, unless the settings are the same.
-    """
-    files = [each.imported for each in (before, now)]
-    known = files[0] is not None and files[1] is not None and _kind(files[0]) == _kind(files[1])
-    if before.commit != now.commit:
-        yield Change("git.commit", before.commit, now.commit, not known, "code")
-    if not known:
-        return
-    a, b = (each or {} for each in files)
-    shared = [name for name in a if name in b and a[name] != b[name]]
-    single = a.keys() ^ b.keys() if same_settings or shared else ()
-    for name in sorted([*shared, *single]):
-        one, other = before.digest(name), now.digest(name)
-        if one != other:
-            yield Change(name, one and one[:_SHORT], other and other[:_SHORT], kind="code")
-
-
-def _kind(digests: Mapping[str, str]) -> set[int]:
-    return {len(digest) for digest in digests.values()}
-
-
-def is_same(before: Code, now: Code) -> bool:
-    """Return whether no file that both imported differs."""
-    return not any(change.alters_bits for change in changes(before, now))
-
-
-def texts(code: Code, names: Iterable[str]) -> dict[str, str]:
-    """Return what some files in code.zip held, without those that it lacks."""
-    files = code.files
-    return {name: files[name].decode(errors="replace") for name in names if name in files}
+def diff(a: Code, b: Code, names: Iterable[str]) -> Iterator[str]:
+    """Yield a unified diff of some files in the code.zip of two records."""
+    for name in names:
+        sides = [each.files.get(name) for each in (a, b)]
+        one, other = ("(none)" if side is None else name for side in sides)
+        before, now = ((side or b"").decode(errors="replace").splitlines() for side in sides)
+        yield from difflib.unified_diff(before, now, f"A/{one}", f"B/{other}", lineterm="")
 
 
 def places(files: Mapping[str, bytes]) -> list[str]:
@@ -128,10 +104,9 @@ def digest_here(name: str, root: Path | None = None) -> str | None:
 
 def changed_here(code: Code) -> list[str]:
     """Return the imported files of a record that are not the same here."""
-    imported = code.imported or {}
-    if _kind(imported) != {64}:
+    if code.imported is None or code.digest_size() != {64}:
         return []
-    return [name for name, digest in imported.items() if digest_here(name) != digest]
+    return [name for name, digest in code.imported.items() if digest_here(name) != digest]
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:

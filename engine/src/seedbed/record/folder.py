@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from omegaconf import DictConfig
 
@@ -64,6 +64,21 @@ def require_run(folder: Path) -> Path:
         )
     read_summary(folder)
     return folder
+
+
+def require_unfinished(folder: Path) -> dict[str, Any]:
+    """Return the summary of a run that can be resumed: {} if it was killed before it wrote one.
+
+    Raises:
+        InputError: the run finished.
+    """
+    summary = read_summary(folder) if (folder / "summary.json").exists() else {}
+    if summary.get("status") == "finished":
+        raise InputError(
+            f"{folder}: expected a run to resume, got one that finished; start another by "
+            "train.py, or repeat this one by scripts/verify.py"
+        )
+    return summary
 
 
 def read_config(path: Path) -> DictConfig:

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.loading import process_group
-from seedbed.record import origin, untrusted
-from seedbed.record.origin import Origin
+from seedbed.record import Origin, untrusted
+from seedbed.record.code import Code
 from seedbed.worker import environment, loaded, restore
 from seedbed.worker.imports import Imports, completed
 
@@ -84,14 +84,14 @@ def write(
     entry = None
     imports.look()
     if resumed_from is not None and (folder / "environment.json").exists():
-        before = Origin(_settings(folder), record.read_json(folder / "environment.json"))
-        before.environment.setdefault("imported_files", {})
+        recorded = {"imported_files": {}, **record.read_json(folder / "environment.json")}
+        before = Origin(_settings(folder), recorded, Code.of(recorded, folder))
         record.write_atomically(folder / "config.yaml", config)
         now = completed(before, Origin(_settings(folder), imports.environment))
-        changes = origin.changes(before, now, folder)
+        changes = record.changes(before, now)
         entry = restore.entry(resumed_from, changes)
         restore.keep_code(folder, resumed_from, changes)
-        imports.resume(before.environment["imported_files"])
+        imports.resume(recorded["imported_files"])
     imports.write(patch)
     return entry
 

@@ -12,7 +12,7 @@ import torch
 
 from seedbed import determinism, fingerprint
 from seedbed.operations import refusals
-from seedbed.record.origin import Origin
+from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate
 from seedbed.training.logger import Logger, NullLogger

@@ -13,8 +13,7 @@ from typing import Any
 import seedbed
 from seedbed import project, record
 from seedbed.errors import printable
-from seedbed.record import archive, code
-from seedbed.record.origin import Origin
+from seedbed.record import Origin, archive, code
 from seedbed.worker.loaded import is_installed_file
 
 

@@ -10,9 +10,7 @@ from omegaconf import OmegaConf
 
 from seedbed import config, record
 from seedbed.errors import InputError, one_line
-from seedbed.record import code
-from seedbed.record.change import Change
-from seedbed.record.origin import Origin, changes
+from seedbed.record import Change, Origin, code
 from seedbed.training import checkpoint
 from seedbed.training.state import TrainingState
 from seedbed.worker import best
@@ -80,9 +78,11 @@ def load(
     state, problems = checkpoint.load_newest(folder / "checkpoints", training.device)
     if state is None:
         return None
-    made_under = Origin(state["origin"]["settings"], state["origin"]["environment"])
+    environment = state["origin"]["environment"]
+    its_code = code.Code.of(environment, folder)
+    made_under = Origin(state["origin"]["settings"], environment, its_code)
     step = state["progress"]["step"]
-    found = changes(made_under, completed(made_under, origin), folder)
+    found = record.changes(made_under, completed(made_under, origin))
     strict = config.promises_bits(made_under.settings["determinism"]["on_nondeterministic"])
     serious = [str(change) for change in found if change.alters_bits]
     if strict and serious and not allow_changed:

@@ -54,7 +54,7 @@ class RunLogger(Logger):
         """Start the tables, or cut them back to where the checkpoint was made.
 
         Args:
-            origin: under what checkpoints are made (`record.origin.Origin`).
+            origin: under what checkpoints are made (`record.Origin`).
             resumed_from: the checkpoint.
         """
         resumed_from = resumed_from or {}

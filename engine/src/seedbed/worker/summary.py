@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from seedbed import record
-from seedbed.record import origin
 from seedbed.worker.job import Job
 
 
@@ -26,7 +25,7 @@ class Summary:
         Raises:
             InputError: the run finished.
         """
-        before = origin.require_unfinished(job.folder)
+        before = record.require_unfinished(job.folder)
         checkpoints = [job.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         self._folder: Path = job.folder
         self.is_resuming = any(path.exists() for path in checkpoints)
