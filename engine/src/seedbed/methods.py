@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from seedbed import tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
+from seedbed.names import did_you_mean
 
 # A scalar, or a function that returns one: it is called in steps that are logged, and only there.
 Value = Tensor | float | Callable[[], Tensor]
@@ -138,6 +139,17 @@ class Method:
                 "one, or write that function"
             )
         return self.task
+
+
+def require_hooks(key: str, made: object, base: type) -> None:
+    """Raise InputError for a function called on_... that nobody would call: a misspelt hook."""
+    known = [name for name in vars(base) if name.startswith("on_")]
+    for name in dir(type(made)):
+        if name.startswith("on_") and name not in known:
+            raise InputError(
+                f"{key}: expected hooks among {', '.join(known)}, got {type(made).__name__}.{name}, "
+                f"which is never called; rename it{did_you_mean(name, known)}"
+            )
 
 
 class Supervised(Method):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seedbed import rng
 from seedbed.config import build
 from seedbed.errors import InputError
-from seedbed.methods import Callback
+from seedbed.methods import Callback, require_hooks
 from seedbed.names import CALLBACK
 from seedbed.training.unchanged import unchanged
 
@@ -107,6 +107,7 @@ def of_settings(specs: Mapping[str, Any]) -> Callbacks:
                 f"callbacks.{name}: expected a class that extends seedbed.methods.Callback, got "
                 f"{type(found[name]).__name__}; see docs/methods.md"
             )
+        require_hooks(f"callbacks.{name}", found[name], Callback)
     return Callbacks(found)
 
 

@@ -51,24 +51,36 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
     """
     parts = shards.gather(lambda: measure(training, batches, shards))
     kept = [part for part in parts if part.columns]  # others had no batch
+    columns = {
+        name: torch.cat([each for part in kept for each in part.columns[name]])
+        for name in kept[0].columns
+    }
+    return Evaluation(
+        values_of(training, parts),
+        columns.get("predictions"),
+        columns["targets"],
+        columns["output_hashes"],
+    )
+
+
+def values_of(training: TrainingState, parts: Sequence[Kept]) -> dict[str, float]:
+    """Return the values of an evaluation by name: the method's and those of metrics.
+
+    Args:
+        parts: of all processes, in their order.
+    """
+    kept = [part for part in parts if part.columns]
     method = training.method
     found = {
         name: _together(method, name, [part.values[name] for part in kept])
         for name in kept[0].values
-    }
-    columns = {
-        name: torch.cat([each for part in kept for each in part.columns[name]])
-        for name in kept[0].columns
     }
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
         values = of_compute(method, method.compute(found))
     names = training.metrics.names
     states = {name: [each for part in kept for each in part.states[name]] for name in names}
-    values |= training.metrics.of_all(states)
-    return Evaluation(
-        values, columns.get("predictions"), columns["targets"], columns["output_hashes"]
-    )
+    return values | training.metrics.of_all(states)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from seedbed.training.evaluate import end_training, evaluate
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, best, environment, inputs, order, restore
+from seedbed.worker import assemble, best, environment, first_look, inputs, order, restore
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts
@@ -77,6 +77,8 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         if isinstance(run_logger, RunLogger) and settings.get("logger"):
             open_loggers(job.folder, parts, run_logger)
         with warnings_listed(parts, run_logger):
+            if progress.step == 0:  # a run that is resumed has been looked at
+                first_look.look(parts, run_logger)
             train(parts, progress, run_logger)
             summary.tested_step, result = test(parts, progress, run_logger, job.folder)
             summary.predictions = hash_of([result.output_hashes])

@@ -10,7 +10,7 @@ from seedbed import rng, tasks
 from seedbed.config import build
 from seedbed.config.settings import SUPERVISED
 from seedbed.errors import InputError
-from seedbed.methods import Make, Method
+from seedbed.methods import Make, Method, require_hooks
 
 Settings = Mapping[str, Any]
 
@@ -26,6 +26,7 @@ def build_method(settings: Settings) -> Method:
             f"method: expected a class that extends seedbed.methods.Method, got "
             f"{type(method).__name__}; see docs/methods.md"
         )
+    require_hooks("method", method, Method)
     task = settings["data"].get("task")
     if task is not None:
         method.task = tasks.make(task)

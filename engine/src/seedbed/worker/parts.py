@@ -63,22 +63,22 @@ class Parts:
         places = self.shards.share(evaluation_positions(len(source), size))
         return [source[place] for place in places[:1]]
 
-    def evaluation_batches(self, source: Source) -> Iterator[Batch]:
-        """Load this process's batches of a data set."""
-        return evaluation_batches(self.settings, source, self.shards)
+    def evaluation_batches(self, source: Source, most: int | None = None) -> Iterator[Batch]:
+        """Load this process's batches of a data set, or the first few of them."""
+        return evaluation_batches(self.settings, source, self.shards, most)
 
 
 def evaluation_batches(
-    settings: assemble.Settings, source: Source, shards: Shards
+    settings: assemble.Settings, source: Source, shards: Shards, most: int | None = None
 ) -> Iterator[Batch]:
     """Load this process's batches of a data set; those that load whole ones need no workers."""
     data = settings["data"]
-    places = evaluation_positions(len(source), data["eval_batch_size"])
-    workers = 0 if hasattr(source.dataset, "fetch") else data["num_workers"]
+    places = shards.share(evaluation_positions(len(source), data["eval_batch_size"]))[:most]
+    workers = 0 if hasattr(source.dataset, "fetch") else min(data["num_workers"], len(places))
     if isinstance(source, StreamSource):  # one stream: two workers would both read all of it
         workers = min(workers, 1)
     how = Loading(workers, True, 2, data["start_method"])
-    return load(source, shards.share(places), how, settings["determinism"])
+    return load(source, places, how, settings["determinism"])
 
 
 def build_parts(settings: assemble.Settings, device: torch.device, shards: Shards) -> Parts:

@@ -1,0 +1,63 @@
+"""A look at a run before its first step: what would fail, or pass in silence, hours later."""
+
+from collections.abc import Iterator
+
+from seedbed.errors import InputError
+from seedbed.training import trainable
+from seedbed.training.evaluate import measure, values_of
+from seedbed.training.logger import Logger
+from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
+from seedbed.training.values import monitored
+from seedbed.worker.parts import Parts
+
+_MOST_STEPS_ASKED = 200  # of `Method.trainable`
+
+
+def look(parts: Parts, run_logger: Logger) -> None:
+    """Print what is never trained; evaluate one batch, and see that what is followed is there.
+
+    Raises:
+        InputError: the method returns something else than an evaluation takes, lacks the value that
+            is followed, or names parameters to train by patterns that none fits.
+    """
+    training = parts.training
+    for warning in never_trained(training):
+        run_logger.log(f"warning: {warning}")
+    if training.overrides("trainable"):
+        last = parts.plan.total_steps
+        for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
+            trainable.named_by(training, training.method.trainable(step))
+    batch = list(parts.evaluation_batches(parts.sources.validation, 1))
+    kept = parts.shards.gather(lambda: measure(training, batch, Shards()))
+    try:
+        values = values_of(training, kept)
+    except InputError:
+        raise
+    except Exception:  # some values are of whole sets alone: one batch may be too little for them
+        return
+    monitored(training.method, values, training.metric_name)
+
+
+def never_trained(training: TrainingState) -> Iterator[str]:
+    """Yield a line on parameters without an optimizer, and on each group without parameters."""
+    taken = {id(p) for parameters in training.parameters_of.values() for p in parameters}
+    needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
+    left_out = [
+        name
+        for name, p in training.model.named_parameters()
+        if p.requires_grad and id(p) not in taken
+    ]
+    if left_out:
+        yield (
+            f"optimizer: {len(left_out)} of {len(needed)} parameters that need gradients are in no "
+            f"optimizer and are never trained, such as {left_out[0]}; give them to one, or freeze "
+            "them by requires_grad_(False)"
+        )
+    for name, optimizer in training.optimizers.items():
+        for number, group in enumerate(optimizer.param_groups):
+            if not group["params"]:
+                yield (
+                    f"{name}: its parameter group {group.get('name', number)} is empty; look at "
+                    "what chooses its parameters by name"
+                )
