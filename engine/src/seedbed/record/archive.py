@@ -11,7 +11,7 @@ import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from seedbed.errors import InputError
@@ -47,10 +47,8 @@ def read(path: Path) -> dict[str, bytes]:
     Raises:
         InputError: there is none, or it holds what `zipped` does not write.
     """
-    with _opened(path, MAX_CODE_BYTES) as archive:
-        entries = archive.infolist()
-        _require_plain(entries, MAX_CODE_BYTES, (zipfile.ZIP_STORED,))
-        return {entry.filename: archive.read(entry) for entry in entries}
+    with _opened(path, MAX_CODE_BYTES, (zipfile.ZIP_STORED,)) as archive:
+        return {name: archive.read(name) for name in _files(archive)}
 
 
 def extract(path: Path, folder: Path) -> dict[str, bytes]:
@@ -68,47 +66,43 @@ def extract(path: Path, folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def run_folder(path: Path) -> Iterator[Path]:
-    """Yield a run folder; that of a zip of one is extracted for a while."""
+    """Yield a run folder; of a zip of one, the files of the record are extracted for a while."""
     if path.suffix != ".zip" or path.is_dir():
         yield path
         return
     with TemporaryDirectory(prefix="seedbed-run-") as place:
-        _extract_run(path, Path(place))
-        yield Path(place)
-
-
-def _extract_run(path: Path, folder: Path) -> None:
-    """Write the files of a record, and no others, from a zip of its folder."""
-    with _opened(path, MAX_RUN_BYTES) as archive:
-        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-        _require_plain(entries, MAX_RUN_BYTES, (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
-        named = {entry.filename: entry for entry in entries}
-        runs = [
-            name.removesuffix("config.yaml")
-            for name in named
-            if PurePosixPath(name).name == "config.yaml"
-            and f"{name.removesuffix('config.yaml')}summary.json" in named
-        ]
-        if len(runs) != 1:
-            raise ValueError(f"{len(runs) or 'no'} run folders in it")
-        (folder / "checkpoints").mkdir()
-        for name, entry in named.items():
-            inside = name.removeprefix(runs[0]) if name.startswith(runs[0]) else ""
-            if inside in FILES or re.fullmatch(r"checkpoints/\w+\.pt", inside):
-                with archive.open(entry) as source, open(folder / inside, "wb") as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
+        folder, methods = Path(place), (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        with _opened(path, MAX_RUN_BYTES, methods) as archive:
+            names = _files(archive)
+            paths = {name.removesuffix("config.yaml") for name in names}
+            runs = [p for p in paths if {f"{p}config.yaml", f"{p}summary.json"} <= {*names}]
+            if len(runs) != 1:
+                raise ValueError(f"{len(runs) or 'no'} run folders in it")
+            (folder / "checkpoints").mkdir()
+            for name in names:
+                inside = name.removeprefix(runs[0]) if name.startswith(runs[0]) else ""
+                if inside in FILES or re.fullmatch(r"checkpoints/\w+\.pt", inside):
+                    with archive.open(name) as source, open(folder / inside, "wb") as target:
+                        shutil.copyfileobj(source, target, 1 << 20)
+        yield folder
 
 
 @contextmanager
-def _opened(path: Path, most_bytes: int) -> Iterator[zipfile.ZipFile]:
+def _opened(path: Path, most_bytes: int, methods: tuple[int, ...]) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file all of whose entries are plain files inside a folder, and not too large."""
     try:
         with untrusted.open_file(path, most_bytes) as file:
             _require_short_directory(file.fileno())
             with zipfile.ZipFile(file) as archive:
+                _require_plain(archive.infolist(), most_bytes, methods)
                 yield archive
     except _UNREADABLE as error:
         reason = getattr(error, "strerror", None) or str(error) or "one that is cut off"
         raise InputError(f"{path}: expected a zip file of a record, got {reason}") from None
+
+
+def _files(archive: zipfile.ZipFile) -> list[str]:
+    return [name for name in archive.namelist() if not name.endswith("/")]
 
 
 def _require_short_directory(descriptor: int) -> None:
@@ -136,6 +130,8 @@ def _require_plain(
     seen = set[str]()
     left = most_bytes
     for entry in entries:
+        if entry.filename.endswith("/"):  # a folder, which is left out
+            continue
         name, packed = entry.filename, entry.compress_size
         is_file = (entry.external_attr >> 28) in (0, 0o10) and not entry.flag_bits & 1
         left -= entry.file_size

@@ -1,12 +1,11 @@
-"""A run folder: what is in it, who works in it, and whether it is still where it was."""
+"""A run folder: what is in it, and who works in it."""
 
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -86,9 +85,6 @@ def read_config(path: Path) -> DictConfig:
     return untrusted.read_config(path / "config.yaml" if path.is_dir() else path)
 
 
-_held: dict[Path, IO[str]] = {}  # the lock file of each run that this process holds
-
-
 @contextmanager
 def lock(folder: Path, what: str = "run") -> Iterator[None]:
     """Hold the run for this process alone; the system lets go of it when the process dies."""
@@ -108,33 +104,6 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
             ) from None
         file.truncate()
         print(f" (process {os.getpid()} on {os.uname().nodename})", end="", file=file, flush=True)
-        _held[folder] = file
-        _share_no_lock()
-        try:
-            yield
-        finally:
-            _held.pop(folder, None)
-
-
-@cache
-def _share_no_lock() -> None:
-    """Let children that are forked, such as loader workers, close locks: they may outlive us."""
-
-    def close() -> None:
-        while _held:
-            _held.popitem()[1].close()
-
-    os.register_at_fork(after_in_child=close)
-
-
-def require_in_place(folder: Path) -> None:
-    """Raise InputError if a folder that this process holds is no longer at its path."""
-    if folder not in _held:
-        return
-    with suppress(OSError):
-        if os.path.samestat(os.stat(folder / ".lock"), os.fstat(_held[folder].fileno())):
-            return
-    raise InputError(
-        f"{folder}: expected the run folder, and .lock in it, to stay, got them moved or "
-        "deleted; resume the run by scripts/resume.py where the folder is now"
-    )
+        # Children that are forked, such as loader workers, may outlive us.
+        os.register_at_fork(after_in_child=file.close)
+        yield

@@ -94,37 +94,33 @@ def read_rows(
     Raises:
         InputError: a row is cut off, too long or has other columns, or there are too many.
     """
+    replay = "replay the run with scripts/verify.py"
     try:
         with open_file(path, MAX_TABLE_BYTES) as file:
-            for number in range(MAX_ROWS + 2):
+            header = file.readline(MAX_LINE_BYTES).decode().rstrip("\r\n").split(",")
+            known, count = header[: len(fields)] == [*fields], len(header)
+            unique = len(set(header)) == count and all(header)
+            if not (known and unique and count <= max(len(fields), most_columns)):
+                raise InputError(
+                    f"{path}: expected the columns {','.join(fields)}, got "
+                    f"{','.join(header)[:200]!r}; {replay}"
+                )
+            for number in range(2, MAX_ROWS + 2):
                 line = file.readline(MAX_LINE_BYTES)
                 if not line:
                     return
                 values = line.decode().rstrip("\r\n").split(",")
-                if not number and values[: len(fields)] == [*fields]:
-                    fields = _more_fields(fields, values, most_columns)
-                if not line.endswith(b"\n") or len(values) != len(fields):
+                if len(values) != count or not line.endswith(b"\n"):
                     raise InputError(
-                        f"{path}: expected {len(fields)} columns in line {number + 1}, got a line "
-                        "that is cut off, too long or has others; delete the damaged line, or "
-                        "replay the run with scripts/verify.py"
+                        f"{path}: expected {count} columns in line {number}, got a line that is "
+                        f"cut off, too long or has others; delete the damaged line, or {replay}"
                     )
-                if number:
-                    yield dict(zip(fields, values, strict=True))
-                elif tuple(values) != fields:
-                    raise InputError(
-                        f"{path}: expected the columns {','.join(fields)}, got {line[:200]!r}; "
-                        "replay the run with scripts/verify.py"
-                    )
+                yield dict(zip(header, values, strict=True))
+            if not file.readline(1):
+                return
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected a CSV file, got {_first_line(error)}") from None
     raise InputError(f"{path}: expected at most {MAX_ROWS:,} rows, got more; shorten the table")
-
-
-def _more_fields(fields: tuple[str, ...], header: list[str], most: int) -> tuple[str, ...]:
-    """Return the columns of a header: those known, and others if there may be such."""
-    unique = len(set(header)) == len(header) <= most and all(header)
-    return tuple(header) if unique else fields
 
 
 def require_no_way_out(folder: Path) -> None:
@@ -175,22 +171,15 @@ def _parsed(path: Path, what: str, parse: Any) -> Any:
     return value
 
 
-def _check_tree(tree: Any) -> None:
+def _check_tree(tree: Any, depth: int = 0) -> None:
     """Raise ValueError for nesting that recursion does not bear, or integers that text does not."""
-    level = [tree]
-    for _ in range(MAX_DEPTH + 1):
-        below: list[Any] = []
-        for node in level:
-            if isinstance(node, Mapping):
-                below += node.values()
-            elif isinstance(node, list):
-                below += node
-            elif isinstance(node, int) and abs(node) >= 1 << 64:
-                raise ValueError("an integer of more than 64 bits")
-        if not below:
-            return
-        level = below
-    raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
+    if isinstance(tree, Mapping | list):
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            _check_tree(each, depth + 1)
+    elif isinstance(tree, int) and abs(tree) >= 1 << 64:
+        raise ValueError("an integer of more than 64 bits")
 
 
 def _first_line(error: BaseException) -> str:

@@ -55,14 +55,9 @@ class Tables:
         return len(self._pending)
 
     def write(self) -> None:
-        """Write down what was noted; waits for the device once.
-
-        Raises:
-            InputError: the run folder is no longer where it was.
-        """
+        """Write down what was noted; waits for the device once."""
         if not self._pending:
             return
-        record.require_in_place(self._folder)
         numbers = iter(_numbers([value for _, each, _ in self._pending for value in each.values()]))
         rows = [
             self._results.training_row(step, {name: next(numbers) for name in values}, rate)
