@@ -113,7 +113,7 @@ def _elastic(first: int, then: int, number: signal.Signals = signal.SIGTERM) -> 
 
 
 # Beside the run on 1 process, with as many shards. One thread each: 4 processes on 2 cores.
-# SIGKILL of one of several is measured by tests/end_to_end/kill_ranks.py.
+# SIGKILL of one of several is measured by tests/end_to_end/kills.py.
 FOUR_SHARDS = (
     Row("2 processes", _on(2)),
     Row("4 processes", _on(4)),

@@ -52,10 +52,9 @@ def quick_sweep(shared: Path) -> Path:
     """The finished sweep of two seeds; beside it is output.txt, what it printed."""
 
     def train(folder: Path) -> None:
-        from tests.end_to_end import kill_sweep  # it imports torch
+        from tests.end_to_end import kills  # it imports torch
 
-        words = kill_sweep.command(folder / "sweep", 2, kill_sweep.BASIC)
-        done = command(*words[1:])
+        done = command(*kills.sweep_words(folder / "sweep", 2))
         assert done.returncode == 0, done.stderr
         (folder / "output.txt").write_text(done.stdout)
 

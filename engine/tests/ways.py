@@ -1,49 +1,52 @@
-"""Training in several ways that must not matter: few samples of a data set, and what differs."""
+"""The one comparison of the tests: everything in which two finished runs differ."""
 
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset
+import torch
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from seedbed import compare, record
+from seedbed import record, testing
+from seedbed.training import checkpoint
 
 # What `compare` does not read, because a training computes it from what it reads.
-TABLES = ("metrics.csv", "test_predictions.csv")
+TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
+CHECKPOINTS = ("last.pt", "best.pt")
 RESULTS = ("steps", "metrics", "objective", "fingerprints")
-
-
-class Few(Dataset[Any]):
-    """The first samples of a data set, which is otherwise as it is.
-
-    Attributes:
-        dataset, indices: the whole, and which of its samples these are: samplers look there.
-    """
-
-    def __init__(self, dataset: Any, samples: int) -> None:
-        self.dataset, self.indices = dataset, range(min(samples, len(dataset)))
-        if hasattr(dataset, "fetch"):
-            self.fetch = dataset.fetch
-        self.sha256 = getattr(dataset, "sha256", {})
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
+# Of a checkpoint, where and when it was written; everything else is what a run comes to.
+_OF_THE_RUN = ("origin", "table_bytes", "progress")
 
 
 def differences(a: Path, b: Path) -> list[str]:
     """Name everything in which two finished runs do not have the same bits."""
-    summaries = [record.read_summary(run) for run in (a, b)]
-    for summary in summaries:
-        if summary["status"] != "finished":
-            return [f"{summary['status']}: {summary['error']}"]
-    first = compare.compare(compare.read(a), compare.read(b)).difference
-    found = [f"step {first.step}: {first.stage}"] if first else []
+    first = testing.difference(a, b)
+    if first is not None and not first.startswith("step "):
+        return [first]
+    found = [first] if first else []
     found += [name for name in TABLES if _bytes(a / name) != _bytes(b / name)]
-    left, right = summaries
+    for name in CHECKPOINTS:
+        left, right = (_state(run / "checkpoints" / name) for run in (a, b))
+        parts = {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)}
+        found += [f"{name}: {part}" for part in sorted(parts)]
+    left, right = (record.read_summary(run) for run in (a, b))
     return found + [f"summary: {key}" for key in RESULTS if left[key] != right[key]]
 
 
 def _bytes(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint holds by part: the path and the bits of each leaf."""
+    state = checkpoint.load(path) if path.exists() else {}
+    return {
+        part: [(keystr(place), _bits(leaf)) for place, leaf in tree_flatten_with_path(value)[0]]
+        for part, value in state.items()
+        if part not in _OF_THE_RUN
+    }
+
+
+def _bits(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.shape, leaf.cpu().contiguous().view(-1).view(torch.uint8).tolist()
+    return leaf

@@ -1,38 +1,28 @@
 """Whatever happens to process, disk and terminal: a true record, one line, a run that resumes."""
 
-import errno
 import os
 import pty
+import random
+import resource
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from seedbed import record
-from seedbed.errors import InputError
-from tests.end_to_end.kill_anywhere import COMMON, differences
-from tests.running import QUICK, ROOT, command, refusal, train
+from tests import forks
+from tests.end_to_end import kills
+from tests.end_to_end.live import LSTM, TIMEOUT, interrupted, resumed, rows, started, until
+from tests.running import ROOT, command, refusal, train
+from tests.ways import differences
 
 pytestmark = pytest.mark.long
-
-# Validations after 16 and 32 of 40 steps; an evaluation is 40 batches, long enough to be hit.
-TINY = (
-    *COMMON,
-    "experiment=adding_lstm",
-    "data.length=20",
-    "data.train.samples=1024",
-    "data.validation.samples=400",
-    "data.test.samples=400",
-    "data.eval_batch_size=10",
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,38 +37,61 @@ def closed_terminals_are_noticed() -> Iterator[None]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the run that nothing happened to."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    done = train(folder, *TINY)
+    done = train(folder, *LSTM)
     assert done.returncode == 0, done.stderr
     return folder
 
 
-def started(folder: Path, *overrides: str, **how: Any) -> subprocess.Popen[str]:
-    """Start a run in a process group of its own."""
-    return subprocess.Popen(
-        [sys.executable, "train.py", f"hydra.run.dir={folder}", *TINY, *overrides],
-        cwd=ROOT,
-        text=True,
-        start_new_session=True,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how,
-    )
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
+    whole: Path, tmp_path: Path
+) -> None:
+    """Three kills here; `make test-kills` does a hundred."""
+    one = kills.Run("LSTM", (*LSTM, "data.num_workers=3"))
+    hits = kills.killed(one, tmp_path / "run", 6, 3, random.Random())
+    assert differences(whole, tmp_path / "run") == [], hits
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait until something is so, while a process lives."""
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.002)
+START_UP = lambda folder: (folder / "config.yaml").exists()  # noqa: E731
+FIRST_STEP = lambda folder: rows(folder) == 1  # noqa: E731
+TRAINS = lambda folder: rows(folder) > 3  # noqa: E731
+VALIDATES = lambda folder: rows(folder) == 16  # noqa: E731  its loader workers start
+TESTS = lambda folder: rows(folder, "validation") == 2  # noqa: E731
 
 
-def rows(folder: Path, phase: str = "train") -> int:
-    table = folder / "metrics.csv"
-    return table.read_text().count(f",{phase},") if table.exists() else 0
+@pytest.mark.parametrize(
+    ("moment", "number", "loading"),
+    [
+        (START_UP, signal.SIGINT, ()),
+        (FIRST_STEP, signal.SIGINT, ()),
+        (TESTS, signal.SIGTERM, ()),
+        (TRAINS, signal.SIGINT, ("data.num_workers=2",)),
+        (VALIDATES, signal.SIGTERM, ("data.num_workers=2", "data.start_method=spawn")),
+        (VALIDATES, signal.SIGHUP, ("data.num_workers=2", "data.start_method=forkserver")),
+    ],
+    ids=["at start-up", "first step", "test", "loading", "spawn", "forkserver"],
+)
+def test_a_signal_leaves_a_run_that_goes_on(
+    moment: Callable[[Path], bool], number: signal.Signals, loading: tuple[str, ...],
+    whole: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    """The status names it, stderr is silent, and the last line is the command that goes on.
 
-
-def resumed(folder: Path, *overrides: str) -> None:
-    """Resume a run to its end."""
-    done = command("scripts/resume.py", str(folder), *overrides)
-    assert done.returncode == 0, done.stderr
+    A terminal and a cluster signal every process of the group, loader workers too; the first case
+    is the true command.
+    """
+    folder = tmp_path / "a run"
+    with forks.true_commands() if moment is START_UP else nullcontext():
+        process = started(folder, *loading)
+    until(lambda: moment(folder), process)
+    time.sleep(0.05)
+    if loading:
+        os.killpg(process.pid, number)
+    lines = interrupted(process, number, folder).splitlines()
+    assert all(line.strip() for line in lines), lines
+    label, _, words = lines[-1].partition(": python ")
+    assert label == "resume it"
+    assert command(*shlex.split(words), "data.num_workers=0").returncode == 0
+    assert differences(whole, folder) == []
 
 
 def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> None:
@@ -87,218 +100,89 @@ def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> No
     terminal, end = pty.openpty()
     process = started(folder, "data.num_workers=2", stdout=end, stderr=end)
     os.close(end)
-    drain = threading.Thread(target=read_all, args=[terminal])
-    drain.start()
     until(lambda: rows(folder) > 3, process)
-    stop_reading.set()
-    drain.join()
     os.close(terminal)
     os.killpg(process.pid, signal.SIGHUP)
-    assert process.wait(120) == 128 + signal.SIGHUP
-    summary = record.read_summary(folder)
-    assert summary["status"] == "interrupted"
-    assert f"interrupted after {summary['steps']} steps" in (folder / "train.log").read_text()
-    resumed(folder, "data.num_workers=0")
-    assert differences(whole, folder) == []
-
-
-stop_reading = threading.Event()
-
-
-def read_all(terminal: int) -> None:
-    """Read what is printed, so that the run does not wait for us."""
-    os.set_blocking(terminal, False)
-    while not stop_reading.is_set():
-        try:
-            os.read(terminal, 1 << 16)
-        except BlockingIOError:
-            time.sleep(0.01)
-
-
-def test_a_run_under_nohup_outlives_its_terminal(whole: Path, tmp_path: Path) -> None:
-    """What ignores SIGHUP goes on ignoring it, loader workers too; negative control: the run
-    before."""
-    folder = tmp_path / "run"
-    process = started(
-        folder,
-        "data.num_workers=1",
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )
-    until(lambda: rows(folder) > 3, process)
-    os.killpg(process.pid, signal.SIGHUP)
-    _, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors) == (0, "")
-    assert differences(whole, folder) == []
-
-
-def ignore_hangup() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-
-@pytest.mark.parametrize(
-    ("method", "number"), [("spawn", signal.SIGTERM), ("forkserver", signal.SIGHUP)]
-)
-def test_a_signal_to_the_group_while_loader_workers_start(
-    method: str, number: signal.Signals, whole: Path, tmp_path: Path
-) -> None:
-    """Validation starts its own; a cluster's SIGTERM reaches them while they still import."""
-    folder = tmp_path / "run"
-    process = started(folder, "data.num_workers=2", f"data.start_method={method}")
-    until(lambda: rows(folder) == 16, process)
-    time.sleep(0.05)
-    os.killpg(process.pid, number)
-    _, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors) == (128 + number, "")
+    assert process.wait(TIMEOUT) == 128 + signal.SIGHUP
     assert record.read_summary(folder)["status"] == "interrupted"
     resumed(folder, "data.num_workers=0")
     assert differences(whole, folder) == []
 
 
-def test_an_interrupted_run_says_how_it_goes_on(whole: Path, tmp_path: Path) -> None:
-    """The last line is the command, which a shell takes as it is; no line is empty."""
-    folder = tmp_path / "a run"
-    process = started(folder)
-    until(lambda: rows(folder) > 3, process)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
-    lines = out.splitlines()
-    assert all(line.strip() for line in lines), out
-    label, _, words = lines[-1].partition(": python ")
-    assert label == "resume it"
-    assert command(*shlex.split(words)).returncode == 0
+@pytest.mark.parametrize("ignores", [False, True], ids=["stops", "nohup"])
+def test_a_reader_that_goes_away_stops_the_run_as_a_closed_terminal_does(
+    ignores: bool, whole: Path, tmp_path: Path
+) -> None:
+    """`train.py | head -1`: what it was and how to resume it is on stderr.
+
+    Negative control: a run that ignores SIGHUP, as under nohup, goes on to its end, also when its
+    terminal is closed.
+    """
+    folder = tmp_path / "run"
+    words = [sys.executable, "train.py", f"hydra.run.dir={folder}", *LSTM, "data.num_workers=1"]
+    shell = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"] if ignores else []
+    process = subprocess.Popen([*shell, *words], cwd=ROOT, text=True, start_new_session=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert "parameters) on" in process.stdout.readline()
+    process.stdout.close()
+    if ignores:
+        os.killpg(process.pid, signal.SIGHUP)
+    errors = process.stderr.read()
+    assert process.wait(TIMEOUT) == (0 if ignores else 129)
+    process.stderr.close()
+    assert "Traceback" not in errors
+    if not ignores:
+        assert f"resume it: python scripts/resume.py {folder}" in errors
+        resumed(folder)
     assert differences(whole, folder) == []
 
 
-@pytest.mark.parametrize("steps", [0, 1])
-def test_an_interruption_at_once_reads_properly(steps: int, tmp_path: Path) -> None:
-    """Ctrl-C before the first step, and a count of one; nothing to show is no empty line."""
+def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> None:
+    """Exit status 2 and one line; once there is room, the run goes on to the same bits.
+
+    A limit on the size of files, between the tables' and the checkpoints', stands for the disk.
+    """
     folder = tmp_path / "run"
     process = started(folder)
-    until(lambda: (folder / "summary.json").exists(), process)
-    if steps:
-        until(lambda: rows(folder) == 1, process)
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors) == (130, "")
-    done = record.read_summary(folder)["steps"]
-    assert f"interrupted after {done} step{'' if done == 1 else 's'} in " in out
-    assert all(line.strip() for line in out.splitlines()), out
+    until(lambda: rows(folder) == 20, process)
+    interrupted(process, signal.SIGTERM, folder)
+    before = (folder / "checkpoints" / "last.pt").read_bytes()
+    limit = len(before) * 3 // 4
+    done = subprocess.run(
+        [sys.executable, "-m", "seedbed", "resume", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    assert "expected room on the disk, got File too large" in refusal(done)
+    assert (folder / "checkpoints" / "last.pt").read_bytes() == before
+    resumed(folder)
+    assert differences(whole, folder) == []
 
 
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="reads locks from /proc")
 def test_a_resume_that_is_interrupted_at_start_up_says_so(tmp_path: Path) -> None:
     """Ctrl-C twice while it imports: its record stays, and the command is there to be copied."""
-    folder = interrupted(tmp_path / "run")
+    folder = tmp_path / "run"
+    process = started(folder)
+    until(lambda: rows(folder) > 3, process)
+    interrupted(process, signal.SIGTERM, folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "seedbed", "resume", str(folder)],
-        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    process = started(folder)
     until(lambda: is_worked_on(folder), process)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(1.1)  # a second one that comes sooner counts as the same
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, errors) == (130, "")
     assert out.splitlines()[-1] == f"resume it: python scripts/resume.py {folder}"
     if "before it went on" in out:  # not where all was imported within a second
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("ignores", [False, True], ids=["stops", "nohup"])
-def test_a_reader_that_goes_away_stops_the_run_as_a_closed_terminal_does(
-    ignores: bool, tmp_path: Path
-) -> None:
-    """`train.py | head -1`: what it was and how to resume it is on stderr and in train.log.
-
-    Negative control: a run that ignores SIGHUP, as under nohup, goes on to its end.
-    """
-    folder = tmp_path / "run"
-    # Ignored signals are inherited; a shell's `trap ''` is what nohup does.
-    words = [sys.executable, "train.py", f"hydra.run.dir={folder}", *TINY]
-    shell = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"] if ignores else []
-    process = subprocess.Popen(
-        [*shell, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert "parameters) on" in process.stdout.readline()
-    process.stdout.close()
-    errors = process.stderr.read()
-    assert process.wait(timeout=120) == (0 if ignores else 129)
-    process.stderr.close()
-    status = "finished" if ignores else "interrupted"
-    assert record.read_summary(folder)["status"] == status
-    assert f"{status} after" in errors
-    assert "Traceback" not in errors
-    assert errors.strip().splitlines()[-1] in (folder / "train.log").read_text()
-    if not ignores:
-        assert f"resume it: python scripts/resume.py {folder}" in errors
-        resumed(folder)
-
-
 def is_worked_on(folder: Path) -> bool:
-    try:
-        with record.lock(folder):
-            return False
-    except InputError:
-        return True
-
-
-def interrupted(folder: Path) -> Path:
-    process = started(folder)
-    until(lambda: rows(folder) > 3, process)
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=120)[1] == ""
-    assert process.returncode == 143
-    return folder
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    """Return the one line with which a run ended: status 2, nothing else on stderr."""
-    out, errors = process.communicate(timeout=120)
-    return refusal(subprocess.CompletedProcess([], process.returncode, out, errors))
-
-
-@pytest.mark.parametrize("key", ["hydra.run.dir", "hydra.sweep.dir"])
-def test_an_empty_folder_name_is_refused(key: str, tmp_path: Path) -> None:
-    """`hydra.run.dir=$UNSET`: one line, and the current folder stays as it is, if it is empty."""
-    words = ["-m"] if "sweep" in key else []
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *words, f"{key}=", *QUICK],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert refusal(done).startswith(f"{key}: expected a folder, got an empty name")
-    assert tmp_path.is_dir()
-    assert list(tmp_path.iterdir()) == []
-
-
-# A disk that is full when the picture is written, and has room for all else.
-FULL_FOR_THE_PICTURE = """
-import errno, os, sys
-
-def full(event, arguments):
-    is_picture = event == "open" and "loss_curve" in str(arguments[0])
-    if is_picture and os.path.exists(os.path.join(os.path.dirname(__file__), "full")):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), arguments[0])
-
-sys.addaudithook(full)
-"""
-
-
-def test_a_disk_that_is_full_at_the_end_leaves_a_run_that_can_be_finished(tmp_path: Path) -> None:
-    """The picture does not fit: exit status 2 and one line, also for a resume while it is so."""
-    whole, folder, site = tmp_path / "whole", tmp_path / "run", tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(FULL_FOR_THE_PICTURE)
-    place = {"PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    assert train(whole, *TINY, environment=place).returncode == 0
-    (site / "full").touch()
-    first = train(folder, *TINY, environment=place)
-    for done in (first, command("scripts/resume.py", str(folder), environment=place)):
-        assert f"expected room on the disk, got {os.strerror(errno.ENOSPC)}" in refusal(done)
-        assert "finished" not in done.stdout
-        assert record.read_summary(folder)["status"] == "running"
-    (site / "full").unlink()
-    assert command("scripts/resume.py", str(folder), environment=place).returncode == 0
-    assert differences(whole, folder) == []
+    """Ask the system, since whoever takes the lock to see refuses it to the run."""
+    inode = (folder / ".lock").stat().st_ino
+    return f":{inode} " in Path("/proc/locks").read_text()

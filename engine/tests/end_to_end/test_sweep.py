@@ -15,30 +15,25 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
-from tests.end_to_end.kill_sweep import BASIC, JOBLIB, command, different, killed
+from tests.end_to_end.kills import JOBLIB, Sweep, killed, sweep_words
+from tests.end_to_end.live import processes, rows, until
 from tests.running import QUICK, ROOT, refusal
 from tests.running import command as run
 
+BASIC: tuple[str, ...] = ()
 SEEDS = 2  # of the fixture quick_sweep
-SECONDS = 8.0  # that a sweep of so many takes at least
+different = Sweep("", ()).differences
 
 
 def again(folder: Path, *words: str, seeds: int = SEEDS) -> "subprocess.CompletedProcess[str]":
     """Run the command of quick_sweep, into a folder, with further arguments."""
-    return run(*command(folder, seeds, words)[1:])
+    return run(*sweep_words(folder, seeds, *words))
 
 
 @pytest.fixture
 def copy(quick_sweep: Path, tmp_path: Path) -> Path:
     """Return a copy of a finished sweep, to damage."""
     return Path(shutil.copytree(quick_sweep, tmp_path / "a sweep"))
-
-
-def wait_for_rows(path: Path, rows: int) -> None:
-    until = time.monotonic() + 90
-    while not path.exists() or path.read_text().count("\n") <= rows:
-        assert time.monotonic() < until, f"{path} never had {rows} rows"
-        time.sleep(0.02)
 
 
 def test_a_sweep_ends_with_table_csv_and_picture(quick_sweep: Path) -> None:
@@ -72,7 +67,7 @@ def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
     launcher: tuple[str, ...], quick_sweep: Path, tmp_path: Path
 ) -> None:
     """All processes at once; `make test-kills` does more of it."""
-    hits = killed(tmp_path / "sweep", SEEDS, launcher, [random.uniform(0, SECONDS)])
+    hits = killed(Sweep("", launcher, 40 * SEEDS), tmp_path / "sweep", 8, 1, random.Random())
     assert different(quick_sweep, tmp_path / "sweep") == [], hits
 
 
@@ -132,16 +127,6 @@ def test_a_failed_job_leaves_the_others_their_results(
     assert record.read_summary(tmp_path / "0_data.batch_size=64")["status"] == "finished"
 
 
-def processes(group: int) -> list[int]:
-    """Return the processes of a group that have not ended."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, member_of = path.read_text().rpartition(")")[2].split()[:3]
-            found += [int(path.parent.name)] if int(member_of) == group and state != "Z" else []
-    return found
-
-
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -160,14 +145,14 @@ def test_a_signal_stops_the_jobs_with_checkpoints(
     jobs = [tmp_path / name for name in ("0_seed=0", "1_seed=1")[: 1 + (launcher == JOBLIB)]]
     try:
         for job in jobs:
-            wait_for_rows(job / "metrics.csv", 2)
-        assert len(processes(process.pid)) > len(jobs), "negative control"
+            until(lambda job=job: rows(job) > 2, process)
+        assert len(processes(group=process.pid)) > len(jobs), "negative control"
         process.send_signal(number)
         output, errors = process.communicate(timeout=90)
-        until = time.monotonic() + 30
-        while processes(process.pid) and time.monotonic() < until:
+        end = time.monotonic() + 30
+        while processes(group=process.pid) and time.monotonic() < end:
             time.sleep(0.1)
-        assert processes(process.pid) == []
+        assert processes(group=process.pid) == []
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -193,8 +178,8 @@ def test_jobs_one_at_a_time_outlive_the_shell_that_started_the_sweep(tmp_path: P
     )
     begun = str(tmp_path / "0_seed=0" / "config.yaml")
     subprocess.run([sys.executable, "-c", shell, begun, *words], cwd=ROOT, check=True, timeout=60)
-    until = time.monotonic() + 120
-    while not (tmp_path / "sweep.png").exists() and time.monotonic() < until:
+    end = time.monotonic() + 120
+    while not (tmp_path / "sweep.png").exists() and time.monotonic() < end:
         time.sleep(0.1)
     for job in ("0_seed=0", "1_seed=1"):
         assert record.read_summary(tmp_path / job)["status"] == "finished"

@@ -18,8 +18,8 @@ from seedbed.training.metrics import Metrics
 from seedbed.training.state import TrainingState
 from seedbed.worker import experiment
 from tests import tiny
-from tests.end_to_end.kill_anywhere import differences
 from tests.running import composed
+from tests.ways import differences
 from tests.worker.test_resume import StopAt, work
 from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,

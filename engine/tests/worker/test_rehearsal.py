@@ -8,8 +8,8 @@ import torch
 
 from seedbed import record
 from seedbed.worker import parts
-from tests.end_to_end.kill_anywhere import differences
 from tests.tiny.data import Noisy
+from tests.ways import differences
 from tests.worker.test_methods import begun
 from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,

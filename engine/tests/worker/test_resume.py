@@ -23,9 +23,9 @@ from seedbed.record import Change, Origin, code, plots
 from seedbed.training import capture, checkpoint
 from seedbed.worker import assemble, restore, worker
 from seedbed.worker.job import Alone, Job
-from tests.end_to_end.kill_anywhere import differences
 from tests.odd_optimizers import Master
 from tests.running import composed
+from tests.ways import differences
 
 # An LSTM that is done in tenths of a second: 4 steps an epoch, a validation after each.
 TINY = (

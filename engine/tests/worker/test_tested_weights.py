@@ -13,8 +13,8 @@ from seedbed.training import checkpoint
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.worker import best, parts, run_logger
-from tests.end_to_end.kill_anywhere import differences
 from tests.running import train
+from tests.ways import differences
 from tests.worker.test_resume import EARLY_STOPPING, TINY, StopAt, begun, work
 from tests.worker.test_resume import (
     this_process_as_training_process as this_process_as_training_process,

@@ -1,0 +1,82 @@
+"""Runs that are watched while they train, and what befalls them."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from seedbed import record
+from tests.running import ROOT, command, refusal
+
+# Validations after 16 and 32 of 40 steps; an evaluation is 40 batches, long enough to be hit.
+LSTM = (
+    *("determinism.threads=1", "trainer.max_steps=40", "trainer.log_every_steps=1"),
+    *("trainer.checkpoint_every_steps=2", "data.persistent_workers=false"),
+    *("experiment=adding_lstm", "data.length=20", "data.train.samples=1024"),
+    *("data.validation.samples=400", "data.test.samples=400", "data.eval_batch_size=10"),
+)
+TIMEOUT = 120
+
+
+def started(folder: Path, *overrides: str, **how: Any) -> subprocess.Popen[str]:
+    """Start a run, or go on with it, in a process group of its own."""
+    anew = ["train.py", f"hydra.run.dir={folder}", *LSTM]
+    words = ["-m", "seedbed", "resume", str(folder)] if (folder / "config.yaml").exists() else anew
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, *words, *overrides]
+    return subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **(pipes | how))
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait until something is so, while a process lives."""
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "it never was so"
+        time.sleep(0.002)
+
+
+def rows(folder: Path, phase: str = "train") -> int:
+    """Count the rows of a phase in metrics.csv."""
+    table = folder / "metrics.csv"
+    return table.read_text().count(f",{phase},") if table.exists() else 0
+
+
+def interrupted(process: subprocess.Popen[str], number: signal.Signals, folder: Path) -> str:
+    """Send a signal to a run; return what it printed: its status says so, and stderr nothing."""
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, errors) == (128 + number, "")
+    assert record.read_summary(folder)["status"] == "interrupted"
+    return out
+
+
+def resumed(folder: Path, *overrides: str) -> str:
+    """Resume a run to its end; return what it printed."""
+    done = command("scripts/resume.py", str(folder), *overrides)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """Return the one line with which a run ended: status 2, nothing else on stderr."""
+    out, errors = process.communicate(timeout=TIMEOUT)
+    return refusal(subprocess.CompletedProcess([], process.returncode, out, errors))
+
+
+def processes(*, parent: int = 0, group: int = 0) -> list[int]:
+    """Return the children of a process, ranks in their order, or the members of a group.
+
+    Those that have ended are none.
+    """
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, *of = path.read_text().rpartition(")")[2].split()[:3]
+            if state != "Z" and (parent or int(of[0]), group or int(of[1])) == tuple(map(int, of)):
+                found.append(int(path.parent.name))
+    return sorted(found)
