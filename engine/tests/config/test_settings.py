@@ -72,7 +72,7 @@ def test_a_null_seed_is_drawn_once_and_reaches_every_stream() -> None:
         *("data.task.name=x", "determinism.env.PYTHONHASHSEED=abc"),
         *(f"determinism.env.PYTHONHASHSEED='{seed}'" for seed in ("-1", "4294967296", "1 ", "")),
         # unknown keys, and entries without a class
-        *("trainer.max_epoch=3", "schedule.warmup=1", "tags=[a]", "callbacks=x", "metrics=x"),
+        *("trainer.max_epoch=3", "schedule.warmup=1", "tag=[a]", "callbacks=x", "metrics=x"),
         *("callbacks.a=1", "logger.a={b: 1}"),
     ],
 )
@@ -123,7 +123,7 @@ def test_the_line_says_what_to_do(override: str, advice: str) -> None:
     assert refused(override).endswith(advice)
 
 
-@pytest.mark.parametrize("name", ["tags", "notes", "trainer.accumulate_grad_batches"])
+@pytest.mark.parametrize("name", ["labels", "trainer.accumulate_grad_batches"])
 def test_a_key_that_is_like_no_other_is_not_guessed_at(name: str) -> None:
     assert refused(f"+{name}=1").endswith("got a new one")
 

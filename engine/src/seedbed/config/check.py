@@ -137,7 +137,8 @@ def _explained(error: OmegaConfBaseException, config: DictConfig) -> InputError:
         return InputError(f"{key}: expected a value, got nothing; add it")
     if not key:  # of a list in place of a section, OmegaConf shows the value alone
         shown = text.rpartition("value: ")[2]
-        key = next((k for k, v in _sections(config) if str(v) == shown), "configuration")
+        keys = [k for k, v in _sections(config) if str(v) == shown and k not in ("files", "tags")]
+        key = next(iter(keys), "configuration")
     value = OmegaConf.select(config, key, throw_on_missing=False)
     expected = next(words for pattern, words in _EXPECTED.items() if re.search(pattern, text))
     return InputError(f"{key}: expected {expected}, got {_shown(value)}")

@@ -26,7 +26,7 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
     request = Request(parse(overrides, recorded), allow_changed)
     settings = request.applied_to(recorded)
     config.check(settings)
-    record.require_unfinished(folder)
+    record.require_unfinished(folder, request.settings)
     environment = launch.training_environment(settings)
     return launch.run_worker(settings, folder, environment, request.text())
 

@@ -6,6 +6,7 @@ from seedbed.record.files import sync_folder, write_atomically, write_json
 from seedbed.record.folder import (
     FILES,
     LAST_CHECKPOINTS,
+    LENGTHS,
     SWEEP,
     is_begun,
     is_run,
@@ -34,6 +35,7 @@ __all__ = [
     "FINGERPRINT_FIELDS",
     "FORMAT_VERSION",
     "LAST_CHECKPOINTS",
+    "LENGTHS",
     "METRIC_FIELDS",
     "SWEEP",
     "Change",

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from seedbed.record.summary import read_summary
 
 _MAX_DEPTH = 16  # of folders of runs
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
+LENGTHS = ("trainer.max_epochs", "trainer.max_steps")  # settings that make a run longer
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 # What a run writes; train.log, which Hydra may start, is only ever added to.
 FILES = (
@@ -65,17 +66,20 @@ def require_run(folder: Path) -> Path:
     return folder
 
 
-def require_unfinished(folder: Path) -> dict[str, Any]:
+def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any]:
     """Return the summary of a run that can be resumed: {} if it was killed before it wrote one.
 
+    Args:
+        asked: keys of the configuration that get new values.
+
     Raises:
-        InputError: the run finished.
+        InputError: the run finished, and nothing that was asked for makes it longer.
     """
     summary = read_summary(folder) if (folder / "summary.json").exists() else {}
-    if summary.get("status") == "finished":
+    if summary.get("status") == "finished" and not {*asked} & {*LENGTHS}:
         raise InputError(
-            f"{folder}: expected a run to resume, got one that finished; start another by "
-            "train.py, or repeat this one by scripts/verify.py"
+            f"{folder}: expected a run to resume, got one that finished; make it longer by "
+            "trainer.max_epochs=N, or repeat it by scripts/verify.py"
         )
     return summary
 

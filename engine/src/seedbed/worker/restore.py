@@ -12,8 +12,8 @@ from seedbed import config, record
 from seedbed.errors import InputError, one_line
 from seedbed.record import Change, Origin, code
 from seedbed.training import checkpoint
-from seedbed.training.state import TrainingState
-from seedbed.worker import best
+from seedbed.training.state import Plan, TrainingState
+from seedbed.worker import best, longer
 from seedbed.worker.imports import Imports, completed
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
@@ -27,11 +27,13 @@ class Restored:
     Attributes:
         problems: what is wrong with the newer ones that were passed over.
         changes: what is not as it was when it was made.
+        is_rewound: the run had ended, and is to go on (see `longer`).
     """
 
     state: dict[str, Any]
     problems: list[str]
     changes: list[Change]
+    is_rewound: bool = False
 
 
 def resume_from_checkpoint(
@@ -46,12 +48,14 @@ def resume_from_checkpoint(
         InputError: the run cannot be resumed from here. Nothing of the record has changed.
     """
     folder, allow_changed = job.folder, job.request.allow_changed
-    restored = load(folder, parts.training, origin, allow_changed, parts.plan.total_steps)
+    restored = load(folder, parts.training, origin, allow_changed, parts.plan)
     (folder / "checkpoints").mkdir(exist_ok=True)
     for place in (folder, folder / "checkpoints"):  # of a process that was killed while it wrote
         for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
             path.unlink(missing_ok=True)
     if restored is not None:
+        if restored.is_rewound:
+            longer.keep(restored.state, folder / "checkpoints")
         note(folder, restored, summary)
         imports.resume(restored.state["origin"]["environment"].get("imported_files"))
         progress = checkpoint.progress_of(restored.state)
@@ -68,7 +72,7 @@ def load(
     training: TrainingState,
     origin: Origin,
     allow_changed: bool,
-    total_steps: int | None = None,
+    plan: Plan | None = None,
 ) -> Restored | None:
     """Load the newest good checkpoint into model and optimizer; None if there is none.
 
@@ -84,22 +88,23 @@ def load(
     step = state["progress"]["step"]
     found = record.changes(made_under, completed(made_under, origin))
     strict = config.promises_bits(made_under.settings["determinism"]["on_nondeterministic"])
+    is_refused = strict and not allow_changed
+    if plan is not None:
+        found = longer.judged(found, made_under.settings, plan, step, is_refused)
     serious = [str(change) for change in found if change.alters_bits]
-    if strict and serious and not allow_changed:
+    if is_refused and serious:
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
         raise InputError(
             f"determinism=strict: expected what step {step} was made with, got "
             f"{', '.join(serious[:3])}{more}; undo it, or resume all the same with --allow-changed"
         )
-    if total_steps is not None and step > total_steps:
-        raise InputError(
-            f"trainer.max_steps: expected a run of at least {step} steps, which its checkpoint "
-            f"has made, got one of {total_steps}; raise trainer.max_steps or trainer.max_epochs"
-        )
+    if plan is not None:
+        longer.require_steps_left(folder, step, plan.total_steps)
     for name in ("metrics.csv", "fingerprints.csv"):
         record.require_bytes(folder / name, state["table_bytes"][name])
+    rewound = longer.rewound(folder, state, made_under.settings, plan) if plan else None
     restore(folder, training, state, found)
-    return Restored(state, problems, found)
+    return Restored(rewound or state, problems, found, rewound is not None)
 
 
 def restore(

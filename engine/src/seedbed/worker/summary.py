@@ -25,7 +25,7 @@ class Summary:
         Raises:
             InputError: the run finished.
         """
-        before = record.require_unfinished(job.folder)
+        before = record.require_unfinished(job.folder, job.request.settings)
         checkpoints = [job.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         self._folder: Path = job.folder
         self.is_resuming = any(path.exists() for path in checkpoints)

@@ -1,0 +1,61 @@
+"""A finished run goes on with more epochs, to the bits of one that had them from the start."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from seedbed import record
+from tests.end_to_end.kill_anywhere import differences
+from tests.running import command, refusal, train
+
+# 4 steps an epoch; the last step, the twelfth, is logged and hashed only because it is the last.
+SHORT = (
+    *("model=lstm", "data=adding", "determinism.threads=1", "data.length=6", "data.batch_size=16"),
+    *("data.train.samples=64", "data.validation.samples=40", "data.test.samples=40"),
+    *("model.hidden_size=4", "trainer.log_every_steps=5", "fingerprint.every_steps=5"),
+)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("longer") / "short"
+    assert train(folder, *SHORT, "schedule=constant", "trainer.max_epochs=3").returncode == 0
+    return folder
+
+
+@pytest.mark.parametrize("epochs", ["5", "8"])
+def test_a_longer_run_has_the_bits_of_one_from_the_start(
+    epochs: str, short: Path, tmp_path: Path
+) -> None:
+    """Tables, weights, best weights and summary; negative control: the short run differs."""
+    folder, whole = Path(shutil.copytree(short, tmp_path / "run")), tmp_path / "whole"
+    words = ("schedule=constant", "trainer.early_stopping_patience=null")
+    assert train(whole, *SHORT, *words, f"trainer.max_epochs={epochs}").returncode == 0
+    assert differences(whole, folder)
+    done = command("scripts/resume.py", str(folder), f"trainer.max_epochs={epochs}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert differences(whole, folder) == []
+    assert record.altered(record.read_summary(folder)) == []
+    assert command("scripts/compare.py", str(whole), str(folder)).returncode == 0
+
+
+def test_what_cannot_go_on_is_refused_in_one_line(short: Path, tmp_path: Path) -> None:
+    """A schedule that the length stretches, a validation that a longer run has not, no more steps;
+    the record stays as it was."""
+    stretched, odd = tmp_path / "stretched", tmp_path / "odd"
+    assert train(stretched, *SHORT, "trainer.max_epochs=1").returncode == 0
+    words = ("schedule=constant", "trainer.max_steps=2", "trainer.max_epochs=1")
+    assert train(odd, *SHORT, *words).returncode == 0
+    for folder, override, reason in (
+        (stretched, "trainer.max_epochs=2", "do not depend on the number of steps"),
+        (odd, "trainer.max_steps=4", "a longer one has as well"),
+        (short, "trainer.max_epochs=2", "expected a run of more than 12 steps"),
+        (short, "trainer.max_epochs=3", "expected a run of more than 12 steps"),
+        (short, "data.num_workers=1", "one that finished"),
+    ):
+        before = {p: p.read_bytes() for p in folder.rglob("*") if p.name != ".lock" and p.is_file()}
+        line = refusal(command("scripts/resume.py", str(folder), override))
+        assert reason in line, line
+        after = {p: p.read_bytes() for p in folder.rglob("*") if p.name != ".lock" and p.is_file()}
+        assert after == before
