@@ -1,6 +1,8 @@
 """Where the project lies that this process works for."""
 
 import os
+import sysconfig
+from functools import cache
 from pathlib import Path
 
 # The variable by which a command tells its folder to the processes that it starts.
@@ -28,3 +30,18 @@ def configs() -> Path:
 
 def _is_project(folder: Path) -> bool:
     return (folder / "configs" / "config.yaml").is_file()
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a module's file is one of Python's, or of an installed distribution."""
+    return (
+        not file.startswith("/")  # built in, or made by a library
+        or "/site-packages/" in file
+        or "/dist-packages/" in file
+        or file.startswith(_standard_library())
+    )
+
+
+@cache
+def _standard_library() -> tuple[str, ...]:
+    return tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))

@@ -17,7 +17,7 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.worker import assemble
+from seedbed.worker.sources import build_sources
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
@@ -205,11 +205,11 @@ def first_batch(source: Source, workers: int = 0) -> Batch:
 @pytest.mark.parametrize("transform", ["MixUp", "CutMix"])
 def test_mixing_is_for_training_alone(transform: str) -> None:
     """Training gets mixed images and soft targets, with any workers; evaluation gets neither."""
-    sources = assemble.build_sources(settings(training_collate=mixing(transform)))
+    sources = build_sources(settings(training_collate=mixing(transform)))
     mixed, there = first_batch(sources.train), first_batch(sources.train, workers=2)
     assert hashes([there]) == hashes([mixed])
     assert mixed.targets.shape == (4, 4)
-    plain = assemble.build_sources(settings())
+    plain = build_sources(settings())
     assert first_batch(plain.train).targets.shape == (4,)
     for split in ("validation", "test"):
         evaluated = first_batch(getattr(sources, split))
@@ -219,7 +219,7 @@ def test_mixing_is_for_training_alone(transform: str) -> None:
 def test_collate_takes_arguments_and_a_name() -> None:
     """A class of a mapping is built, a function is named; training's own goes first."""
     both = settings(collate=f"{__name__}.is_even", training_collate=mixing("MixUp", alpha=0.5))
-    sources = assemble.build_sources(both)
+    sources = build_sources(both)
     assert first_batch(sources.train).targets.is_floating_point()
     assert first_batch(sources.validation).targets.max() == 1
 
@@ -228,4 +228,4 @@ def test_a_collate_beside_fetch_is_refused() -> None:
     """It would be ignored: such a data set makes its batches itself."""
     whole = settings(train={"_target_": f"{__name__}.Whole"}, training_collate=mixing("MixUp"))
     with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Whole"):
-        assemble.build_sources(whole)
+        build_sources(whole)

@@ -17,7 +17,7 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.worker import assemble
+from seedbed.worker import sources
 
 N, EPOCHS = 40, 4
 PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
@@ -273,10 +273,6 @@ def test_sizes_that_cannot_be_cut_are_refused() -> None:
         sampled(samplers.Buckets(Uneven(), 21, "lengths"), multiple_of=4)
 
 
-class NoSampler:
-    def __init__(self, size: int = 1) -> None: ...
-
-
 def settings(**data: Any) -> dict[str, Any]:
     return {
         "data": {"batch_size": 4, **data},
@@ -287,7 +283,7 @@ def settings(**data: Any) -> dict[str, Any]:
 
 
 def order_of(**data: Any) -> Any:
-    return assemble.build_order(settings(**data), Source(Uneven(), "train", seed=0))
+    return sources.build_order(settings(**data), Source(Uneven(), "train", seed=0))
 
 
 def test_a_sampler_is_built_from_the_configuration() -> None:
@@ -307,11 +303,6 @@ def test_a_sampler_is_built_from_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (
-            {"sampler": {"_target_": f"{__name__}.NoSampler"}},
-            r"a method batches\(epoch, n, rng\)",
-        ),
-        ({"sampler": {"_target_": f"{__name__}.Uneven"}}, r"data\.sampler: .*got Uneven"),
         (
             {"sampler": {"_target_": "seedbed.data.samplers.Weighted", "size": 3}},
             r"data\.sampler: expected the arguments of Weighted",

@@ -19,7 +19,7 @@ from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.training.shards import SharedShards
-from seedbed.worker import assemble
+from seedbed.worker import sources
 from tests import tiny
 
 # More workers than this machine may have cores.
@@ -302,7 +302,7 @@ def settings(target: str = "Counted", validation: str = "Counted", **data: Any) 
 
 def built(**chosen: Any) -> Any:
     made = settings(**chosen)
-    return assemble.build_order(made, assemble.build_sources(made).train)
+    return sources.build_order(made, sources.build_sources(made).train)
 
 
 def test_streams_are_built_from_the_configuration() -> None:
@@ -318,15 +318,7 @@ SAMPLER = {"_target_": "seedbed.data.samplers.Weighted"}
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, r"data\.train: expected a map-style data set.*, got Counted; set data\.streams=8"),
-        (
-            {"streams": 4, "target": "Numbers"},
-            r"data\.samples_per_epoch: .*Numbers",
-        ),
-        (
-            {"streams": 4, "validation": "Numbers"},
-            r"data\.validation: expected a number",
-        ),
+        ({}, r"data\.streams: expected an integer.*Counted.*; set data\.streams=8"),
         ({"streams": 4, "sampler": SAMPLER}, r"data\.sampler: expected a map-style training set"),
         ({"streams": 4, "batch_size": 97}, r"data\.batch_size: expected at most 96"),
     ],

@@ -7,7 +7,7 @@ import torch
 
 import seedbed
 from seedbed import determinism, fingerprint
-from seedbed.worker import environment, experiment, loaded
+from seedbed.worker import environment, experiment
 
 GPU_LIBRARIES = {"cudnn", "nccl", "driver"}
 
@@ -94,6 +94,6 @@ def test_libraries_of_a_gpu_run_are_named(monkeypatch: pytest.MonkeyPatch) -> No
     """Also those that generate and multiply: triton and cuBLAS, whichever CUDA it is of."""
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27))
     known = {"triton": "3.7", "nvidia-cublas-cu12": "12.8"}
-    monkeypatch.setattr(loaded, "version", known.get)
+    monkeypatch.setattr(environment, "version", known.get)
     found = environment.gpu_versions()
     assert (found["triton"], found["cublas"], found["nccl"]) == ("3.7", "12.8", "2.27")

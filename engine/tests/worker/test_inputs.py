@@ -13,7 +13,7 @@ import torch
 from seedbed import compare, record
 from seedbed.errors import InputError
 from seedbed.record import Origin, archive, changes
-from seedbed.worker import inputs, loaded
+from seedbed.worker import environment, inputs
 from tests.running import QUICK, command, refusal
 
 PACKAGE = """
@@ -38,12 +38,12 @@ WARM = (
 def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
     """The best.pt of another run: other content at its path is named, and refused in a resume."""
     (tmp_path / "warm_start.py").write_text(PACKAGE)
-    environment = {"PYTHONPATH": str(tmp_path)}
+    variables = {"PYTHONPATH": str(tmp_path)}
     first, second, again = (tmp_path / name for name in ("first", "second", "again"))
     weights = first / "checkpoints" / "best.pt"
 
     def ran(*words: str) -> "subprocess.CompletedProcess[str]":
-        return command(*words, environment=environment)
+        return command(*words, environment=variables)
 
     def verified(*words: str) -> "subprocess.CompletedProcess[str]":
         trust = [word for name in ("seedbed", "torch", "warm_start") for word in ("--trust", name)]
@@ -95,13 +95,13 @@ def test_every_file_that_an_argument_names_is_recorded(
         inputs.digests({"files": ["nothing"]})
 
 
-def origin(**environment: Any) -> Origin:
-    return Origin({}, {"git": {"commit": None}, **environment})
+def origin(**entries: Any) -> Origin:
+    return Origin({}, {"git": {"commit": None}, **entries})
 
 
 def test_another_pillow_is_a_change_that_can_alter_bits() -> None:
     """It decodes and transforms images; negative control: what composes configurations cannot."""
-    assert {"torch", "torchvision", "numpy", "pillow"} < set(loaded.versions())
+    assert {"torch", "torchvision", "numpy", "pillow"} < set(environment.versions())
     for name, alters in (("pillow", True), ("omegaconf", False)):
         before, now = (origin(versions={name: version}) for version in "12")
         (change,) = changes(before, now)
@@ -145,9 +145,9 @@ def test_versions_of_what_classes_come_from_are_recorded(
     for name in ("used", "neither", "helper_of_mine"):
         __import__(name)
     settings = {"model": {"_target_": "used.Layer"}, "data": {"train": {"root": "neither"}}}
-    found = loaded.more_versions(settings)
+    found = environment.more_versions(settings)
     ours = {name: version for name, version in found.items() if name.startswith("the-")}
     assert ours == {"the-used": "1.2", "the-imported": "1.2", "the-function-of": "1.2"}
     del sys.modules["helper_of_mine"]
-    found = loaded.more_versions({"model": {"_target_": "torch.nn.Linear"}})
+    found = environment.more_versions({"model": {"_target_": "torch.nn.Linear"}})
     assert not {"the-used", "the-neither"} & found.keys()

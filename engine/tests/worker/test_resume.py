@@ -477,7 +477,7 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
         settings = OmegaConf.create(text)
         OmegaConf.update(settings, section, [], merge=False)
         OmegaConf.save(settings, newer / "config.yaml")
-        assert line(newer).startswith(f"{section}: expected a section with keys, got []")
+        assert "expected a section with keys, got []" in line(newer)
     for length in range(0, len(text) - 20, 97):
         (newer / "config.yaml").write_text(text[:length])
         assert "expected" in line(newer)

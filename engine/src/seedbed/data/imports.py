@@ -10,9 +10,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 
-from seedbed import rng
-
-_INSTALLED = ("/site-packages/", "/dist-packages/", f"{sys.base_prefix}/lib/")
+from seedbed import project, rng
 
 
 def seed_imports(seed: int) -> None:
@@ -45,7 +43,7 @@ class _Finder(MetaPathFinder):
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader:
             return None
-        if any(place in spec.loader.path for place in _INSTALLED):
+        if project.is_installed(spec.loader.path):
             return None
         spec.loader = _Loader(spec.loader.name, spec.loader.path, self.seed)
         return spec

@@ -182,10 +182,6 @@ class Streamed:
         mine = self._streams // processes if self._streams % processes == 0 else 1
         return max((n for n in range(1, wanted + 1) if mine % n == 0), default=0)
 
-    def samples_before(self, step: int) -> int:
-        """Return how many samples of its epoch lie before a step."""
-        return self.samples(step % self.steps_per_epoch)
-
 
 def whole_steps(samples: int, streams: int, batch_size: int, shards: int) -> int:
     """Return how many steps streams of equal length, `samples` in all, are enough for."""

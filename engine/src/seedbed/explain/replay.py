@@ -26,7 +26,7 @@ from seedbed.record import Row
 from seedbed.training import checkpoint, schedules
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
-from seedbed.worker import assemble
+from seedbed.worker import assemble, sources
 
 BEFORE, AFTER = "before the step", "after the step"
 
@@ -53,10 +53,10 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     """
     device = assemble.choose_device(settings["trainer"]["device"])
     shards = assemble.cut_batches(settings["trainer"])
-    source = assemble.build_sources(settings).train
+    source = sources.build_sources(settings).train
     with construction.watched() as built:
         training = assemble.build_training_state(settings, device, source)
-    order = assemble.build_order(settings, source)
+    order = sources.build_order(settings, source)
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
     shards.begin(training, start)

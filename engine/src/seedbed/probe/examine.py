@@ -31,7 +31,7 @@ from seedbed.probe.randomness import UnseededDraws
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
-from seedbed.worker import assemble
+from seedbed.worker import assemble, sources
 
 STEPS = 2
 REPEATS = 3
@@ -102,14 +102,14 @@ def take_first_steps(settings: dict[str, Any], first: FirstSteps | None = None) 
             says = "draws random numbers that no seed controls; use seedbed.rng.generator()"
             result.findings += [Finding(where, phase, name, says) for name in draws.since_last()]
 
-        source = assemble.build_sources(settings).train
+        source = sources.build_sources(settings).train
         report("data", "building")
         training = assemble.build_training_state(settings, device, source)
         report("model", "building")
         result.weights = {name: t.clone() for name, t in _weights(training.model).items()}
         load_weights(training.model, (first or result).weights)
         draws.watch({"model": training.model, "data.train": source})
-        order = assemble.build_order(settings, source)
+        order = sources.build_order(settings, source)
         for index, position in enumerate(positions(order, 0, STEPS)):
             batch, refusal = run_even_if_refused(lambda at=position: source[at])  # type: ignore[misc]
             if refusal:

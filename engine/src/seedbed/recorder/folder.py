@@ -13,7 +13,7 @@ from seedbed.errors import InputError
 from seedbed.loading import process_group
 from seedbed.record import Origin, untrusted
 from seedbed.record.code import Code
-from seedbed.worker import environment, loaded, restore
+from seedbed.worker import environment, restore
 from seedbed.worker.imports import Imports, completed
 
 
@@ -65,7 +65,7 @@ def describe(device: torch.device, git: Mapping[str, Any]) -> dict[str, Any]:
     """Return environment.json; to be called when the loop has imported what it uses."""
     what, (_, count) = environment.describe(device), process_group()
     return what | {
-        "versions": what["versions"] | loaded.more_versions({}),
+        "versions": what["versions"] | environment.more_versions({}),
         "processes": {"count": count, "bits_depend_on_count": count if count > 1 else None},
         "git": git,
         "data_sha256": None,

@@ -13,7 +13,7 @@ from seedbed.errors import InputError
 from seedbed.tools import request
 from seedbed.training import capture, checkpoint
 from seedbed.training.state import TrainingState
-from seedbed.worker import assemble
+from seedbed.worker import assemble, sources
 
 
 def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -> nn.Module:
@@ -38,7 +38,7 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
 
 def source_of(settings: Mapping[str, Any], split: str) -> Source:
     """Return the samples of a split as an evaluation sees them: training ones, too."""
-    return assemble.build_source(settings, split, "validation" if split == "train" else split)
+    return sources.build_source(settings, split, "validation" if split == "train" else split)
 
 
 def of_checkpoint(

@@ -1,42 +1,29 @@
-"""From the settings to each part of a run: device, shards, data sets, model, optimizer, plan."""
+"""From the settings to what trains: device, shards, model, method, optimizers, plan."""
 
 import platform
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import config, determinism, rng
+from seedbed import config, determinism, rng, tasks
 from seedbed.config import build
+from seedbed.config.settings import SUPERVISED
 from seedbed.data.imports import seed_imports
-from seedbed.data.positions import Order, Position, Shuffled
+from seedbed.data.positions import Position
 from seedbed.data.source import Source
-from seedbed.data.streams import StreamSource
-from seedbed.data.workers import Loading
 from seedbed.errors import InputError
-from seedbed.methods import Method
-from seedbed.names import SPLITS
+from seedbed.methods import Method, require_hooks
 from seedbed.operations import refusals
 from seedbed.training import callbacks, metrics, schedules
 from seedbed.training.shards import Others, Shards, SharedShards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.unchanged import evaluating
-from seedbed.worker import methods, order
 
 Settings = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The data sets of a run, as functions from positions to batches."""
-
-    train: Source
-    validation: Source
-    test: Source
 
 
 def prepare_backends(preset: Settings) -> None:
@@ -61,13 +48,12 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
-    count = torch.cuda.device_count() if device.type == "cuda" else 1
-    there = {
+    is_there = {
         "cpu": True,
-        "cuda": torch.cuda.is_available() and (device.index or 0) < count,
+        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available(),
     }[device.type]
-    if not there:
+    if not is_there:
         raise InputError(
             f"trainer.device: expected a device that is there, got {name}; try trainer.device=auto"
         )
@@ -92,69 +78,6 @@ def cut_batches(
     return SharedShards(trainer["shards"], stop_requested, others, in_tree)
 
 
-def build_sources(settings: Settings) -> Sources:
-    """Build the data sets; without one to test on, the validation set is it."""
-    return Sources(*(build_source(settings, split) for split in SPLITS))
-
-
-def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
-    """Build one of the data sets; without one to test on, the validation set is it.
-
-    Args:
-        seen_as: the split whose batches and randomness its samples get, if that is another one:
-            training samples are evaluated as those of validation.
-    """
-    data = settings["data"]
-    spec = data.get(split) or data["validation"]
-    seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
-    if seeded:  # a data set may draw when it is built, and its module when it is imported
-        seed_imports(settings["seeds"]["data"])
-        position = SPLITS.index(split)
-        rng.seed_globals(rng.key(settings["seeds"]["data"], "data", position))
-    dataset = build.build(spec, f"data.{split}")
-    role = seen_as or split
-    iterable = order.is_iterable(dataset)
-    if iterable:
-        dataset = order.as_streams(dataset, data, split, role, seed)
-    if len(dataset) == 0:
-        raise InputError(f"data.{split}: expected at least one sample, got none")
-    collate = collate_for(data, role, dataset)
-    one_thread = data.get("loading_threads", 1) != "all"
-    kind = StreamSource if iterable else Source
-    return kind(dataset, role, seed, collate, seeded, one_thread)
-
-
-def build_order(settings: Settings, source: Source) -> Order:
-    """Return the order of the training samples, the same in every process of a run."""
-    data, samples = settings["data"], len(source)
-    if any(data.get(key) is not None for key in ("sampler", "streams", "samples_per_epoch")):
-        return order.build(settings, source)
-    if data["batch_size"] > samples:
-        raise order.too_large(data["batch_size"], samples)
-    return Shuffled(samples, data["batch_size"], settings["seeds"]["order"])
-
-
-def collate_for(data: Settings, split: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
-    """Return what makes batches of a data set's samples; None for torch's default.
-
-    `data.training_collate` is for training alone, and goes before `data.collate`. Each is the name
-    of a function, or a mapping with a `_target_` that is built.
-    """
-    own = split == "train" and data.get("training_collate") is not None
-    key = "training_collate" if own else "collate"
-    spec = data.get(key)
-    if spec is None:
-        return None
-    if hasattr(dataset, "fetch"):
-        raise InputError(
-            f"data.{key}: expected a data set without fetch, got {type(dataset).__name__}, which "
-            "makes its batches itself; let its fetch do it, or load sample by sample"
-        )
-    if isinstance(spec, str):
-        return build.resolve(spec, f"data.{key}")  # type: ignore[no-any-return]
-    return build.build(spec, f"data.{key}")  # type: ignore[no-any-return]
-
-
 def build_training_state(
     settings: Settings, device: torch.device, source: Source | None = None
 ) -> TrainingState:
@@ -168,6 +91,7 @@ def build_training_state(
         source: of the training samples, of which lazy modules take their shapes.
     """
     preset, trainer = settings["determinism"], settings["trainer"]
+    strict = config.promises_bits(preset["on_nondeterministic"])
     if preset["seeding"]:
         seed_imports(settings["seeds"]["data"])
         rng.seed_globals(rng.key(settings["seeds"]["init"], "init"))
@@ -175,22 +99,22 @@ def build_training_state(
         model: nn.Module = build.build(settings["model"], "model")
     if not model.training:
         model.train()
-    method = methods.build_method(settings)
+    method = _build_method(settings)
     with refusals.explained(model):
-        materialize(model, method, settings, source)
+        _materialize(model, method, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
     if preset["channels_last"] and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.dim() == 4:  # `model.to` would refuse those with five
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     model = model.to(device)
-    if config.promises_bits(preset["on_nondeterministic"]):
+    if strict:
         refusals.check_recurrent_dropout(model, device.type)
     autocast = trainer["precision"] == "bfloat16"
     refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
     if not trainer["compile"]:  # a compiler would see the flag that this switches
         determinism.leave_recurrent_unfilled(model)
-    optimizers = methods.build_optimizers(method, model, settings)
+    optimizers = _build_optimizers(method, model, settings)
     if trainer["compile"]:
         determinism.compile_for_each_shape(model)
     return TrainingState(
@@ -202,7 +126,7 @@ def build_training_state(
         channels_last=preset["channels_last"],
         gradient_clip_norm=trainer["gradient_clip_norm"],
         dropout_seed=settings["seeds"]["dropout"] if preset["seeding"] else None,
-        strict=config.promises_bits(preset["on_nondeterministic"]),
+        strict=strict,
         monitor=trainer.get("monitor"),
         mode=trainer.get("mode"),
         metrics=metrics.of_settings(settings.get("metrics") or {}),
@@ -210,13 +134,24 @@ def build_training_state(
     )
 
 
-def materialize(
+def _build_method(settings: Settings) -> Method:
+    """Build the method that `method` describes, which knows the task of the data."""
+    if settings["determinism"]["seeding"]:  # it may draw when it is built
+        rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 2))
+    method: Method = build.build(settings.get("method") or {"_target_": SUPERVISED}, "method")
+    require_hooks("method", method, Method)
+    if settings["data"].get("task") is not None:
+        method.task = tasks.make(settings["data"]["task"])
+    return method
+
+
+def _materialize(
     model: nn.Module, method: Method, settings: Settings, source: Source | None
 ) -> None:
     """Let lazy modules take their shapes from a batch, and draw their weights; the rest stays.
 
     Raises:
-        InputError: a module is lazy still.
+        InputError: a module is lazy still: its weights would be drawn in the middle of training.
     """
     if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         ids = np.arange(min(settings["data"]["batch_size"], len(source)))
@@ -236,6 +171,44 @@ def materialize(
             )
 
 
+def _build_optimizers(
+    method: Method, model: nn.Module, settings: Settings
+) -> dict[str, torch.optim.Optimizer]:
+    """Return the method's optimizers by name; one alone is called `optimizer`.
+
+    Raises:
+        InputError: a parameter is none of the model's: no checkpoint would hold it.
+    """
+
+    def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
+        entries = [_without_names(each) for each in parameters]
+        trained = [each for each in entries if isinstance(each, dict) or each.requires_grad]
+        spec = {**settings["optimizer"], **overrides}
+        return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
+
+    made = method.configure_optimizers(model, make)
+    optimizers = {"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made)
+    in_model = set(map(id, model.parameters()))
+    for optimizer in optimizers.values():
+        if any(id(p) not in in_model for group in optimizer.param_groups for p in group["params"]):
+            raise InputError(
+                f"method: expected parameters of the model in the {type(optimizer).__name__} of "
+                f"{type(method).__name__}.configure_optimizers, got others, which no checkpoint "
+                "holds; make them parameters of the model"
+            )
+    return optimizers
+
+
+def _without_names(entry: Any) -> Any:
+    """Return a parameter of (name, parameter), a group with its parameters alike."""
+    if isinstance(entry, Mapping):
+        inside = entry["params"]
+        several = [inside] if isinstance(inside, Tensor) else list(inside)
+        parameters = [_without_names(each) for each in several]
+        return {**entry, "params": [p for p in parameters if p.requires_grad]}
+    return entry[1] if isinstance(entry, tuple) else entry
+
+
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     """Work out when things happen."""
     trainer = settings["trainer"]
@@ -251,16 +224,4 @@ def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
         fingerprint_every_steps=settings["fingerprint"]["every_steps"],
         early_stopping_patience=trainer["early_stopping_patience"],
         learning_rate_factor=schedules.of_settings(settings["schedule"], total_steps),
-    )
-
-
-def loading(settings: Settings, device: torch.device) -> Loading:
-    """Return how training batches are loaded."""
-    data = settings["data"]
-    return Loading(
-        num_workers=data["num_workers"],
-        persistent_workers=data["persistent_workers"],
-        prefetch_factor=data["prefetch_factor"],
-        start_method=data["start_method"],
-        pin_memory=device.type == "cuda",
     )

@@ -4,15 +4,18 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import metadata
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from seedbed import determinism
+from seedbed import __version__, determinism, project
+from seedbed.config import targets_of
 from seedbed.training.shards import Shards
-from seedbed.worker import loaded
 
 # Variables that can change results, beside those that the preset sets.
 _PREFIXES = (
@@ -20,6 +23,13 @@ _PREFIXES = (
     "NPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_", "TORCH",
     "XLA_",
 )  # fmt: skip
+
+# What every run stands on, and what decodes and transforms images; as packages and distributions.
+CORE = {
+    "torch": "torch", "torchvision": "torchvision", "numpy": "numpy", "PIL": "pillow",
+    "hydra": "hydra-core", "omegaconf": "omegaconf",
+}  # fmt: skip
+_SECTIONS = ("data", "model", "method", "optimizer", "schedule", "metrics", "callbacks")
 
 # What tells processors apart in /proc/cpuinfo, on x86-64 and on Arm.
 _CPUINFO = {
@@ -71,7 +81,7 @@ def complete(found: dict[str, Any], settings: Mapping[str, Any], dataset: object
     Args:
         found: what `begin` returned.
     """
-    found["versions"] |= loaded.more_versions(settings)
+    found["versions"] |= more_versions(settings)
     found["data_sha256"] = getattr(dataset, "sha256", None)
 
 
@@ -79,10 +89,63 @@ def versions() -> dict[str, str | None]:
     """Return the versions of Python and the core packages, and of CUDA that torch was built for."""
     return {
         "python": platform.python_version(),
-        **loaded.versions(),
+        "seedbed": __version__,
+        **{name: version(name) for name in CORE.values()},
         "torch_git": torch.version.git_version,
         "cuda": torch.version.cuda,
     }
+
+
+def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the versions of the other distributions that classes of a run come from.
+
+    These are the distributions of the classes that the configuration names, and those that the
+    modules of these classes, and other modules that are not installed, import. To be called when
+    the classes are imported.
+    """
+    targets = {target for name in _SECTIONS for _, target in targets_of(settings.get(name), name)}
+    modules = {target.rpartition(".")[0] for target in targets}
+    used = {target.partition(".")[0] for target in targets}
+    for name, module in list(sys.modules.items()):
+        is_own = not name.startswith("seedbed.") and not _is_installed(module)
+        if is_own or name in modules:
+            used |= set(_imported(module))
+    others = used - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
+    installed = {name for name in others if _is_installed(sys.modules.get(name))}
+    if not installed:
+        return {}
+    found = _distributions(tuple(sys.path))
+    return {each: version(each) for name in sorted(installed) for each in found.get(name, ())}
+
+
+def _imported(module: ModuleType) -> Iterator[str]:
+    """Yield the packages that the names of a module come from."""
+    for value in list(vars(module).values()):
+        if isinstance(value, ModuleType):
+            yield value.__name__.partition(".")[0]
+        else:
+            what = value if isinstance(value, type | FunctionType) else type(value)
+            yield str(what.__module__).partition(".")[0]
+
+
+def _is_installed(module: ModuleType | None) -> bool:
+    """Return whether a module is one of Python's, or of a distribution that was installed."""
+    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    return not isinstance(file, str) or project.is_installed(file)
+
+
+@cache
+def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Return the distributions of each package on a path; the search takes a tenth of a second."""
+    return metadata.packages_distributions()
+
+
+def version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def gpu_versions() -> dict[str, str | None]:
@@ -91,9 +154,9 @@ def gpu_versions() -> dict[str, str | None]:
     return {
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "nccl": ".".join(map(str, nccl)),
-        "triton": loaded.version("triton"),
+        "triton": version("triton"),
         # One wheel for each CUDA, and one name without it from CUDA 13 on.
-        "cublas": next(filter(None, map(loaded.version, _CUBLAS)), None),
+        "cublas": next(filter(None, map(version, _CUBLAS)), None),
         "driver": _driver(),
     }
 

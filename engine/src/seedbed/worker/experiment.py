@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from seedbed import determinism, fingerprint
+from seedbed import fingerprint
 from seedbed.operations import refusals
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
@@ -18,10 +18,10 @@ from seedbed.training.evaluate import end_training, evaluate
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, best, environment, first_look, inputs, order, restore
+from seedbed.worker import assemble, best, environment, first_look, inputs, restore
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
-from seedbed.worker.parts import Parts, build_parts
+from seedbed.worker.parts import Parts, build_parts, evaluation_batches
 from seedbed.worker.replayed import Replayed
 from seedbed.worker.run_logger import RunLogger
 from seedbed.worker.summary import Summary
@@ -112,7 +112,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger) -> None:
         parts.plan,
         progress,
         parts.training_batches(progress.step),
-        partial(parts.evaluation_batches, parts.sources.validation),
+        partial(evaluation_batches, parts.settings, parts.sources.validation, parts.shards),
         run_logger,
         parts.shards,
         rehearsal(parts),
@@ -147,7 +147,7 @@ def test(
     tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
 
     def evaluated() -> Evaluation:
-        batches = parts.evaluation_batches(parts.sources.test)
+        batches = evaluation_batches(parts.settings, parts.sources.test, parts.shards)
         result = evaluate(training, batches, parts.shards)
         return result if is_test else replace(result, values={})  # the validation set is no test's
 
@@ -220,13 +220,6 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_ov
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
         + (f", {begins}" if begins else "")
     )
-    if cost := order.cost_of_resuming(parts.order, parts.sources.train, progress.step):
-        run_logger.log(cost)
-    if training.autocast and training.device.type == "cpu" and not determinism.computes_bfloat16():
-        run_logger.log(
-            "warning: trainer.precision: this processor has no bfloat16 instructions, so bfloat16 "
-            "takes several times as long as float32"
-        )
 
 
 def summarize(

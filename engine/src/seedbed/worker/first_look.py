@@ -9,7 +9,7 @@ from seedbed.training.logger import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.values import monitored
-from seedbed.worker.parts import Parts
+from seedbed.worker.parts import Parts, evaluation_batches
 
 _MOST_STEPS_ASKED = 200  # of `Method.trainable`
 
@@ -28,7 +28,7 @@ def look(parts: Parts, run_logger: Logger) -> None:
         last = parts.plan.total_steps
         for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
             trainable.named_by(training, training.method.trainable(step))
-    batch = list(parts.evaluation_batches(parts.sources.validation, 1))
+    batch = list(evaluation_batches(parts.settings, parts.sources.validation, parts.shards, 1))
     kept = parts.shards.gather(lambda: measure(training, batch, Shards()))
     try:
         values = values_of(training, kept)

@@ -14,7 +14,6 @@ import seedbed
 from seedbed import project, record
 from seedbed.errors import printable
 from seedbed.record import Origin, archive, code
-from seedbed.worker.loaded import is_installed_file
 
 
 def completed(before: Origin, now: Origin) -> Origin:
@@ -114,7 +113,7 @@ def _imported(root: Path) -> Iterator[tuple[str, Path, str]]:
     """
     for key, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or is_installed_file(file):
+        if not isinstance(file, str) or project.is_installed(file):
             continue
         path = Path(file)
         if not path.is_relative_to(root):  # maybe reached by a link
@@ -142,7 +141,7 @@ def _import_path(key: str, module: ModuleType, path: Path) -> str:
 def _engine(root: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the whole engine unless it is installed: --explain replays with more of it."""
     folder = Path(seedbed.__file__).resolve().parent
-    if is_installed_file(str(folder / "__init__.py")):
+    if project.is_installed(str(folder / "__init__.py")):
         return
     top = Path(code.ELSEWHERE, "seedbed")
     if folder.is_relative_to(root):

@@ -20,16 +20,20 @@ def digests(settings: Mapping[str, Any]) -> dict[str, str]:
     folders.
 
     Raises:
-        InputError: `files` names nothing that exists, or a file cannot be read.
+        InputError: `files` names nothing that exists.
     """
     named = [text for name in _SECTIONS for text in _texts(settings.get(name))]
     paths = {text for text in named if _is_file(text)}
     for text in settings.get("files") or ():
-        found = [path for path in sorted(Path(text).rglob("*")) if path.is_file()]
-        if not found and not Path(text).is_file():
+        inside = [path for path in sorted(Path(text).rglob("*")) if path.is_file()]
+        if not inside and not Path(text).is_file():
             raise InputError(f"files: expected a file or a folder with files, got {text}; mend it")
-        paths |= {str(path) for path in found} or {text}
-    return {path: _digest(path) for path in sorted(paths)}
+        paths |= {str(path) for path in inside} or {text}
+    found = {}
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -49,13 +53,3 @@ def _is_file(text: str) -> bool:
         return Path(text).is_file()
     except (OSError, ValueError):  # too long for a name, or no name at all
         return False
-
-
-def _digest(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(
-            f"{path}: expected a file that can be read, got {error.strerror}; mend its permissions"
-        ) from None

@@ -16,14 +16,15 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.values import monitored
 from seedbed.worker import assemble
+from seedbed.worker.sources import Settings, Sources, build_order, build_source, build_sources
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a run is made of, and the settings that it was made by."""
 
-    settings: assemble.Settings
-    sources: assemble.Sources
+    settings: Settings
+    sources: Sources
     order: Order
     training: TrainingState
     plan: Plan
@@ -31,8 +32,15 @@ class Parts:
 
     def training_batches(self, first_step: int) -> Iterator[Batch]:
         """Load this process's shards of each batch, from the step after `first_step` on."""
+        data = self.settings["data"]
         places = self.shards.divide(positions(self.order, first_step, self.plan.total_steps))
-        how = assemble.loading(self.settings, self.training.device)
+        how = Loading(
+            num_workers=data["num_workers"],
+            persistent_workers=data["persistent_workers"],
+            prefetch_factor=data["prefetch_factor"],
+            start_method=data["start_method"],
+            pin_memory=self.training.device.type == "cuda",
+        )
         if isinstance(self.order, Streamed):
             workers = self.order.workers(how.num_workers, self.shards.processes)
             how = replace(how, num_workers=workers)
@@ -41,8 +49,8 @@ class Parts:
     def rebuilt(self, step: int) -> Rebuilt:
         """Build what a process has that resumes the run before a step: all of it is anew."""
         settings, training = self.settings, self.training
-        source = assemble.build_source(settings, "train")
-        order = assemble.build_order(settings, source)
+        source = build_source(settings, "train")
+        order = build_order(settings, source)
         plan = assemble.make_plan(settings, order.steps_per_epoch)
         places = list(self.shards.divide(positions(order, step - 1, step)))
         if settings["data"]["num_workers"] > 1:
@@ -56,24 +64,21 @@ class Parts:
     def held_out_batch(self) -> list[Batch]:
         """Load the first of this process's validation batches, from a data set built anew."""
         data = self.settings["data"]
-        source = assemble.build_source(self.settings, "validation")
+        source = build_source(self.settings, "validation")
         size = data["eval_batch_size"]
         if not self.settings["trainer"]["compile"]:  # which would compile for another size
             size = min(size, data["batch_size"])
         places = self.shards.share(evaluation_positions(len(source), size))
         return [source[place] for place in places[:1]]
 
-    def evaluation_batches(self, source: Source, most: int | None = None) -> Iterator[Batch]:
-        """Load this process's batches of a data set, or the first few of them."""
-        return evaluation_batches(self.settings, source, self.shards, most)
-
 
 def evaluation_batches(
-    settings: assemble.Settings, source: Source, shards: Shards, most: int | None = None
+    settings: Settings, source: Source, shards: Shards, most: int | None = None
 ) -> Iterator[Batch]:
-    """Load this process's batches of a data set; those that load whole ones need no workers."""
+    """Load this process's batches of a data set, or the first few of them."""
     data = settings["data"]
     places = shards.share(evaluation_positions(len(source), data["eval_batch_size"]))[:most]
+    # Whole batches are loaded without workers.
     workers = 0 if hasattr(source.dataset, "fetch") else min(data["num_workers"], len(places))
     if isinstance(source, StreamSource):  # one stream: two workers would both read all of it
         workers = min(workers, 1)
@@ -81,23 +86,23 @@ def evaluation_batches(
     return load(source, places, how, settings["determinism"])
 
 
-def build_parts(settings: assemble.Settings, device: torch.device, shards: Shards) -> Parts:
+def build_parts(settings: Settings, device: torch.device, shards: Shards) -> Parts:
     """Build what a run is made of.
 
     Raises:
         InputError: a class refuses its arguments, or what it builds cannot be trained.
     """
-    sources = assemble.build_sources(settings)
-    order = assemble.build_order(settings, sources.train)
+    sources = build_sources(settings)
+    order = build_order(settings, sources.train)
     training = assemble.build_training_state(settings, device, sources.train)
     if not training.overrides("validation_step") and not training.overrides("compute"):
-        check_objective(settings["objective"], training)
+        _check_objective(settings["objective"], training)
     _ = training.higher_is_better  # or nothing says so
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     return Parts(settings, sources, order, training, plan, shards)
 
 
-def check_objective(name: str, training: TrainingState) -> None:
+def _check_objective(name: str, training: TrainingState) -> None:
     """Raise InputError for an objective, or a monitor, that no run of this task can have."""
     task = training.method.task
     values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics.names))
