@@ -122,6 +122,16 @@ def test_two_runs_in_the_same_instant_never_share_a_folder(wanted: bool, tmp_pat
     assert len(list((tmp_path / "runs").iterdir())) == 2 - wanted
 
 
+def test_paths_of_a_configuration_are_the_projects(tmp_path: Path) -> None:
+    """`cd build && python ../train.py`: what it names lies in the project, its run folder here."""
+    words = [*QUICK, "trainer.max_steps=1", "files=[train.py]", "hydra.run.dir=run"]
+    train_py = [sys.executable, str(ROOT / "train.py"), *words]
+    subprocess.run(train_py, cwd=tmp_path, check=True, capture_output=True)
+    environment = record.read_json(tmp_path / "run" / "environment.json")
+    assert list(environment["files_sha256"]) == ["train.py"]
+    assert record.read_summary(tmp_path / "run")["status"] == "finished"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("preset", ["seeded", "fast"])
 def test_other_presets_start_from_the_same_weights_and_order(

@@ -70,13 +70,14 @@ def evaluated(arguments: argparse.Namespace, run: Path) -> tuple[int, Any]:
     except InputError as error:
         return print_error(error), None
     asked = {
-        "run": str(run),
+        "run": str(run.absolute()),
         "checkpoint": arguments.checkpoint,
         "split": arguments.split,
         "predictions": arguments.predictions and str(arguments.predictions),
         "overrides": arguments.overrides,
     }
-    return request.start("seedbed.tools.evaluation", settings, asked, arguments.online)
+    status, row = request.start("seedbed.tools.evaluation", settings, asked, arguments.online)
+    return status, row and {"run": str(run), **row}
 
 
 def lines(row: dict[str, Any], predictions: Path | None) -> list[str]:

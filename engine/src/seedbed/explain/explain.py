@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from seedbed import compare, launch, offline
+from seedbed import compare, launch, offline, project
 from seedbed.compare import Difference, Record, verify
 from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
@@ -159,10 +159,11 @@ def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
             folder = Path(name, str(index))
             launch.create_run_folder(folder, side.settings)
             files = [str(folder), str(step), str(folder / "trace.jsonl")]
-            files += [str(side.checkpoints)] if side.checkpoints else []
+            files += [str(side.checkpoints.absolute())] if side.checkpoints else []
             process = subprocess.Popen(
                 [sys.executable, "-m", "seedbed.explain.replay", *files],
                 env=launch.training_environment(side.settings) | dict(side.variables),
+                cwd=project.root(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from seedbed import signals
+from seedbed import project, signals
 
 # The variable that names the file through which the processes of one machine find each other.
 STORE = "SEEDBED_STORE"
@@ -43,7 +43,8 @@ class Processes:
                 variables |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
                 variables |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
                 variables[STORE] = str(Path(self._place.name, "store"))
-            self._all.append(subprocess.Popen(command, env=variables, **streams))
+            here = project.root()  # what a configuration names, such as data.root, lies there
+            self._all.append(subprocess.Popen(command, env=variables, cwd=here, **streams))
 
     def send_signal(self, number: int) -> None:
         """Send a signal to those that are alive."""

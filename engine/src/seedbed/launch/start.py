@@ -106,7 +106,13 @@ def failed_at_once(folder: Path) -> bool:
 
 
 def worker_command(config: DictConfig, folder: Path, request: str | None = None) -> list[str]:
-    """Return the command that trains in a run folder; `request` is a `config.Request` as text."""
+    """Return the command that trains in a run folder, for the project's folder.
+
+    Args:
+        request: a `config.Request` as text.
+    """
+    folder, root = folder.absolute(), project.root().absolute()
+    folder = folder.relative_to(root) if folder.is_relative_to(root) else folder
     several = config.trainer.processes > 1
     module = "seedbed.distributed.worker" if several else "seedbed.worker"
     return [sys.executable, "-m", module, str(folder), *([request] if request else [])]

@@ -26,7 +26,6 @@ def main() -> int:
     shards = Shards()
     result = evaluate(training, parts.evaluation_batches(settings, source, shards), shards)
     row = {
-        "run": asked["run"],
         "checkpoint": asked["checkpoint"],
         "step": step,
         "split": split,
