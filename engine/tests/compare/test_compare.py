@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from seedbed import compare, names, record
 from seedbed.compare import Difference, first_difference, plot
-from seedbed.compare.stages import in_order, stage_of
 from seedbed.errors import InputError
 from tests.made_up_runs import FIELDS, fingerprint_rows, metrics, write_csv, write_run
 
@@ -203,14 +202,6 @@ def test_a_metric_that_differs_under_equal_fingerprints_is_found(
     assert (20, stage) == place(compared(a, b).difference)
 
 
-def test_logging_and_validating_at_other_steps_makes_no_difference(tmp_path: Path) -> None:
-    """Rows that only one run wrote are no difference."""
-    a = write_run(tmp_path / "a", 40)
-    b = write_run(tmp_path / "b", 40, rows=metrics(40, every=7, epoch_steps=40))
-
-    assert compared(a, b).difference is None
-
-
 @pytest.mark.parametrize("name", ["weights", "predictions"])
 def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path, name: str) -> None:
     """Without a fingerprints and without losses the final weights and predictions still speak."""
@@ -315,13 +306,6 @@ def test_where_data_lies_can_alter_bits_unless_digests_say_that_it_is_the_same(
     assert altering({"images": "00ff"}, "validation") == ["data.validation.path"]
 
 
-def test_columns_of_parameter_groups_are_called_as_stages_are() -> None:
-    """Each is a learning rate, of a group; control: a value that a method logs."""
-    columns = ("train_kl", "train_learning_rate_embed", "train_learning_rate", "loss")
-    called = [stage_of(column).name for column in in_order(columns)]
-    assert called == ["loss", "training kl", "learning rate", "learning rate of embed"]
-
-
 def monitored(name: str) -> dict[str, Any]:
     """Return a run that logs accuracy and mae, and follows one of them."""
     rows = [row | {"mae": row["loss"]} for row in metrics(40)]
@@ -347,16 +331,6 @@ def test_runs_that_follow_another_metric_do_not_diverge(tmp_path: Path) -> None:
     other["rows"][7]["accuracy"] = "0.125"
     c = written(tmp_path / "c", other)
     assert place(compared(a, c).difference) == (8, "train_accuracy")
-
-
-def test_a_metric_that_only_one_run_logged_is_a_note(tmp_path: Path) -> None:
-    """It is named; nothing else changes."""
-    one = monitored("accuracy")
-    a = written(tmp_path / "a", one)
-    b = written(tmp_path / "b", {**one, "rows": [row | {"mae": ""} for row in one["rows"]]})
-    result = compared(a, b)
-    assert result.difference is None
-    assert result.notes == ("metrics that only A logged are not compared: mae",)
 
 
 # The command

@@ -1,6 +1,6 @@
 """The first difference between two records: at which step, and in which stage of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ class Difference:
 
     Attributes:
         step: the first step that differs.
-        stage: the first of `stages.COLUMNS` that differs at that step.
+        stage: the first of `stages.in_order` that differs at that step.
         a, b: what the two records hold there.
         equal_stages: what was compared at that step before it, and is equal.
         equal_through: the last step compared before it; None if it is the first one.
@@ -74,7 +74,7 @@ def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference
     """Return the first difference between the rows of two records, or None.
 
     Args:
-        rows_a, rows_b: rows with a `step` and any of `stages.COLUMNS`, steps increasing; such as
+        rows_a, rows_b: rows with a `step` and any of `stages.in_order`, steps increasing; such as
             `record.read_fingerprints` returns. Steps and columns that only one has are skipped.
     """
     previous: tuple[int, tuple[str, ...]] | None = None
@@ -185,14 +185,10 @@ def read(folder: Path) -> Record:
     return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
 
 
-def _located(
-    step: int, columns: tuple[str, ...], previous: tuple[int, tuple[str, ...]] | None
-) -> bool:
-    if "weights" not in columns:
-        return False
-    if previous is None:
-        return step <= 1
-    return previous[0] == step - 1 and "weights" in previous[1]
+def _located(step: int, columns: Sequence[str], previous: tuple[int, Sequence[str]] | None) -> bool:
+    """Return whether the step before was compared as well, as far as its weights."""
+    before, compared = previous or (0, ("weights",))
+    return before == step - 1 and "weights" in columns and "weights" in compared
 
 
 def _notes(a: Record, b: Record) -> Iterator[str]:

@@ -23,16 +23,19 @@ def forged(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterat
         run, folder: of the record and of its replay.
         a, b: what they hold of the steps that were replayed.
         whole: the run finished: its tables are compared as bytes, its summary and predictions too.
+            A replay of a part has evaluated at its last step, where the run may have been stopped.
     """
-    for name, rows_a, rows_b in (
+    for name, of_a, of_b in (
         ("fingerprints.csv", a.fingerprints, b.fingerprints),
         ("metrics.csv", a.metrics, b.metrics),
     ):
-        line = _first_row(rows_a, rows_b, whole)
-        if line is None and whole and _content(run / name) != _content(folder / name):
-            line = "other columns or other bytes"
-        if line is not None:
-            yield f"{name}: {line}"
+        pairs = zip_longest(map(_filled, of_a), map(_filled, of_b if whole else of_b[: len(of_a)]))
+        first = next((x or y for x, y in pairs if x != y), None)
+        if first is not None:
+            phase = f", {first['phase']}" if "phase" in first else ""
+            yield f"{name}: step {first['step']}{phase}: another row than in the replay"
+        elif whole and _content(run / name) != _content(folder / name):
+            yield f"{name}: other columns or other bytes"
     if not whole:
         return
     stated = [
@@ -40,28 +43,11 @@ def forged(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterat
         for each in (a, b)
     ]
     for key in sorted(stated[0].keys() | stated[1].keys()):
-        values = [repr(each.get(key)) for each in stated]
-        if values[0] != values[1]:
-            yield f"summary.json: {key} is {values[0]} in the record, {values[1]} in the replay"
+        x, y = (repr(each.get(key)) for each in stated)
+        if x != y:
+            yield f"summary.json: {key} is {x} in the record, {y} in the replay"
     if _content(run / "test_predictions.csv") != _content(folder / "test_predictions.csv"):
         yield "test_predictions.csv: other predictions"
-
-
-def _first_row(a: list[Row], b: list[Row], whole: bool) -> str | None:
-    """Return the first row that differs.
-
-    A replay of a part has evaluated at its last step, where the run may have been interrupted.
-    """
-    pairs = zip_longest(map(_filled, a), map(_filled, b if whole else b[: len(a)]))
-    for x, y in pairs:
-        if x != y:
-            step = (x or y or {}).get("step")
-            phase = (x or y or {}).get("phase")
-            where = f"step {step}" + (f", {phase}" if phase else "")
-            if x is None or y is None:
-                return f"{where}: a row that only the {'replay' if x is None else 'record'} has"
-            return f"{where}: another row than in the replay"
-    return None
 
 
 def _filled(row: Row) -> Row:

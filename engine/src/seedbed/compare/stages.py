@@ -1,11 +1,10 @@
 """The stages of a step: what each means, and where to look if it differs."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """What a stage is called, the phase of a step that gives it, and where to look."""
 
     name: str
@@ -13,11 +12,12 @@ class Stage:
     look: str
 
 
-# In causal order: what a step gives, then evaluations after it. `metric` stands for any name.
+_HELD_OUT = "the held-out samples, their batches, how the metric is computed, evaluation mode"
+# In causal order: what a step gives, then evaluations after it. The columns of metrics.csv are one
+# stage for each phase, but for learning rates.
 STAGES = {
     "sample_ids": Stage(
-        *("sample ids", "data order"),
-        "which samples the step took: the sampler, the split, the batch size",
+        "sample ids", "data order", "which samples the step took: sampler, split, batch size"
     ),
     "batch": Stage(
         *("batch contents", "augmentation or loading"),
@@ -27,13 +27,9 @@ STAGES = {
         *("loss", "forward pass"),
         "the model's forward pass on the same batch: its code, initial weights, dropout, kernels",
     ),
-    "train_loss": Stage(
-        *("training loss", "forward pass"),
-        "metrics.csv holds another loss: the forward pass, or what is averaged for the log",
-    ),
-    "train_metric": Stage(
-        *("training metric", "forward pass"),
-        "the same loss, another metric: how it is computed, the forward pass",
+    "train": Stage(
+        *("training", "forward pass"),
+        "metrics.csv: the forward pass, how a metric is computed, what is averaged for the log",
     ),
     "gradients": Stage(
         *("gradients", "backward pass"),
@@ -55,22 +51,8 @@ STAGES = {
         *("optimizer state", "optimizer"),
         "the optimizer's moments and counters; weights that are equal now will diverge",
     ),
-    "validation_loss": Stage(
-        *("validation loss", "evaluation"),
-        "training is the same so far: the held-out samples, their batches, evaluation mode",
-    ),
-    "validation_metric": Stage(
-        *("validation metric", "evaluation"),
-        "training is the same so far: the held-out samples, how the metric is computed",
-    ),
-    "test_loss": Stage(
-        *("test loss", "evaluation"),
-        "training is the same: the test samples, their batches, evaluation mode",
-    ),
-    "test_metric": Stage(
-        *("test metric", "evaluation"),
-        "training is the same: the test samples, how the metric is computed",
-    ),
+    "validation": Stage("validation", "evaluation", f"training is the same so far: {_HELD_OUT}"),
+    "test": Stage("test", "evaluation", f"training is the same: {_HELD_OUT}"),
     "final_weights": Stage(
         *("final weights", "optimizer"),
         "the weights at the end; with fingerprints, the step at which they diverged is named",
@@ -80,32 +62,31 @@ STAGES = {
         "the same weights, other predictions for the test set: the samples, evaluation mode",
     ),
 }
-COLUMNS = tuple(STAGES)
-_RATE_OF = "learning_rate_"  # before the name of a parameter group, or of an optimizer
+_ORDER = {name: number for number, name in enumerate(STAGES)}
+_RATE = "train_learning_rate"  # with the name of a parameter group, or of an optimizer, behind it
 
 
 def stage_of(column: str) -> Stage:
-    """Return the stage of a column; a name that is logged, such as train_mae, is a metric."""
+    """Return the stage of a column; of what is logged, such as train_mae, with its own name."""
+    stage = STAGES[_key(column)]
     if column in STAGES:
-        return STAGES[column]
-    like, name = STAGES[_like(column)], column.partition("_")[2]
-    if name.startswith(_RATE_OF):
-        return replace(like, name=f"{like.name} of {name.removeprefix(_RATE_OF)}")
-    return replace(like, name=f"{like.name.split()[0]} {name}")
+        return stage
+    if column.startswith(_RATE):
+        return stage._replace(name=f"{stage.name} of {column.removeprefix(f'{_RATE}_')}")
+    return stage._replace(name=f"{stage.name} {column.partition('_')[2]}")
 
 
 def in_order(columns: Collection[str]) -> tuple[str, ...]:
-    """Return columns in causal order, metrics of a phase sorted by name."""
+    """Return columns in causal order; of a phase, the loss first and metrics sorted by name."""
     if all(column in STAGES for column in columns):  # in each step
-        return tuple(column for column in COLUMNS if column in columns)
-    known = [column for column in columns if _like(column) in STAGES]
-    return tuple(sorted(known, key=lambda each: (COLUMNS.index(_like(each)), each)))
+        return tuple(column for column in STAGES if column in columns)
+    known = [column for column in columns if _key(column) in STAGES]
+    order = {c: (_ORDER[_key(c)], not c.endswith("_loss"), c) for c in known}
+    return tuple(sorted(known, key=order.__getitem__))
 
 
-def _like(column: str) -> str:
-    """Return the column of STAGES that has the same cause."""
+def _key(column: str) -> str:
+    """Return the stage that a column belongs to."""
     if column in STAGES:
         return column
-    phase, _, name = column.partition("_")
-    is_rate = phase == "train" and name.startswith(_RATE_OF)
-    return f"{phase}_{'learning_rate' if is_rate else 'metric'}"
+    return _RATE if column.startswith(_RATE) else column.partition("_")[0]

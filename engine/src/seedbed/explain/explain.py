@@ -15,10 +15,10 @@ from seedbed.compare import Difference, Record, verify
 from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError
-from seedbed.explain import places, replay
+from seedbed.explain import replay
 from seedbed.explain.construction import BUILD
 from seedbed.explain.replay import BEFORE, Trace
-from seedbed.explain.trace_compare import Finding, describe, first_difference
+from seedbed.explain.trace_compare import Finding, describe, describe_lines, first_difference
 from seedbed.explain.trace_data import DATA_PHASES
 from seedbed.operations.trace import Event
 from seedbed.record import Row, change
@@ -72,7 +72,7 @@ def of_replay(
     if found is not None:
         yield "The two replays differ from each other: the step is nondeterministic"
         yield from describe(found)
-        yield from places.describe_lines(found, [tree.root, tree.root])
+        yield from describe_lines(found, [tree.root, tree.root])
         return
     same_code = change.same_code(outcome.record.code, outcome.replay.code)
     yield from _unexplained([side], traces, difference, same_code)
@@ -105,8 +105,7 @@ def of_runs(
         return
     yield "First that differs"
     yield from describe(found)
-    yield from places.describe_draw(found, [side.settings for side in sides])
-    yield from places.describe_lines(found, [side.tree.root for side in sides])
+    yield from describe_lines(found, [side.tree.root for side in sides])
 
 
 def _side(
@@ -199,9 +198,9 @@ def left_out(sides: Sequence[Side]) -> list[str]:
     omitted: list[str] = []
     for side in sides:
         trainer, workers = side.settings.trainer, side.settings.data.num_workers
-        omitted += ["trainer.compile=true"] if trainer.compile else []
-        if trainer.processes > 1 and trainer.reduce == "allreduce":
-            omitted.append("trainer.reduce=allreduce")
+        omitted += ["trainer.compile=true"] * trainer.compile
+        allreduce = trainer.processes > 1 and trainer.reduce == "allreduce"
+        omitted += ["trainer.reduce=allreduce"] * allreduce
         omitted += [f"data.num_workers={workers}"] if workers else []
     return list(dict.fromkeys(omitted))
 
@@ -216,12 +215,9 @@ def _unexplained(
     sides: Sequence[Side], traces: Sequence[Trace], difference: Difference, same_code: bool
 ) -> Iterator[str]:
     """Yield lines on replays that have the same bits though the records have not."""
-    omitted = left_out(sides)
-    yield "The two replays have the same bits" + (
-        f", but the replay leaves out {', '.join(omitted)}, which can change bits"
-        if omitted
-        else ""
-    )
+    omitted = ", ".join(left_out(sides))
+    but = f", but the replay leaves out {omitted}, which can change bits" if omitted else ""
+    yield f"The two replays have the same bits{but}"
     for side, replayed in zip(sides, traces, strict=False):
         diverged = compare.first_difference(side.rows, replayed.rows)
         if not side.rows:

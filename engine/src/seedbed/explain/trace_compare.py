@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from pathlib import Path
 
 from seedbed.explain.construction import BUILD
 from seedbed.explain.replay import AFTER, BEFORE
@@ -15,8 +16,6 @@ _PHASES = {
     AUGMENTATION: "augmentation",
     COLLATE: "collate",
 }
-
-
 _MOST_SHAPES = 4
 
 
@@ -175,3 +174,25 @@ def describe(found: Finding) -> Iterator[str]:
 def _listed(shapes: Sequence[str]) -> str:
     shown = "; ".join(shapes[:_MOST_SHAPES]) or "no tensor"
     return shown + (f"; ... ({len(shapes)} tensors)" if len(shapes) > _MOST_SHAPES else "")
+
+
+def describe_lines(found: Finding, roots: Sequence[Path]) -> Iterator[str]:
+    """Yield where a finding's operation is in the code of A and of B, and what is written there."""
+    seen = set()
+    for name, event, root in zip("AB", (found.a, found.b), roots, strict=True):
+        file, _, number = (event.place.line if event else "").rpartition(":")
+        if not (file and number.isdecimal()):
+            continue
+        place = f"{file.removeprefix(f'{root}/')}:{number}"
+        text = _line(Path(file), int(number))
+        if (place, text) not in seen:  # otherwise the same line of both
+            yield f"    at {place} in {name}" + (f": {text}" if text else "")
+        seen.add((place, text))
+
+
+def _line(file: Path, number: int) -> str:
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
