@@ -68,15 +68,19 @@ def progress_of(state: Mapping[str, Any]) -> Progress:
     return Progress(**state.get("progress", {}))
 
 
-def save(state: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint, synced and renamed into place; `last.pt` steps aside to `previous.pt`."""
+def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
+    """Write a checkpoint, synced and renamed into place.
+
+    Args:
+        steps_aside: let `last.pt` become `previous.pt`, which has another step then.
+    """
     buffer = io.BytesIO()
     torch.save(state, buffer)
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
     body = buffer.getvalue()[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
     temporary = path.with_name(f".{path.name}.new")
     record.write_atomically(temporary, body + _PREFIX + hashlib.sha256(body).hexdigest().encode())
-    if path.name == LAST and path.exists():
+    if steps_aside and path.name == LAST and path.exists():
         os.replace(path, path.with_name(PREVIOUS))
     os.replace(temporary, path)
     record.sync_folder(path.parent)

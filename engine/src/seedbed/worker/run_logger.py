@@ -73,6 +73,7 @@ class RunLogger(Logger):
         self._pending_fingerprints = fingerprint.FingerprintRows()
         self._since = time.perf_counter()
         self.last: dict[str, float] = dict(resumed_from.get("last", {}))
+        self._saved_step = -1
         first_step = checkpoint.progress_of(resumed_from).step
         self._bar = _bar(plan.total_steps, first_step)
 
@@ -176,7 +177,9 @@ class RunLogger(Logger):
             table_bytes=lengths,
             columns=list(self._metrics.fields),
         )
-        checkpoint.save(state, self._folder / "checkpoints" / checkpoint.LAST)
+        path = self._folder / "checkpoints" / checkpoint.LAST
+        checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
+        self._saved_step = progress.step
         best.save(self._folder / "checkpoints", self._training.model, progress)
 
     def log(self, text: str) -> None:
