@@ -702,10 +702,10 @@ def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
     """Killed before or after they are written: who resumes has them, and ends with the same."""
     folder, original = begun(tmp_path / "run"), checkpoint.save
 
-    def deadly(state: dict[str, Any], path: Path) -> None:
+    def deadly(state: dict[str, Any], path: Path, **options: bool) -> None:
         is_best = path.name == "best.pt"
         if written or not is_best:
-            original(state, path)
+            original(state, path, **options)
         if is_best:
             raise Killed
 
