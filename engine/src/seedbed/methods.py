@@ -4,6 +4,7 @@ docs/methods.md has an example of each function.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -190,6 +191,23 @@ class Supervised(Method):
         return in_float32(found)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What an evaluation saw of all samples, in their order and on the CPU.
+
+    Attributes:
+        phase: `validation` or `test`.
+        outputs, targets: as `validation_step` returned them and the batches had them, with the
+            tensors of all batches one after the other; lists of those that do not fit together.
+        values: what `Method.compute` is given, by name: the loss of each sample, for instance.
+    """
+
+    phase: str
+    outputs: Any
+    targets: Any
+    values: Mapping[str, Any]
+
+
 class Run(Protocol):
     """What a callback is given of a run.
 
@@ -207,6 +225,9 @@ class Run(Protocol):
 
     def log(self, name: str, value: Tensor | float) -> None:
         """Log a scalar by a name: a column of metrics.csv."""
+
+    def log_figure(self, name: str, figure: Any) -> None:
+        """Log a figure of matplotlib: a file in `figures/` of the run folder, and to loggers."""
 
 
 class Callback:
@@ -226,6 +247,13 @@ class Callback:
 
     def on_validation_end(self, run: Run, step: int) -> None:
         """Look at the model, in evaluation mode, after a validation."""
+
+    def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
+        """Look at what a validation, or the test at the end, saw.
+
+        All of it is kept in memory and gathered from all processes, but only where a callback has
+        this function.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint holds of the callback: tensors, numbers, texts."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from seedbed import loggers, record
@@ -239,6 +240,53 @@ def test_what_comes_again_is_logged_once(tmp_path: Path, library: str) -> None:
         "validation/loss": [(5, 0.25)],
     }
     assert READERS[library](run.folder)[0] == as_kept(library, expected)
+
+
+@pytest.mark.parametrize("library", of_each_library())
+def test_a_figure_reaches_each_library(tmp_path: Path, library: str) -> None:
+    """As a picture under its name and step."""
+    settings = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
+    assert isinstance(settings, dict)
+    run = Run(tmp_path / "run", settings)
+    run.folder.mkdir()
+    path = run.folder / "confusion_3.png"
+    figure = Figure(figsize=(1, 1))
+    figure.savefig(path)
+    opened = loggers.open_all(run, print)
+    opened.note([{"step": 3, "phase": "validation", "loss": "0.5"}])
+    opened.note_figure("validation/confusion", 3, path)
+    opened.close(finished=True)
+    assert PICTURES[library](run.folder) == ["confusion"]
+    if library != "wandb":  # whose reader takes numbers alone
+        assert READERS[library](run.folder)[0]["validation/loss"] == [(3, 0.5)]
+
+
+def tensorboard_pictures(run: Path) -> list[str]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0}).Reload()
+    assert [each.step for each in found.Images("validation/confusion")] == [3]
+    return [name.rpartition("/")[2] for name in found.Tags()["images"]]
+
+
+def mlflow_pictures(run: Path) -> list[str]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{run.parent}/mlflow.db")
+    found = client.list_artifacts((run / "mlflow_run_id").read_text().strip(), "figures")
+    return [Path(each.path).stem.removesuffix("_3") for each in found]
+
+
+def wandb_pictures(run: Path) -> list[str]:
+    found = (run / "wandb").glob("offline-run-*/files/media/images/validation/*.png")
+    return [path.name.partition("_")[0] for path in found]
+
+
+PICTURES: dict[str, Callable[[Path], list[str]]] = {
+    "tensorboard": tensorboard_pictures,
+    "mlflow": mlflow_pictures,
+    "wandb": wandb_pictures,
+}
 
 
 def log_and_die(run: Run, rows: list[dict[str, object]]) -> None:

@@ -96,7 +96,7 @@ def refused(folder: Path, *words: str) -> int:
         (("LateHead",), "method: expected patterns that parameters fit from LateHead.trainable"),
         (("VAE", f"+callbacks.late._target_={__name__}.LateHook"),
          "callbacks.late: expected hooks among on_before_optimizer_step, on_step_end, "
-         "on_validation_end, got LateHook.on_validation_epoch_end, which is never called"),
+         "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is never called"),
         (("LateMethod",), "method: expected hooks among on_step_end, on_train_end, got LateMethod"),
     ],
 )  # fmt: skip

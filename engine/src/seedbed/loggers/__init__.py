@@ -52,6 +52,9 @@ class Logger(Protocol):
     def log(self, entry: Entry) -> None:
         """Log a row; it may wait in memory until the next `save`."""
 
+    def log_figure(self, name: str, step: int, path: Path) -> None:
+        """Log a picture, a PNG file; a logger without this function gets none."""
+
     def save(self) -> None:
         """Make sure that what was logged outlives this process, which may be killed."""
 
@@ -76,6 +79,15 @@ class Loggers:
         def log(logger: Logger) -> None:
             for entry in entries:
                 logger.log(entry)
+
+        self._each(log)
+
+    def note_figure(self, name: str, step: int, path: Path) -> None:
+        """Pass a picture on."""
+
+        def log(logger: Logger) -> None:
+            if hasattr(logger, "log_figure"):
+                logger.log_figure(name, step, path)
 
         self._each(log)
 

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from seedbed import record
@@ -57,6 +58,10 @@ class MLflow:
                 self._waiting.append(self._entities.Metric(name, value, now, entry.step))
         if time.monotonic() - self._sent >= _SECONDS_BETWEEN_REQUESTS:
             self.save()
+
+    def log_figure(self, name: str, step: int, path: Path) -> None:
+        """Store a picture among the run's files; its name has the step."""
+        self._client.log_artifact(self._id, str(path), "figures")
 
     def save(self) -> None:
         """Send what waits in memory."""

@@ -3,7 +3,10 @@
 Look at all runs by `tensorboard --logdir runs`. It keeps values as float32.
 """
 
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from seedbed import record
 from seedbed.loggers import Entry, Run
@@ -38,6 +41,14 @@ class TensorBoard:
         """Log a row."""
         for name, value in entry.values.items():
             self._writer.add_scalar(name, value, entry.step)
+
+    def log_figure(self, name: str, step: int, path: Path) -> None:
+        """Log a picture."""
+        from PIL import Image
+
+        with Image.open(path) as picture:
+            pixels = np.array(picture.convert("RGB"))
+        self._writer.add_image(name, pixels, step, dataformats="HWC")
 
     def save(self) -> None:
         """Write what waits in memory to the file."""

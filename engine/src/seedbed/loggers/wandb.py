@@ -4,6 +4,7 @@
 """
 
 import secrets
+from pathlib import Path
 from typing import Literal
 
 from seedbed import record
@@ -53,6 +54,14 @@ class WandB:
         self._last = max(self._last, entry.step)
         if self._last >= self._first:
             self._run.log(entry.values, step=self._last)
+
+    def log_figure(self, name: str, step: int, path: Path) -> None:
+        """Log a picture with the row of its step."""
+        import wandb
+
+        self._last = max(self._last, step)
+        if self._last >= self._first:
+            self._run.log({name: wandb.Image(str(path))}, step=self._last)
 
     def save(self) -> None:
         """Do nothing: W&B cannot be asked to, and a resumed run logs everything again."""

@@ -1,6 +1,6 @@
 """Callbacks: they look at a run, and what they would change in it is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,16 @@ from seedbed.names import CALLBACK
 from seedbed.training.unchanged import unchanged
 
 
+Show = Callable[[str, int, Path], None]
+
+
 class Run:
     """What callbacks are given; see `methods.Run`."""
 
-    def __init__(self, model: nn.Module, folder: Path) -> None:
-        self.model, self.folder = model, folder
+    def __init__(self, model: nn.Module, folder: Path, show: Show) -> None:
+        self.model, self.folder, self._show = model, folder, show
         self.optimizer, self.logs = "", False
+        self.phase, self.step = "train", 0
         self.logged: dict[str, Tensor | float] = {}
 
     def log(self, name: str, value: Tensor | float) -> None:
@@ -40,6 +44,20 @@ class Run:
         if self.logs:
             self.logged[name] = value.detach().clone() if isinstance(value, Tensor) else value
 
+    def log_figure(self, name: str, figure: Any) -> None:
+        """Save a figure of matplotlib as a PNG file, where values are logged, too."""
+        if not str(name).isidentifier():
+            raise InputError(
+                f"callbacks: expected a name in run.log_figure, got {name!r}; use letters, digits "
+                "and _"
+            )
+        if self.logs:
+            from seedbed.record import plots  # matplotlib takes a second
+
+            path = self.folder / "figures" / f"{self.phase}_{name}_{self.step}.png"
+            path.parent.mkdir(exist_ok=True)
+            self._show(f"{self.phase}/{name}", self.step, plots.save(figure, path))
+
     def take(self) -> dict[str, Tensor | float]:
         """Return what was logged since the last call."""
         found, self.logged = self.logged, {}
@@ -54,10 +72,20 @@ class Callbacks:
         self._seen: set[str] = set()
         self.run: Run | None = None
 
-    def open(self, model: nn.Module, folder: Path) -> None:
-        """Begin to call them."""
+    def open(self, model: nn.Module, folder: Path, show: Show) -> None:
+        """Begin to call them.
+
+        Args:
+            show: passes a figure on, by its name, step and file.
+        """
         if self._callbacks:
-            self.run = Run(model, folder)
+            self.run = Run(model, folder, show)
+
+    @property
+    def look_at_evaluations(self) -> bool:
+        """Return whether one of them asks for what evaluations see, in whatever process."""
+        each = (type(callback).on_evaluation_end for callback in self._callbacks.values())
+        return any(function is not Callback.on_evaluation_end for function in each)
 
     def call(self, hook: str, seed: int | None, step: int, *arguments: Any) -> None:
         """Call a function of all of them.
@@ -77,7 +105,7 @@ class Callbacks:
                 f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
                 "changes weights, buffers or gradients; change them in a method's on_step_end"
             )
-            thoroughly = hook == "on_validation_end" or where not in self._seen
+            thoroughly = hook in ("on_validation_end", "on_evaluation_end") or where not in self._seen
             self._seen.add(where)
             with torch.no_grad(), unchanged(model, refusal, _tensors(arguments), thoroughly):
                 getattr(callback, hook)(self.run, step, *arguments)

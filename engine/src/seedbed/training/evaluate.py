@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,12 +13,12 @@ from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, tensors_of
 from seedbed.errors import InputError, Interrupted
-from seedbed.methods import Method
+from seedbed.methods import Method, Seen
 from seedbed.names import COMPUTE, TRAIN_END
 from seedbed.operations.refusals import explained
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, TrainingState
-from seedbed.training.step import seed_draws, to_device
+from seedbed.training.step import look, seed_draws, to_device
 from seedbed.training.unchanged import evaluating, unchanged
 from seedbed.training.values import of_compute, of_validation_step
 
@@ -31,11 +31,13 @@ class Kept:
         values: by name, tensors and pairs (sum, count), one for each batch.
         columns: the predictions and the first numbers of targets of samples, hashes of batches.
         states: of the configuration's metrics, one for each batch.
+        seen: pairs of outputs and targets, one for each batch, if a callback asks for them.
     """
 
     values: dict[str, list[Any]]
     columns: dict[str, list[Tensor]]
     states: dict[str, list[Any]]
+    seen: list[tuple[Any, Any]]
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
@@ -60,6 +62,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         columns.get("predictions"),
         columns["targets"],
         columns["output_hashes"],
+        _seen(training, kept) if training.callbacks.look_at_evaluations else None,
     )
 
 
@@ -71,16 +74,30 @@ def values_of(training: TrainingState, parts: Sequence[Kept]) -> dict[str, float
     """
     kept = [part for part in parts if part.columns]
     method = training.method
-    found = {
-        name: _together(method, name, [part.values[name] for part in kept])
-        for name in kept[0].values
-    }
+    found = _of_all_samples(method, kept)
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
         values = of_compute(method, method.compute(found))
     names = training.metrics.names
     states = {name: [each for part in kept for each in part.states[name]] for name in names}
     return values | training.metrics.of_all(states)
+
+
+def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) -> Evaluation:
+    """Let callbacks look at an evaluation; return it with what they have logged."""
+    run = training.callbacks.run
+    if run is None:
+        return result
+    run.logs, run.phase, run.step = True, phase, step
+    logged: dict[str, Tensor] = {}
+    with evaluating(training.model):
+        if phase == "validation":
+            logged = look(training, "on_validation_end", step)
+        if result.seen is not None:
+            seen = replace(result.seen, phase=phase)
+            logged |= look(training, "on_evaluation_end", step, seen)
+    values = {name: float(scalar) for name, scalar in logged.items()}
+    return replace(result, values=values | result.values, seen=None)
 
 
 @torch.no_grad()
@@ -98,6 +115,7 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
     values: dict[str, list[Any]] = {}
     columns: dict[str, list[Tensor]] = {}
     states: dict[str, list[Any]] = {}
+    seen: list[tuple[Any, Any]] = []
     hasher = fingerprint.Hasher(training.device)
     method, channels_last = training.method, training.channels_last
     # Processes share the batches: each would have another part of what changes.
@@ -120,9 +138,12 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
                 row["predictions"] = others["predictions"]
             _append(method, values, found)
             _append(method, columns, row)
+            if training.callbacks.look_at_evaluations:
+                pair = others.get("outputs"), others.get("targets", batch.targets)
+                seen.append(map_tensors(lambda tensor: tensor.to("cpu", copy=True), pair))
             if training.metrics.names:
                 _append(method, states, states_of_metrics(training, batch, others))
-    return Kept(_on_cpu(values), _on_cpu(columns), states)
+    return Kept(_on_cpu(values), _on_cpu(columns), states, seen)
 
 
 @contextmanager
@@ -190,6 +211,33 @@ def _together(method: Method, name: str, parts: Sequence[list[Any]]) -> Any:
             "for each sample, or (sum, count)"
         )
     return torch.cat(batches)
+
+
+def _of_all_samples(method: Method, kept: Sequence[Kept]) -> dict[str, Any]:
+    """Return the values that `compute` is given."""
+    return {
+        name: _together(method, name, [part.values[name] for part in kept])
+        for name in kept[0].values
+    }
+
+
+def _seen(training: TrainingState, kept: Sequence[Kept]) -> Seen:
+    """Return what callbacks are given of an evaluation; its phase is not known here."""
+    outputs, targets = zip(*(pair for part in kept for pair in part.seen), strict=True)
+    values = _of_all_samples(training.method, kept)
+    return Seen("", _joined(outputs), _joined(targets), values)
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    """Return nested tensors of all batches as one such nest; a list of what does not fit."""
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {name: _joined([each[name] for each in batches]) for name in first}
+    if isinstance(first, tuple | list):
+        return tuple(_joined(each) for each in zip(*batches, strict=True))
+    is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
+    alike = is_tensor and len({tuple(each.shape[1:]) for each in batches}) == 1
+    return torch.cat(list(batches)) if alike else list(batches)
 
 
 def _first_numbers(targets: Any, count: int) -> Tensor:

@@ -1,20 +1,18 @@
 """The training loop: steps, validations and checkpoints, in the order of the plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.errors import Interrupted
 from seedbed.operations.refusals import explained
 from seedbed.training import schedules
-from seedbed.training.evaluate import evaluate
+from seedbed.training.evaluate import evaluate, look_at
 from seedbed.training.logger import Logger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, Progress, StepResult, TrainingState
-from seedbed.training.step import look, train_step
-from seedbed.training.unchanged import evaluating
+from seedbed.training.step import train_step
 from seedbed.training.values import monitored
 
 
@@ -103,12 +101,7 @@ def validate(
     result = evaluate(training, batches, shards)
     value = monitored(training.method, result.values, training.metric_name)
     is_best = progress.note_validation(value, training.higher_is_better)
-    if training.callbacks.run is not None:
-        training.callbacks.run.logs = True
-        with evaluating(training.model):
-            logged = look(training, "on_validation_end", progress.step)
-        values = {name: float(scalar) for name, scalar in logged.items()}
-        result = replace(result, values=values | result.values)
+    result = look_at(training, "validation", progress.step, result)
     run_logger.log_validation(progress, result, is_best)
 
 

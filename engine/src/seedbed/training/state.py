@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed.errors import InputError
-from seedbed.methods import Method
+from seedbed.methods import Method, Seen
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.metrics import Metrics
 
@@ -202,9 +202,11 @@ class Evaluation:
             where the method makes none.
         targets: the first number of each sample's target, (N,).
         output_hashes: of all that the model returned, int64 (batches,).
+        seen: what callbacks are given, if one asks for it.
     """
 
     values: dict[str, float]
     predictions: Tensor | None
     targets: Tensor
     output_hashes: Tensor
+    seen: Seen | None = None

@@ -178,17 +178,18 @@ def look_at_gradients(
     run = training.callbacks.run
     if run is not None:
         run.optimizer, run.logs = update.optimizer, with_values
+        run.phase, run.step = "train", update.step
         names = (training.name_of[id(parameter)] for parameter in update.parameters)
         gradients = dict(zip(names, found.gradients, strict=True))
         call(training, "on_before_optimizer_step", update.step, gradients)
 
 
-def look(training: TrainingState, hook: str, step: int) -> dict[str, Tensor]:
+def look(training: TrainingState, hook: str, step: int, *arguments: Any) -> dict[str, Tensor]:
     """Let callbacks look at the model; return what they have logged."""
     run = training.callbacks.run
     if run is None:
         return {}
-    call(training, hook, step)
+    call(training, hook, step, *arguments)
     return {name: values.scalar(training, name, value) for name, value in run.take().items()}
 
 

@@ -14,7 +14,7 @@ from seedbed import fingerprint
 from seedbed.operations import refusals
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
-from seedbed.training.evaluate import end_training, evaluate
+from seedbed.training.evaluate import end_training, evaluate, look_at
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.state import Evaluation, Progress
@@ -66,10 +66,10 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()
     if job.group.leads:
-        parts.training.callbacks.open(parts.training.model, job.folder)
         origin = {"settings": settings, "environment": found}  # which grows by what is imported
         run_logger = RunLogger(job.folder, parts.training, parts.plan, origin, state)
         run_logger.observers.append(imports)
+        parts.training.callbacks.open(parts.training.model, job.folder, run_logger.log_figure)
         if job.request.record:
             run_logger.replayed = Replayed(job.request, job.stop)
     print_header(run_logger, parts, progress, summary.starts_over)
@@ -146,18 +146,20 @@ def test(
     is_test = bool(parts.settings["data"].get("test"))
     tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
 
-    def evaluated() -> Evaluation:
+    def evaluated(step: int) -> Evaluation:
         batches = evaluation_batches(parts.settings, parts.sources.test, parts.shards)
         result = evaluate(training, batches, parts.shards)
-        return result if is_test else replace(result, values={})  # the validation set is no test's
+        if not is_test:  # the validation set is no test's
+            return replace(result, values={})
+        return look_at(training, "test", step, result)
 
     results: dict[int, Evaluation] = {}
     if is_test or not tests_best:
-        results[progress.step] = evaluated()
+        results[progress.step] = evaluated(progress.step)
     if tests_best:
         # All processes can read best.pt: they met in `loop.save` after the leader had written it.
         with best.weights_of(folder / "checkpoints", best_step, training.model, training.device):
-            results[best_step] = evaluated()
+            results[best_step] = evaluated(best_step)
     run_logger.log_test(results)
     step, result = list(results.items())[-1]
     if is_test:

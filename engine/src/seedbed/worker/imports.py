@@ -97,6 +97,9 @@ class Imports:
         if self.look():
             self.write()
 
+    def note_figure(self, name: str, step: int, path: Path) -> None:
+        """Do nothing: a row follows."""
+
     def save(self) -> None:
         """Keep what was imported, as `note` does."""
         self.note(())

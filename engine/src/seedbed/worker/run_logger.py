@@ -29,6 +29,9 @@ class Observer(Protocol):
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Note rows that were written."""
 
+    def note_figure(self, name: str, step: int, path: Path) -> None:
+        """Note a picture that was saved."""
+
     def save(self) -> None:
         """Let what was noted outlive the process."""
 
@@ -149,6 +152,11 @@ class RunLogger(Logger):
             content = predictions_csv(result.targets, result.predictions)
             record.write_atomically(self._folder / "test_predictions.csv", content)
         self._finished = True
+
+    def log_figure(self, name: str, step: int, path: Path) -> None:
+        """Pass a picture on that a callback has saved."""
+        for observer in self.observers:
+            observer.note_figure(name, step, path)
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Save all that the run needs to go on from here as if it had never stopped.

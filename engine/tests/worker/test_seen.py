@@ -1,0 +1,145 @@
+"""What callbacks see of an evaluation, and the figures that they log."""
+
+import csv
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from seedbed import record
+from seedbed.data.source import Batch
+from seedbed.methods import Callback, Run, Seen, Supervised
+from seedbed.tasks import Classification
+from seedbed.training.callbacks import Callbacks
+from seedbed.training.evaluate import evaluate, measure
+from seedbed.training.shards import Shards
+from seedbed.training.state import TrainingState
+from tests import pages
+from tests.end_to_end.kill_anywhere import differences
+from tests.running import TEMPLATE
+from tests.worker.test_methods import begun
+from tests.worker.test_resume import StopAt, work
+from tests.worker.test_resume import (
+    this_process_as_training_process as this_process_as_training_process,
+)
+
+
+class Confusion(Callback):
+    """Keeps what it saw, and logs a figure and a number of it."""
+
+    def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
+        right = (seen.outputs.argmax(1) == seen.targets).float()
+        torch.testing.assert_close(right, seen.values["accuracy"])
+        table = seen.targets.tolist(), seen.outputs.argmax(1).tolist()
+        np.savetxt(run.folder / f"{seen.phase}_{step}.txt", np.array(table))
+        run.log("error_rate", 1 - right.mean())
+        figure = Figure()
+        figure.subplots().plot(*table)
+        run.log_figure("pairs", figure)
+
+
+class Pictures:
+    """A logger that notes what it is told."""
+
+    def __init__(self, run: Any) -> None:
+        self.path = run.folder / "pictures.txt"
+
+    def log(self, entry: Any) -> None:
+        pass
+
+    def log_figure(self, name: str, step: int, path: Path) -> None:
+        assert imread(path).ndim == 3
+        with self.path.open("a") as file:
+            file.write(f"{name} {step} {path.name}\n")
+
+    def save(self) -> None:
+        pass
+
+    def close(self, finished: bool) -> None:
+        pass
+
+
+CHOSEN = (f"+callbacks.own._target_={__name__}.Confusion", "data.eval_batch_size=7")
+
+
+def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Path) -> None:
+    """Stopped and resumed as well; what they log of the test is a column and in the summary."""
+    run, stopped, plain = (tmp_path / name for name in ("run", "stopped", "plain"))
+    logger = f"+logger.own._target_={__name__}.Pictures"
+    assert work(begun(run, "FineTuning", *CHOSEN, logger)) == 0
+    assert work(begun(stopped, "FineTuning", *CHOSEN, logger), StopAt(9)) == 143
+    assert work(stopped) == 0
+    assert differences(run, stopped) == []
+    assert work(begun(plain, "FineTuning", CHOSEN[1])) == 0
+    assert record.read_fingerprints(run) == record.read_fingerprints(plain)
+    assert not (plain / "figures").exists(), "negative control"
+
+    summary = record.read_summary(run)
+    metrics, step = summary["metrics"], summary["tested_step"]
+    assert metrics["test_error_rate"] == pytest.approx(1 - metrics["test_accuracy"])
+    assert metrics["validation_error_rate"] == pytest.approx(1 - metrics["validation_accuracy"])
+    with (run / "test_predictions.csv").open() as file:
+        rows = [(float(row["target"]), float(row["prediction"])) for row in csv.DictReader(file)]
+    assert np.loadtxt(run / f"test_{step}.txt").T.tolist() == [list(row) for row in rows]
+    told = (run / "pictures.txt").read_text().splitlines()
+    assert f"test/pairs {step} test_pairs_{step}.png" in told
+    assert len(told) == len(list((run / "figures").iterdir())) >= 2
+
+
+def test_the_confusion_matrix_of_the_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it stands there, in eight lines."""
+    files = pages.files((TEMPLATE / "docs/methods.md").read_text())
+    [(name, text)] = [(name, text) for name, text in files.items() if "confusion" in str(name)]
+    assert text[text.index("class") :].strip().count("\n") + 1 == 8
+    (tmp_path / "confusion_of_docs.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = "+callbacks.own._target_=confusion_of_docs.Confusion"
+    assert work(begun(tmp_path / "run", "FineTuning", chosen)) == 0
+    assert {path.name.partition("_")[0] for path in (tmp_path / "run/figures").iterdir()} == {
+        "validation",
+        "test",
+    }
+
+
+class Halves(Shards):
+    """Two processes that share the batches of an evaluation, one after the other."""
+
+    def __init__(self, training: TrainingState, batches: list[Batch]) -> None:
+        super().__init__()
+        self._parts = [measure(training, each, Shards()) for each in (batches[:1], batches[1:])]
+
+    def gather(self, work: Any) -> list[Any]:
+        return self._parts
+
+
+def test_all_processes_together_see_what_one_sees() -> None:
+    """In the order of the samples; control: nobody asks, and nothing is kept."""
+    model = torch.nn.Linear(4, 3)
+    callbacks = Callbacks({"own": Confusion()})
+    method = Supervised(Classification())
+    training = TrainingState(
+        model, {}, method, torch.device("cpu"), callbacks=callbacks, dropout_seed=0
+    )
+    ids = torch.arange(10)
+    inputs, targets = torch.randn(10, 4), ids % 3
+    batches = [Batch(ids[n : n + 4], inputs[n : n + 4], targets[n : n + 4]) for n in (0, 4, 8)]
+    seen = [
+        evaluate(training, batches, shards).seen
+        for shards in (Shards(), Halves(training, batches))
+    ]
+    for each in seen:
+        assert each is not None
+        assert torch.equal(each.targets, targets)
+        assert torch.equal(each.outputs, model(inputs))
+        assert each.values["loss"].shape == (10,)
+    quiet = TrainingState(model, {}, method, torch.device("cpu"))
+    assert evaluate(quiet, batches, Shards()).seen is None
+    assert measure(quiet, batches, Shards()).seen == []
