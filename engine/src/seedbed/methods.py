@@ -85,10 +85,9 @@ class Method:
         task = self._task("training_step")
         outputs, targets = self._outputs(model, batch), batch.targets
         loss = task.loss(outputs, targets)
-        tasks.check_loss(task, loss)
         if task.metric_name == "loss":
             return loss
-        return {"loss": loss, task.metric_name: lambda: tasks.metric(task, outputs, targets).mean()}
+        return {"loss": loss, task.metric_name: lambda: task.metric(outputs, targets).mean()}
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
         """Change the model after a step's updates, without gradients: averages, teachers."""
@@ -104,11 +103,11 @@ class Method:
         """
         task = self._task("validation_step")
         outputs = self._outputs(model, batch)
-        losses, metric, predictions = tasks.for_each_sample(task, outputs, batch.targets)
+        targets = batch.targets
         return {
-            "loss": losses,
-            task.metric_name: metric,
-            "predictions": predictions,
+            "loss": task.losses(outputs, targets),
+            task.metric_name: task.metric(outputs, targets),
+            "predictions": task.predictions(outputs),
             "outputs": outputs,
         }
 
@@ -148,8 +147,8 @@ def require_hooks(key: str, made: object, base: type) -> None:
     for name in dir(type(made)):
         if name.startswith("on_") and name not in known:
             raise InputError(
-                f"{key}: expected hooks among {', '.join(known)}, got {type(made).__name__}.{name}, "
-                f"which is never called; rename it{did_you_mean(name, known)}"
+                f"{key}: expected hooks among {', '.join(known)}, got {type(made).__name__}.{name},"
+                f" which is never called; rename it{did_you_mean(name, known)}"
             )
 
 
@@ -276,10 +275,8 @@ def mean(method: Method, name: str, value: Any) -> float:
     """
     if isinstance(value, tuple):
         return float(value[0]) / float(value[1]) if value[1] else float("nan")
-    is_tensor = isinstance(value, Tensor)
-    if not is_tensor or value.dim() != 1 or not len(value) or value.is_complex():
-        got = f"shape {tuple(value.shape)}" if is_tensor else type(value).__name__
-        got = "complex ones" if is_tensor and value.is_complex() else got
+    if not isinstance(value, Tensor) or value.dim() != 1 or not len(value):
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise InputError(
             f"method: expected numbers (N,) or (sum, count) in {name!r} of "
             f"{type(method).__name__}.validation_step for a mean, got {got}; write "

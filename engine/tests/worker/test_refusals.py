@@ -42,8 +42,6 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -
         ("model._target_=torch.nn.NoSuch", "model._target_: expected a class that can be imported"),
         ("+model.colour=red", "model: expected the arguments of CNN"),
         ("optimizer.weight_decay=-1", "optimizer: expected arguments that AdamW takes"),
-        ("data.outputs=3", "data.outputs: expected more than 3"),
-        ("data.augment=5", "data.train.augment: expected a mapping with a _target_ or null, got 5"),
         ("objective=validation_los", "objective: expected one of"),
     ],
 )

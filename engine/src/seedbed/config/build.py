@@ -2,10 +2,9 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from seedbed import offline
 from seedbed.errors import InputError, one_line
@@ -35,14 +34,11 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
         arguments["download"] = False  # and what is not there is missing
     try:
         # Its own, not that of what it wraps: a wrapper may take more, and that is what is called.
-        parameters = inspect.signature(target, follow_wrapped=False)
-        parameters.bind(*args, **arguments)
+        inspect.signature(target, follow_wrapped=False).bind(*args, **arguments)
     except TypeError as error:
         raise _misfit(target, key, error) from None
     except ValueError:  # written in C: it has none
         pass
-    else:
-        _require_callables(parameters, arguments, key)
     try:
         return target(*args, **arguments)
     except InputError:
@@ -109,26 +105,6 @@ def _build_nested(value: Any, key: str) -> Any:
     if isinstance(value, list):
         return [_build_nested(item, f"{key}[{i}]") for i, item in enumerate(value)]
     return value
-
-
-def _require_callables(
-    parameters: inspect.Signature, arguments: Mapping[str, Any], key: str
-) -> None:
-    """Raise InputError for a plain value where a function is annotated, such as an augmentation.
-
-    The class keeps it, and would call it in the middle of training.
-    """
-    for name, value in arguments.items():
-        hint = parameters.parameters[name].annotation if name in parameters.parameters else Any
-        options = [each for each in get_args(hint) if each is not NoneType]
-        if get_origin(hint) is Callable or not options:
-            options = [hint]
-        wants = all(each is Callable or get_origin(each) is Callable for each in options)
-        if wants and value is not None and not callable(value):
-            raise InputError(
-                f"{key}.{name}: expected a mapping with a _target_ or null, got {value}; see "
-                "configs/"
-            )
 
 
 def _misfit(target: Any, key: str, error: TypeError) -> InputError:
