@@ -1,8 +1,6 @@
 """What callbacks see of an evaluation, and the figures that they log."""
 
 import csv
-import itertools
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ from seedbed.training.evaluate import evaluate, measure
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from tests import pages
-from tests.end_to_end.kill_anywhere import differences
 from tests.running import TEMPLATE
+from tests.ways import differences
 from tests.worker.test_methods import begun
 from tests.worker.test_resume import StopAt, work
 from tests.worker.test_resume import (
@@ -132,8 +130,7 @@ def test_all_processes_together_see_what_one_sees() -> None:
     inputs, targets = torch.randn(10, 4), ids % 3
     batches = [Batch(ids[n : n + 4], inputs[n : n + 4], targets[n : n + 4]) for n in (0, 4, 8)]
     seen = [
-        evaluate(training, batches, shards).seen
-        for shards in (Shards(), Halves(training, batches))
+        evaluate(training, batches, shards).seen for shards in (Shards(), Halves(training, batches))
     ]
     for each in seen:
         assert each is not None
