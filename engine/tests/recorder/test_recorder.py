@@ -310,5 +310,3 @@ class TestRefusals:
                     recorder.step(step, None, None, 1.0, model, None)  # type: ignore[arg-type]
             with pytest.raises(InputError, match="step: expected an integer of at least 1"):
                 recorder.validation(0, loss=1.0)
-        with pytest.raises(InputError, match="write_every_steps: expected an integer >= 1"):
-            Recorder(tmp_path / "b", write_every_steps=0)

@@ -1,7 +1,9 @@
 """The run folder of a loop of one's own: begun, or taken up again after a step."""
 
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +19,21 @@ from seedbed.worker import environment, restore
 from seedbed.worker.imports import Imports, completed
 
 
-def create(folder: Path) -> None:
-    """Create a run folder.
+def begin(folder: Path, resume_from: int | None) -> dict[str, Any]:
+    """Create a run folder, or return the summary of a record that a loop goes on with.
 
     Raises:
-        InputError: it holds a record, or cannot be written.
+        InputError: it holds a record, or none, or that of train.py.
     """
-    there = [name for name in record.FILES if (folder / name).exists()]
-    if there:
-        raise InputError(
-            f"folder: expected a new one, got {folder} with {there[0]}; name another, or say after "
-            "which step the loop goes on: Recorder(..., resume_from=STEP)"
-        )
-    try:
+    if resume_from is None:
+        there = [name for name in record.FILES if (folder / name).exists()]
+        if there:
+            raise InputError(
+                f"folder: expected a new one, got {folder} with {there[0]}; name another, or say "
+                "after which step the loop goes on: Recorder(..., resume_from=STEP)"
+            )
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"folder: expected one that can be created, got {folder} ({error.strerror}); name "
-            "another"
-        ) from None
-
-
-def require_resumable(folder: Path) -> dict[str, Any]:
-    """Return the summary of a record that a loop may go on with.
-
-    Raises:
-        InputError: there is none, or it is that of train.py.
-    """
+        return {}
     record.require_run(folder)
     if "recorder" not in record.read_config(folder):
         raise InputError(
@@ -52,6 +42,34 @@ def require_resumable(folder: Path) -> dict[str, Any]:
         )
     untrusted.require_no_way_out(folder)
     return record.read_summary(folder)
+
+
+def tables(folder: Path, resume_from: int | None) -> list[record.Table]:
+    """Start metrics.csv and fingerprints.csv, or cut them back to a step.
+
+    Raises:
+        InputError: the record ends before that step.
+    """
+    fields = {"metrics.csv": record.METRIC_FIELDS, "fingerprints.csv": record.FINGERPRINT_FIELDS}
+    if resume_from is None:
+        return [record.Table(folder / name, columns) for name, columns in fields.items()]
+    last = max((int(row["step"]) for row in record.read_metrics(folder)), default=0)
+    if resume_from > last:
+        raise InputError(
+            f"resume_from: expected at most {last}, the last step that {folder} holds, got "
+            f"{resume_from}; call flush() with each checkpoint, or name an earlier one"
+        )
+
+    def is_kept(line: bytes) -> bool:
+        step = line.partition(b",")[0]
+        return line.endswith(b"\n") and step.isdigit() and int(step) <= resume_from
+
+    found = []
+    for name in fields:
+        head, *lines = (folder / name).read_bytes().splitlines(keepends=True)
+        kept = len(head) + sum(map(len, takewhile(is_kept, lines)))
+        found.append(record.Table(folder / name, head.decode().rstrip("\n").split(","), kept))
+    return found
 
 
 def script_folder() -> Path:
@@ -73,27 +91,46 @@ def describe(device: torch.device, git: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(
-    folder: Path, config: str, imports: Imports, patch: bytes, resumed_from: int | None
-) -> dict[str, Any] | None:
-    """Write configuration, environment, code and patch.
+def resumed(folder: Path, config: str, imports: Imports, step: int) -> dict[str, Any]:
+    """Write the configuration of a loop that goes on after a step.
 
     Returns:
-        For summary.json, what has changed since the loop was left; None if it just begins.
+        For summary.json, what has changed since the loop was left.
     """
-    entry = None
-    imports.look()
-    if resumed_from is not None and (folder / "environment.json").exists():
-        recorded = {"imported_files": {}, **record.read_json(folder / "environment.json")}
-        before = Origin(_settings(folder), recorded, Code.of(recorded, folder))
-        record.write_atomically(folder / "config.yaml", config)
-        now = completed(before, Origin(_settings(folder), imports.environment))
-        changes = record.changes(before, now)
-        entry = restore.entry(resumed_from, changes)
-        restore.keep_code(folder, resumed_from, changes)
-        imports.resume(recorded["imported_files"])
-    imports.write(patch)
-    return entry
+    recorded = {"imported_files": {}, **record.read_json(folder / "environment.json")}
+    before = Origin(_settings(folder), recorded, Code.of(recorded, folder))
+    record.write_atomically(folder / "config.yaml", config)
+    changes = record.changes(
+        before, completed(before, Origin(_settings(folder), imports.environment))
+    )
+    restore.keep_code(folder, step, changes)
+    imports.resume(recorded["imported_files"])
+    return restore.entry(step, changes)
+
+
+def metrics(rows: Iterable[record.Row], higher_is_better: bool) -> dict[str, Any]:
+    """Return what summary.json says of a table: the last values, and the best of the first metric.
+
+    Args:
+        higher_is_better: of the first metric that an evaluation has; a loss is better if lower.
+    """
+    found: dict[str, float] = {}
+    name = "loss"
+    followed: list[float] = []
+    for row in rows:
+        phase, cells = row["phase"], {k: float(v) for k, v in record.values_of(row).items()}
+        if phase == "train":
+            found |= {"last_train_loss": cells["loss"]} if "loss" in cells else {}
+            continue
+        if name == "loss" and (others := [key for key in cells if key != "loss"]):
+            name, followed = others[0], []
+        found |= {f"{phase}_{key}": value for key, value in cells.items()}
+        if phase == "validation" and not math.isnan(cells.get(name, math.nan)):
+            followed.append(cells[name])
+    higher_is_better = higher_is_better and name != "loss"
+    if followed:
+        found[f"best_validation_{name}"] = max(followed) if higher_is_better else min(followed)
+    return {"metric_name": name, "higher_is_better": higher_is_better, "metrics": found}
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import atexit
 import os
+import re
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -10,20 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seedbed import fingerprint, record
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
 from seedbed.record import code
-from seedbed.recorder import ending
 from seedbed.recorder import folder as folders
 from seedbed.recorder import step as parts
-from seedbed.recorder.results import Results
 from seedbed.recorder.settings import config_yaml, plain
-from seedbed.recorder.tables import Tables
 from seedbed.worker.imports import Imports
 
 _GRADIENTS = STAGES.index("gradients")
@@ -65,27 +63,24 @@ class Recorder:
             InputError: the folder holds another record or is in use, or the settings cannot be
                 written.
         """
-        parts.require_steps("fingerprint_every_steps", fingerprint_every_steps, least=0)
-        parts.require_steps("write_every_steps", write_every_steps, least=1)
-        parts.require_steps("steps_per_epoch", steps_per_epoch, least=1, optional=True)
-        parts.require_steps("resume_from", resume_from, least=0, optional=True)
         self._is_first = process_group()[0] == 0
         self._is_open = True
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._folder = Path(folder).absolute()
         self._every, self._write_every = fingerprint_every_steps, write_every_steps
-        self._steps_per_epoch = steps_per_epoch
+        self._steps_per_epoch, self._higher_is_better = steps_per_epoch, higher_is_better
         self._resumed_from = resume_from
         self._last_step = -1 if resume_from is None else resume_from
         self._hasher: fingerprint.Hasher | None = None
         self._noted: list[Tensor] = []  # hashes of gradients that were noted before the step
-        self._model: Any = None
+        self._networks: list[nn.Module] = []
+        self._pending: list[tuple[int, dict[str, Tensor], Any]] = []  # steps to be written
+        self._stages = fingerprint.FingerprintRows()
+        self._imports: Imports | None = None
         self._files = ExitStack()
         if self._records:
-            self._settings = plain(settings)
-            self._config = config_yaml(self._settings, fingerprint_every_steps)
-            self._open(higher_is_better)
+            self._open(plain(settings))
 
     def step(
         self,
@@ -123,24 +118,36 @@ class Recorder:
             return
         with self._lock:
             self._require_open()
-            if type(step) is not int or not self._last_step < step < parts.MOST:
+            if type(step) is not int or step <= self._last_step:
                 raise InputError(
                     f"step: expected an integer above {self._last_step}, the last one recorded, "
                     f"got {step!r}; count every step once"
                 )
-            named = parts.named_losses(losses)
-            metrics = parts.named_metrics(metric)
+            named = parts.scalars("losses", losses, "loss")
+            metrics = parts.scalars("metric", metric, "metric")
+            networks = parts.several(model, nn.Module)
+            trained_by = parts.several(optimizers, parts.Optimizer)
             if self._hasher is None:
-                self._begin(parts.modules(model))
+                self._hasher = self._begin(networks)
+            rate = parts.learning_rate(trained_by)
             if self._every and step % self._every == 0:
-                self._tables.add_stages(step, self._stages(ids, batch, named, model, optimizers))
-            self._noted = []
-            self._model = model
-            rate = parts.learning_rate(optimizers)
-            unwritten = self._tables.add_step(step, {**parts.values(named), **metrics}, rate)
+                gradients = [] if self._noted else parts.gradients(networks)
+                self._hasher.add(
+                    parts.sample_ids(ids), parts.contents(batch), list(named.values()), gradients,
+                    *parts.state(networks, trained_by),
+                )  # fmt: skip
+                stages = self._hasher.hashes()
+                if self._noted:
+                    one = len(self._noted) == 1
+                    stages[_GRADIENTS] = (
+                        self._noted[0] if one else fingerprint.of_tensors(self._noted)
+                    )
+                self._stages.add(step, stages)
+            self._noted, self._networks = [], networks
+            self._pending.append((step, {**parts.with_loss(named), **metrics}, rate))
             self._last_step = step
-            if unwritten >= self._write_every:
-                self._tables.write()
+            if len(self._pending) >= self._write_every:
+                self._write()
 
     def note_gradients(self, model: Any) -> None:
         """Take the gradients of this step now, instead of those at the call of `step`.
@@ -150,7 +157,7 @@ class Recorder:
         """
         if not self._records:
             return
-        networks = parts.modules(model)
+        networks = parts.several(model, nn.Module)
         with self._lock:
             self._require_open()
             hasher = self._hasher or fingerprint.Hasher(parts.device(networks))
@@ -177,7 +184,7 @@ class Recorder:
         if self._records:
             with self._lock:
                 self._require_open()
-                self._tables.write()
+                self._write()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
         """Complete the record: summary and loss curve. Calling it again does nothing.
@@ -192,7 +199,7 @@ class Recorder:
             self._is_open = False
         atexit.unregister(self._at_exit)
         with self._lock, self._files:
-            self._tables.write()
+            self._write()
             self._write_summary(status, error)
             if self._last_step >= 0:
                 from seedbed.record import plots  # matplotlib takes a second
@@ -208,7 +215,11 @@ class Recorder:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self.close(*ending.of(error))
+        if error is None:
+            self.close()
+        else:
+            status = "failed" if isinstance(error, Exception) else "interrupted"
+            self.close(status, one_line(error))
 
     @property
     def _records(self) -> bool:  # no other rank writes, and no fork
@@ -221,54 +232,59 @@ class Recorder:
                 "complete"
             )
 
-    def _open(self, higher_is_better: bool) -> None:
-        resumes, before = self._resumed_from is not None, {}
-        if resumes:
-            before = folders.require_resumable(self._folder)
-        else:
-            folders.create(self._folder)
+    def _open(self, settings: dict[str, Any]) -> None:
+        self._config = config_yaml(settings, self._every)
+        before = folders.begin(self._folder, self._resumed_from)
+        self._summary = {"seed": settings.get("seed"), "resumes": before.get("resumes", [])}
+        self._seconds = float(before.get("seconds", 0.0))
+        self._since = time.perf_counter()
         self._files.enter_context(record.lock(self._folder))
-        self._results = Results(higher_is_better, self._steps_per_epoch, before)
-        self._tables = Tables(self._folder, self._results, self._resumed_from)
-        self._files.callback(self._tables.close)
-        if not resumes:
+        self._metrics, self._fingerprints = folders.tables(self._folder, self._resumed_from)
+        for table in (self._metrics, self._fingerprints):
+            self._files.callback(table.close)
+        if self._resumed_from is None:
             record.write_atomically(self._folder / "config.yaml", self._config)
         self._root = folders.script_folder()
         self._git, self._patch = code.git_state(self._root)
-        self._since = time.perf_counter()
         self._write_summary("running")
         atexit.register(self._at_exit)
 
-    def _begin(self, networks: list[torch.nn.Module]) -> None:
+    def _begin(self, networks: list[nn.Module]) -> fingerprint.Hasher:
         """Note the environment, now that the loop has imported what it uses."""
-        parts.require_weights(networks)
         device = parts.device(networks)
-        self._hasher = fingerprint.Hasher(device)
-        found = folders.describe(device, self._git)
-        imports = Imports(self._folder, found, self._root)
-        entry = folders.write(self._folder, self._config, imports, self._patch, self._resumed_from)
-        if entry is not None:
-            self._results.resumes.append(entry)
+        imports = Imports(self._folder, folders.describe(device, self._git), self._root)
+        imports.look()
+        if self._resumed_from is not None and (self._folder / "environment.json").exists():
+            change = folders.resumed(self._folder, self._config, imports, self._resumed_from)
+            self._summary["resumes"] = [*self._summary["resumes"], change]
             self._write_summary("running")
-        self._tables.imports = imports
+        imports.write(self._patch)
+        self._imports = imports
+        return fingerprint.Hasher(device)
 
-    def _stages(
-        self, ids: Any, batch: Any, named: Mapping[str, Tensor], model: Any, optimizers: Any
-    ) -> Tensor:
-        assert self._hasher is not None
-        gradients = [] if self._noted else parts.gradients(model)
-        self._hasher.add(
-            parts.sample_ids(ids),
-            parts.contents(batch),
-            list(named.values()),
-            gradients,
-            *parts.state(model, optimizers),
-        )
-        stages = self._hasher.hashes()
-        if self._noted:
-            one = len(self._noted) == 1
-            stages[_GRADIENTS] = self._noted[0] if one else fingerprint.of_tensors(self._noted)
-        return stages
+    def _write(self) -> None:
+        """Write down the steps since the last time; waits for the device."""
+        rows = []
+        for step, values, rate in self._pending:
+            numbers = {name: float(value) for name, value in values.items()}
+            rows.append(self._row("train", step, numbers, rate))
+        self._pending = []
+        self._metrics.append(rows)
+        self._fingerprints.append(self._stages.take_rows())
+        if self._imports is not None and rows:
+            self._imports.note(rows)
+
+    def _row(
+        self, phase: str, step: int, values: Mapping[str, float], rate: Any = None
+    ) -> dict[str, object]:
+        """Return a row of metrics.csv; what its reader would not take in a name becomes _."""
+        cells = {re.sub(r"[^\w.@/-]", "_", name): repr(value) for name, value in values.items()}
+        return cells | {
+            "step": step,
+            "epoch": repr(step / self._steps_per_epoch) if self._steps_per_epoch else "",
+            "phase": phase,
+            "learning_rate": "" if rate is None else repr(float(rate)),
+        }
 
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if not self._records:
@@ -278,23 +294,26 @@ class Recorder:
                 f"step: expected an integer of at least {self._last_step}, the last one recorded, "
                 f"got {step!r}; record an evaluation after its step"
             )
+        given = metrics if loss is None else {"loss": loss, **metrics}
+        values = {name: float(value) for name, value in given.items()}
         with self._lock:
             self._require_open()
-            self._tables.write_row(self._results.evaluation_row(phase, step, loss, metrics))
+            self._write()
+            self._metrics.append([self._row(phase, step, values)])
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
-        since, self._since = self._since, time.perf_counter()
-        self._results.seconds += self._since - since
-        networks = [] if self._model is None else parts.modules(self._model)
-        tensors = [t for each in networks for t in (*each.parameters(), *each.buffers())]
+        tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
         weights = fingerprint.text(int(fingerprint.of_tensors(tensors))) if tensors else None
         values = {
             "format_version": record.FORMAT_VERSION,
             "status": status,
             "error": error,
-            "seed": self._settings.get("seed"),
-            **self._results.summary(max(self._last_step, 0)),
-            "parameters": sum(p.numel() for each in networks for p in each.parameters()),
+            "task": None,
+            "steps": max(self._last_step, 0),
+            "seconds": self._seconds + time.perf_counter() - self._since,
+            **self._summary,
+            **folders.metrics(record.read_metrics(self._folder), self._higher_is_better),
+            "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
             "fingerprints": {
                 "weights": weights,
                 "predictions": None,
@@ -304,5 +323,9 @@ class Recorder:
         record.write_json(self._folder / "summary.json", values)
 
     def _at_exit(self) -> None:
-        """Note how a process ended that did not close its record."""
-        self.close(*ending.of_process())
+        """Note how a process ended that did not close its record; an error was printed by then."""
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            self.__exit__(None, error, None)
+        else:
+            self.close("interrupted", "the process ended before Recorder.close()")

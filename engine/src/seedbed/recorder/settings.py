@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import enum
 import hashlib
+import itertools
 import re
 import types
 from collections.abc import Mapping, Set
@@ -19,13 +20,13 @@ from seedbed import __version__, fingerprint
 from seedbed.errors import InputError
 from seedbed.names import STREAMS
 from seedbed.record import untrusted
+from seedbed.recorder import step
 
 MARK = "recorder"  # the section that tells such a record from one of train.py
 _MOST_ITEMS = 500  # of a list or a mapping; of a longer one, its digest
 _MOST_CHARACTERS = 4000
-_MOST_LEVELS = 16
+_MOST_LEVELS = 16  # also of a container that holds itself
 _MOST_NODES = 4000
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def plain(settings: object) -> dict[str, Any]:
@@ -37,11 +38,30 @@ def plain(settings: object) -> dict[str, Any]:
     Raises:
         InputError: they are of another kind.
     """
-    found = _Plain().of({} if settings is None else settings)
+    nodes = itertools.count()
+
+    def convert(value: Any, level: int) -> Any:
+        number = next(nodes)
+        if isinstance(value, np.generic):
+            value = value.item()
+        is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)
+        if value is None or isinstance(value, bool):
+            return value
+        if is_number and not isinstance(value, enum.Enum):
+            return float(value) if isinstance(value, float) else int(value)
+        inside = _inside(value)
+        if inside is None:
+            return _text(value)
+        if len(inside) > _MOST_ITEMS or number > _MOST_NODES or level > _MOST_LEVELS:
+            return f"{type(value).__name__} of {len(inside)}, SHA-256 {_digest(_repr(value))}"
+        if isinstance(inside, dict):
+            return {_text(key): convert(item, level + 1) for key, item in inside.items()}
+        return [convert(item, level + 1) for item in inside]
+
+    found = convert({} if settings is None else settings, 0)
     if not isinstance(found, dict):
         raise InputError(
-            "settings: expected a mapping or a dataclass, got "
-            f"{type(settings).__name__}; give names to what it holds"
+            f"settings: expected a mapping or a dataclass, got {type(settings).__name__}"
         )
     return found
 
@@ -68,42 +88,6 @@ def config_yaml(found: dict[str, Any], every_steps: int) -> str:
     return text
 
 
-class _Plain:
-    """Turns values into what YAML has a word for: others become a text."""
-
-    def __init__(self) -> None:
-        self._nodes = 0
-        self._above: list[int] = []  # the containers that this one is in
-
-    def of(self, value: Any) -> Any:
-        """Return a value of mappings, lists, texts and numbers."""
-        self._nodes += 1
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, enum.Enum):
-            return value.name
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, int) and abs(value) < 1 << 64:
-            return int(value)
-        if isinstance(value, float):
-            return float(value)
-        inside = _inside(value)
-        if inside is None:
-            return _text(value)
-        if len(inside) > _MOST_ITEMS or self._nodes > _MOST_NODES:
-            return f"{type(value).__name__} of {len(inside)}, SHA-256 {_digest(_repr(value))}"
-        if id(value) in self._above or len(self._above) > _MOST_LEVELS:
-            return _clipped(_repr(value))
-        self._above.append(id(value))
-        if isinstance(inside, dict):
-            found: Any = {_text(key): self.of(item) for key, item in inside.items()}
-        else:
-            found = [self.of(item) for item in inside]
-        self._above.pop()
-        return found
-
-
 def _inside(value: Any) -> dict[Any, Any] | list[Any] | None:
     """Return what a container holds; None for anything else."""
     if isinstance(value, DictConfig | ListConfig):
@@ -124,37 +108,30 @@ def _inside(value: Any) -> dict[Any, Any] | list[Any] | None:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        # A reader refuses what OmegaConf would resolve, and what it takes for a missing value.
-        value = value.encode(errors="backslashreplace").decode()  # half a surrogate pair is no YAML
-        return repr(value) if value == "???" else _clipped(value.replace("${", "$ {"))
-    if isinstance(value, PurePath | torch.dtype | torch.device):
-        return str(value)
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return f"array {value.shape}, {value.dtype}, SHA-256 {_digest(value.tobytes())}"
-    if isinstance(value, torch.Tensor) and not (value.is_meta or value.is_nested):
-        bits = fingerprint.text(int(fingerprint.of_tensors([value.detach()])))
-        return f"tensor {tuple(value.shape)}, {value.dtype}, fingerprint {bits}"
-    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
-        return f"{value.__module__}.{value.__qualname__}"
-    return _clipped(_ADDRESS.sub("", _repr(value)).replace("${", "$ {"))
+    """Return anything as a text that a reader takes: no address, nothing to resolve, not long."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        bits = fingerprint.text(int(fingerprint.of_tensors(step.contents(value))))
+        return f"{type(value).__name__} {tuple(value.shape)} {value.dtype}, fingerprint {bits}"
+    if isinstance(value, enum.Enum):
+        text = value.name
+    elif isinstance(value, str | PurePath | torch.dtype | torch.device):
+        text = repr(value) if value == "???" else str(value)
+    elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+        text = f"{value.__module__}.{value.__qualname__}"
+    else:
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", _repr(value))
+    text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair is no YAML
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:80]}... {len(text)} characters, SHA-256 {_digest(text)}"
+    return text.replace("${", "$ {")
 
 
 def _repr(value: object) -> str:
     try:
-        text = repr(value)
+        return repr(value)
     except Exception as error:  # of somebody's class, or of too many levels
-        text = f"{type(value).__name__}, whose repr raises {type(error).__name__}"
-    return text.encode(errors="backslashreplace").decode()
+        return f"{type(value).__name__}, whose repr raises {type(error).__name__}"
 
 
-def _clipped(text: str) -> str:
-    """Return a text, or the start of a long one and a digest of the whole."""
-    if len(text) <= _MOST_CHARACTERS:
-        return text
-    return f"{text[:80]}... {len(text)} characters, SHA-256 {_digest(text)}"
-
-
-def _digest(content: str | bytes) -> str:
-    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    return hashlib.sha256(data).hexdigest()[:16]
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
