@@ -85,16 +85,10 @@ def test_a_variable_that_must_not_be_set_is_refused() -> None:
     """TF32 is not switched on behind the flags."""
     with pytest.raises(InputError, match=r"NVIDIA_TF32_OVERRIDE: expected no such .*got '1'"):
         determinism.environment_variables(preset("strict"), {"NVIDIA_TF32_OVERRIDE": "1"})
-    # Twin: presets that promise less do not mind.
+    # Twins: presets that promise less do not mind; of other variables the preset wins.
     assert determinism.environment_variables(preset("fast"), {"NVIDIA_TF32_OVERRIDE": "1"})
-
-
-def test_the_preset_wins_over_the_shell() -> None:
-    """A thread count that somebody exported is not part of the experiment."""
     environment = determinism.environment_variables(preset("strict"), {"OMP_NUM_THREADS": "7"})
     assert environment["OMP_NUM_THREADS"] == "2"
-    assert environment["PYTHONHASHSEED"] == "0"
-    assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_what_is_in_force_but_not_asked_is_found() -> None:
@@ -140,25 +134,11 @@ def test_recurrent_layers_alone_leave_memory_unfilled() -> None:
 
     torch.manual_seed(0)
     model, x = torch.nn.Sequential(Seen(3, 4)), torch.ones(2, 5, 3)
-    plain = model(x)[0]
+    plain, flags = model(x)[0], torch.utils.deterministic
+    assert flags.fill_uninitialized_memory
     determinism.leave_recurrent_unfilled(model)
-    for flag in (False, True):
-        torch.utils.deterministic.fill_uninitialized_memory = flag
-        assert torch.equal(model(x)[0], plain)
-        with pytest.raises(RuntimeError):
-            model(torch.ones(2, 5, 7))
-        assert torch.utils.deterministic.fill_uninitialized_memory is flag
-    assert seen == [True, False, False, False, False]
-
-
-def test_a_compiled_model_is_compiled_for_any_number_of_shapes() -> None:
-    """A limit would let the bits of a shape depend on those that came before it."""
-    from torch._dynamo import config
-
-    limits = config.recompile_limit, config.accumulated_recompile_limit
-    config.recompile_limit = config.accumulated_recompile_limit = 8
-    try:
-        determinism.compile_for_each_shape(torch.nn.Identity())
-        assert min(config.recompile_limit, config.accumulated_recompile_limit) > 10**6
-    finally:
-        config.recompile_limit, config.accumulated_recompile_limit = limits
+    assert torch.equal(model(x)[0], plain)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(2, 5, 7))
+    assert flags.fill_uninitialized_memory
+    assert seen == [True, False, False]

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from seedbed import determinism, record
 from seedbed.determinism.running import read_preset
 from seedbed.errors import InputError
 from seedbed.operations import refusals
-from seedbed.worker import assemble, experiment
+from seedbed.worker import assemble
 from tests.running import QUICK, command, refusal, train, trained
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -99,33 +98,6 @@ def test_precision_is_refused_only_where_it_would_fail(
     refusals.check_precision(nn.Sequential(nn.GRU(2, 2)), device, autocast, supported)
     with pytest.raises(InputError) if refused else nullcontext():
         refusals.check_precision(nn.Sequential(nn.LSTM(2, 2)), device, autocast, supported)
-
-
-@pytest.mark.parametrize(
-    ("autocast", "supported", "warned"),
-    [(True, False, True), (True, True, False), (False, False, False)],
-)
-def test_a_run_starts_with_a_warning_where_bfloat16_is_slow(
-    autocast: bool, supported: bool, warned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One line, and only for a run in bfloat16 on a processor without the instructions."""
-    monkeypatch.setattr(determinism, "computes_bfloat16", lambda: supported)
-    lines: list[str] = []
-    settings: Any = {"model": {"name": "m"}, "data": {"name": "d"}, "seed": 0}
-    settings |= {"determinism": {"name": "strict"}}
-    training: Any = SimpleNamespace(
-        model=nn.Linear(1, 1), device=torch.device("cpu"), autocast=autocast
-    )
-    shards: Any = SimpleNamespace(processes=1, order_is_fixed=True)
-    run_logger: Any = SimpleNamespace(log=lines.append)
-    plan = SimpleNamespace(total_steps=1)
-    parts: Any = SimpleNamespace(
-        settings=settings, training=training, plan=plan, shards=shards, order=None,
-        sources=SimpleNamespace(train=None),
-    )  # fmt: skip
-    progress: Any = SimpleNamespace(step=0)
-    experiment.print_header(run_logger, parts, progress, starts_over=False)
-    assert [line.partition(":")[0] for line in lines[1:]] == (["warning"] if warned else [])
 
 
 @pytest.mark.parametrize(("name", "refused"), [("portable", True), ("strict", False)])

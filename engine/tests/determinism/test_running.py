@@ -41,35 +41,17 @@ def applied(name: str, settings: dict[str, Any], **variables: str) -> list[Any]:
     return found
 
 
-def test_strict_without_its_variables() -> None:
-    """The flags are in force; one line has the command with the variables, also the second time."""
-    lines, again, warned, flags = applied("strict", {"threads": 1})
+def test_strict_names_the_command_under_which_it_is_in_force() -> None:
+    """Flags are set at once; variables that must be there before are named, or not to be set."""
+    lines, again, warned, flags = applied("strict", {"threads": 1}, NVIDIA_TF32_OVERRIDE="1")
     assert lines == again
-    assert len(warned) == 2
-    assert "\n" not in warned[0]
-    command = warned[0].partition("start Python under: env ")[2]
-    assert "PYTHONHASHSEED=0" in command
-    assert "OMP_NUM_THREADS=1" in command
-    assert "CUBLAS" not in command  # which is read later, and set
-    assert {line.partition(":")[0] for line in lines} == {
-        word.partition("=")[0] for word in command.split()
-    }
-    assert (flags["on_nondeterministic"], flags["threads"]) == ("error", 1)
-
-
-def test_strict_under_the_command_that_it_names() -> None:
-    """Nothing is missing then, and nothing is warned of."""
-    _, _, (warned, _), _ = applied("strict", {"threads": 1})
-    command = warned.partition("start Python under: env ")[2]
-    variables = dict(word.split("=", 1) for word in command.split())
-    lines, _, more, _ = applied("strict", {"threads": 1}, **variables)
-    assert (lines, more) == ([], [])
-
-
-def test_a_variable_that_must_not_be_set_is_named() -> None:
-    lines, _, (warned, *_), _ = applied("strict", {}, NVIDIA_TF32_OVERRIDE="1")
     assert any(line.startswith("NVIDIA_TF32_OVERRIDE: expected unset") for line in lines)
-    assert "-u NVIDIA_TF32_OVERRIDE" in warned
+    assert (flags["on_nondeterministic"], flags["threads"]) == ("error", 1)
+    unset, *words = warned[0].partition("start Python under: env -u ")[2].split()
+    assert unset == "NVIDIA_TF32_OVERRIDE"
+    assert "CUBLAS" not in " ".join(words)  # which is read later, and set
+    variables = dict(word.split("=", 1) for word in words)
+    assert applied("strict", {"threads": 1}, **variables)[:3] == [[], [], []]
 
 
 @pytest.mark.parametrize("name", ["strict", "seeded", "fast", "portable"])

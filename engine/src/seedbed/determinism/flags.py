@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,36 +123,27 @@ def compile_for_each_shape(model: Any) -> None:
 
 
 def leave_recurrent_unfilled(model: Any) -> None:
-    """Let recurrent layers on a CPU leave the memory as it is that they allocate.
+    """Let recurrent layers on a CPU leave the memory as it is that they allocate, if it is filled.
 
     oneDNN's LSTM asks for tens of megabytes a step, and PyTorch's kernels write what they allocate
     before they read it: what fills it first only costs time.
     """
-    from torch import nn
-
-    for module in model.modules():
-        if isinstance(module, nn.RNNBase) and next(module.parameters()).device.type == "cpu":
-            module.register_forward_pre_hook(_stop_filling)
-            module.register_forward_hook(_fill_as_before, always_call=True)
-
-
-_filled_before: list[bool] = []  # functions of a module, with its list: models can be pickled
-
-
-def _stop_filling(*_: Any) -> None:
     import torch
 
     flags: Any = torch.utils.deterministic
-    _filled_before.append(flags.fill_uninitialized_memory)
-    flags.fill_uninitialized_memory = False
+    for module in model.modules() if flags.fill_uninitialized_memory else ():
+        recurrent = isinstance(module, torch.nn.RNNBase)
+        if recurrent and next(module.parameters()).device.type == "cpu":
+            # Functions of a module: models can be pickled.
+            module.register_forward_pre_hook(partial(_fill, False))
+            module.register_forward_hook(partial(_fill, True), always_call=True)
 
 
-def _fill_as_before(*_: Any) -> None:
+def _fill(value: bool, *_: Any) -> None:
     import torch
 
     flags: Any = torch.utils.deterministic
-    if _filled_before:
-        flags.fill_uninitialized_memory = _filled_before.pop()
+    flags.fill_uninitialized_memory = value
 
 
 def asked_flags(preset: Mapping[str, Any]) -> dict[str, Any]:

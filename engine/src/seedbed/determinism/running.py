@@ -55,6 +55,8 @@ def apply_preset(name: str, **settings: Any) -> list[str]:
     Raises:
         InputError: there is no such preset or setting.
     """
+    import torch
+
     preset = read_preset(name, settings)
     table = flags()
     for path, value in asked_flags(preset).items():
@@ -62,34 +64,19 @@ def apply_preset(name: str, **settings: Any) -> list[str]:
         if setter is not None and value is not None:
             with suppress(RuntimeError):  # too late for it: read back below
                 setter(value)
-    _set_late_variables(preset)
+    variables = {key: None if v is None else str(v) for key, v in preset["env"].items()}
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        late = {key: v for key, v in variables.items() if key.startswith(_READ_LATE) and v}
+        os.environ.update(late)
     lines = differences(preset)
-    missed = {n: v for n, v in preset["env"].items() if os.environ.get(n) != _as_text(v)}
+    missed = {key: v for key, v in variables.items() if os.environ.get(key) != v}
     if lines:
-        start = f"; start Python under: env {_command(missed)}" if missed else ""
+        words = [f"-u {key}" for key, v in missed.items() if v is None]
+        words += [f"{key}={v}" for key, v in missed.items() if v is not None]
+        start = f"; start Python under: env {' '.join(words)}" if words else ""
         warnings.warn(
             f"determinism={name}: {len(lines)} settings are not in force: {lines[0]}"
             f"{' ...' if len(lines) > 1 else ''}{start}",
             stacklevel=2,
         )
     return lines
-
-
-def _set_late_variables(preset: Mapping[str, Any]) -> None:
-    import torch
-
-    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    for name, value in preset["env"].items():
-        if name.startswith(_READ_LATE) and value is not None and not in_use:
-            os.environ[name] = str(value)
-
-
-def _as_text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _command(missed: Mapping[str, Any]) -> str:
-    unset = [f"-u {name}" for name, value in missed.items() if value is None]
-    return " ".join(
-        unset + [f"{name}={value}" for name, value in missed.items() if value is not None]
-    )

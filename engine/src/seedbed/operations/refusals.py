@@ -6,8 +6,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -41,33 +40,23 @@ def explained(
     try:
         yield
     except RuntimeError as error:
-        if is_refusal(error):
-            raise _refusal(error, model, repeat) from None
-        if channels_last and _WRONG_STRIDES in str(error):
-            raise _refused_view(error, model) from None
-        raise
-
-
-def _refusal(
-    error: Exception, model: nn.Module | None, repeat: Callable[[], object] | None
-) -> InputError:
-    place = locate(traceback.walk_tb(error.__traceback__), model)
-    if place.phase == "backward" and model is not None and repeat is not None:
-        place = _backward_place(model, repeat)
-    operation, instead = _describe(str(error))
-    return InputError(
-        f"{operation}: expected an operation with a deterministic implementation, got none, in "
-        f"the {place}; {instead}, or say determinism.on_nondeterministic=warn"
-    )
-
-
-def _refused_view(error: Exception, model: nn.Module | None) -> InputError:
-    place = locate(traceback.walk_tb(error.__traceback__), model)
-    return InputError(
-        f"model: expected an operation for any memory order, got view, in the {place}; use "
-        "reshape or flatten(1) there, or set determinism.channels_last=false, which leaves images "
-        "in the order that they come in"
-    )
+        is_view = channels_last and _WRONG_STRIDES in str(error)
+        if not is_refusal(error) and not is_view:
+            raise
+        place = locate(traceback.walk_tb(error.__traceback__), model)
+        if is_view:
+            raise InputError(
+                f"model: expected an operation for any memory order, got view, in the {place}; use "
+                "reshape or flatten(1) there, or set determinism.channels_last=false, which leaves "
+                "images in the order that they come in"
+            ) from None
+        if place.phase == "backward" and model is not None and repeat is not None:
+            place = _backward_place(model, repeat)
+        operation, instead = _describe(str(error))
+        raise InputError(
+            f"{operation}: expected an operation with a deterministic implementation, got none, in "
+            f"the {place}; {instead}, or say determinism.on_nondeterministic=warn"
+        ) from None
 
 
 def check_recurrent_dropout(model: nn.Module, device_type: str) -> None:
@@ -106,9 +95,11 @@ def check_precision(model: nn.Module, device_type: str, autocast: bool, supporte
 
 @contextmanager
 def reported(model: nn.Module, log: Callable[[str], None]) -> Iterator[None]:
-    """Say once for each operation and place what deterministic algorithms warn of meanwhile."""
-    seen: set[tuple[str, Place]] = set()
-    entered = [""]
+    """Say once for each operation and place what deterministic algorithms warn of meanwhile.
+
+    Of a backward pass no module is named: PyTorch warns of its kernels when the pass is over.
+    """
+    seen: set[str] = set()
     show = warnings.showwarning
 
     def hook(message: Any, category: Any, *rest: Any, **named: Any) -> None:
@@ -116,33 +107,43 @@ def reported(model: nn.Module, log: Callable[[str], None]) -> Iterator[None]:
             show(message, category, *rest, **named)
             return
         operation, instead = _describe(str(message))
-        stack = list(traceback.walk_stack(sys._getframe(1)))
-        place = locate(reversed(stack), model)
-        if place.phase == "backward":
-            # What PyTorch's own kernels warn of comes at the end of the whole backward pass.
-            who = next(f.f_code for f, _ in stack if f.f_code.co_filename != warnings.__file__)
-            is_late = who.co_name == "_engine_run_backward"
-            place = replace(place, module="" if is_late else entered[0])
-        if (operation, place) not in seen:
-            seen.add((operation, place))
-            log(f"warning: {operation} may differ from run to run: {place}; {instead}")
+        place = locate(reversed([*traceback.walk_stack(sys._getframe(1))]), model)
+        line = f"warning: {operation} may differ from run to run: {place}; {instead}"
+        if line not in seen:
+            seen.add(line)
+            log(line)
 
-    with warnings.catch_warnings(), _watched(model, entered):
+    with warnings.catch_warnings():
         warnings.filterwarnings("always", message=".*deterministic implementation")
         warnings.showwarning = hook
         yield
 
 
 def _backward_place(model: nn.Module, repeat: Callable[[], object]) -> Place:
-    """Repeat a refused step; return the place in the forward pass whose backward pass it was in."""
-    entered = [""]
-    with warnings.catch_warnings(record=True) as caught, _watched(model, entered):
+    """Repeat a refused step; return the place in the forward pass whose backward pass it was in.
+
+    The line is that of PyTorch's anomaly detection. The module is the one whose backward pass began
+    last, if the operation is one of its own.
+    """
+    names, entered = names_of(model), [""]
+
+    def log_end(module: nn.Module, _inputs: object, output: object) -> None:
+        node = getattr(output, "grad_fn", None)
+        # A module inside this one may have ended with the same operation; it is the place then.
+        if node is not None and "module" not in node.metadata:
+            name = node.metadata["module"] = names[id(module)]
+            node.register_prehook(lambda _gradients: entered.__setitem__(0, name))
+
+    with ExitStack() as stack:
+        for each in model.modules():
+            stack.callback(each.register_forward_hook(log_end).remove)
+        caught = stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("always")
         with torch.autograd.detect_anomaly(check_nan=False), suppress(RuntimeError):
             repeat()
     texts = [str(each.message) for each in caught]
-    stack = next((text for text in texts if "Traceback of forward call" in text), "")
-    frames = [(file, int(line)) for file, line in _FRAME.findall(stack)]
+    trace = next((text for text in texts if "Traceback of forward call" in text), "")
+    frames = [(file, int(line)) for file, line in _FRAME.findall(trace)]
     own = [f"{file}:{line}" for file, line in frames if is_users(file)]
     module = dict(model.named_modules())[entered[0]]
     return Place(entered[0] if _runs_in(frames, module) else "", own[-1] if own else "", "backward")
@@ -156,26 +157,6 @@ def _runs_in(frames: Sequence[tuple[str, int]], module: nn.Module) -> bool:
     except (OSError, TypeError):  # made without a file
         return False
     return any(file == path and first <= line < first + len(lines) for file, line in frames)
-
-
-@contextmanager
-def _watched(model: nn.Module, entered: list[str]) -> Iterator[None]:
-    """Keep in a list of one the path of the module whose backward pass began last."""
-    names = names_of(model)
-
-    def log_end(module: nn.Module, _inputs: object, output: object) -> None:
-        node = getattr(output, "grad_fn", None)
-        # A module inside this one may have ended with the same operation; it is the place then.
-        if node is not None and "module" not in node.metadata:
-            name = node.metadata["module"] = names[id(module)]
-            node.register_prehook(lambda _gradients: entered.__setitem__(0, name))
-
-    handles = [module.register_forward_hook(log_end) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _describe(text: str) -> tuple[str, str]:
