@@ -31,7 +31,7 @@ from seedbed.probe.randomness import UnseededDraws
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
-from seedbed.worker import assemble, sources
+from seedbed.worker import assemble, sources, statistics
 
 STEPS = 2
 REPEATS = 3
@@ -102,6 +102,7 @@ def take_first_steps(settings: dict[str, Any], first: FirstSteps | None = None) 
             says = "draws random numbers that no seed controls; use seedbed.rng.generator()"
             result.findings += [Finding(where, phase, name, says) for name in draws.since_last()]
 
+        statistics.fill(settings, Shards())
         source = sources.build_sources(settings).train
         report("data", "building")
         training = assemble.build_training_state(settings, device, source)

@@ -215,7 +215,8 @@ def _without_seeds(flat: Mapping[str, Any]) -> tuple[dict[str, Any], Seeds]:
     """Return the settings that make a configuration, and the seeds.
 
     Seeds are also those that the configuration gives to classes, such as `data.train.seed`. How
-    the work is done (`data.num_workers`) is neither: it changes no bit.
+    the work is done (`data.num_workers`) is neither: it changes no bit. Nor are statistics of the
+    training samples, which are others in each fold.
     """
     settings: dict[str, Any] = {}
     seeds: dict[str, Any] = {}
@@ -223,6 +224,8 @@ def _without_seeds(flat: Mapping[str, Any]) -> tuple[dict[str, Any], Seeds]:
         several = value if isinstance(value, list) else [value]
         if _IS_SEED.fullmatch(str(key)) and all(isinstance(each, int) for each in several):
             seeds[str(key)] = tuple(value) if isinstance(value, list) else value
+        elif ".statistics." in key and not key.startswith("data.statistics."):
+            continue
         elif not change.matches(str(key), change.NEUTRAL_KEYS):
             settings[str(key)] = value
     return settings, tuple(sorted(seeds.items()))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
-from seedbed import fingerprint
+from seedbed import fingerprint, record
 from seedbed.operations import refusals
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
@@ -18,7 +19,7 @@ from seedbed.training.evaluate import end_training, evaluate, look_at
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, best, environment, first_look, inputs, restore
+from seedbed.worker import assemble, best, environment, first_look, inputs, restore, statistics
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts, evaluation_batches
@@ -59,6 +60,8 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
             imports.look()
             imports.write(patch)
         found["files_sha256"] = inputs.digests(settings)
+    if statistics.fill(settings, shards) and job.group.leads:
+        record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings))
     parts = build_parts(settings, device, shards)
     environment.complete(found, settings, parts.sources.train.dataset)
     imports.look()

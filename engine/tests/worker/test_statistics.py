@@ -1,0 +1,158 @@
+"""Statistics of the training samples: computed once, recorded, and the same wherever they go."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+import seedbed
+from seedbed import record
+from seedbed.training.shards import Shards
+from seedbed.worker import statistics
+from tests.fake_runs import write_run
+from tests.tiny import FEATURES
+from tests.tiny.models import Dense
+from tests.ways import differences
+from tests.worker.test_methods import begun
+from tests.worker.test_resume import StopAt, work
+from tests.worker.test_resume import (
+    this_process_as_training_process as this_process_as_training_process,
+)
+
+CALLS: list[int] = []
+
+
+class Points(Dataset[Any]):
+    """Points that are standardised once their statistics are known."""
+
+    def __init__(self, samples: int, shift: float = 0.0, statistics: Any = None) -> None:
+        draws = torch.Generator().manual_seed(samples)
+        self.points = torch.randn(samples, FEATURES, generator=draws) * 3 + shift
+        self.statistics = statistics
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        point = self.points[index]
+        if self.statistics is not None:
+            point = (point - torch.tensor(self.statistics["mean"])) / self.statistics["deviation"]
+        return point, index % 3
+
+
+def of_points(dataset: Points) -> Mapping[str, Any]:
+    """Return the mean of each feature and the deviation of all, as arrays."""
+    CALLS.append(len(dataset))
+    return {"mean": dataset.points.mean(0), "deviation": dataset.points.numpy().std()}
+
+
+class Knowing(Dense):
+    """Keeps what it was given."""
+
+    def __init__(self, statistics: Mapping[str, Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.given = statistics
+
+
+def chosen(*words: str) -> tuple[str, ...]:
+    """Return the words for data sets and a model that ask for statistics."""
+    splits = [
+        word
+        for split in ("train", "validation", "test")
+        for word in (f"data.{split}._target_={__name__}.Points", f"+data.{split}.statistics=null")
+    ]
+    model = (f"model._target_={__name__}.Knowing", "+model.statistics=null")
+    return (*splits, *model, f"+data.statistics._target_={__name__}.of_points", *words)
+
+
+def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> None:
+    """Of the training samples alone; a run that is stopped, resumed or loaded has the same."""
+    CALLS.clear()
+    run, stopped = tmp_path / "run", tmp_path / "stopped"
+    assert work(begun(run, "FineTuning", *chosen())) == 0
+    assert CALLS == [48], "also with a rehearsal"
+    settings: Any = record.read_config(run)
+    expected = Points(48).points
+    assert list(settings.model.statistics.mean) == expected.mean(0).tolist()
+    for split in ("train", "validation", "test"):
+        assert settings.data[split].statistics == settings.model.statistics
+    assert work(begun(stopped, "FineTuning", *chosen()), StopAt(9)) == 143
+    assert work(stopped) == 0
+    assert CALLS == [48, 48]
+    assert differences(run, stopped) == []
+    model: Any = seedbed.load(run, trust=["tests"])
+    assert model.given == settings.model.statistics
+    assert CALLS == [48, 48]
+
+
+def test_statistics_change_what_is_trained(tmp_path: Path) -> None:
+    """Negative control: without the function, null stays null."""
+    runs = [tmp_path / "with", tmp_path / "without"]
+    words = ("data.train.shift=5",)
+    words = tuple(f"+{word}" for word in words)
+    assert work(begun(runs[0], "FineTuning", *chosen(*words))) == 0
+    assert work(begun(runs[1], "FineTuning", *chosen(*words, "~data.statistics"))) == 0
+    first, second = (record.read_fingerprints(run)[0] for run in runs)
+    assert first["sample_ids"] == second["sample_ids"]
+    assert first["batch"] != second["batch"]
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [("abs_of_points", "expected a mapping of numbers by name"), ("sets", "got a set")],
+)
+def test_what_are_no_statistics_is_refused(
+    target: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = chosen(f"data.statistics._target_={__name__}.{target}")
+    assert work(begun(tmp_path / "run", "FineTuning", *words)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: data.statistics: ")
+    assert line in error
+
+
+def abs_of_points(dataset: Points) -> Any:
+    return dataset.points.abs().mean()
+
+
+def sets(dataset: Points) -> Any:
+    return {"classes": {1, 2}}
+
+
+class Second(Shards):
+    """The second of two processes, which is sent what the first one computed."""
+
+    writes_record = False
+
+    def gather(self, work: Any) -> list[Any]:
+        return [{"mean": 0.5}, work()]
+
+
+def test_one_process_computes_for_all() -> None:
+    spec = {"_target_": f"{__name__}.of_points"}
+    settings = {"data": {"statistics": spec}, "model": {"parts": [{"statistics": None}]}}
+    CALLS.clear()
+    assert statistics.fill(settings, Second())
+    assert settings["model"] == {"parts": [{"statistics": {"mean": 0.5}}]}
+    assert CALLS == []
+
+
+def test_folds_with_their_own_statistics_are_one_group_of_a_sweep(tmp_path: Path) -> None:
+    """Control: another function is another configuration."""
+    from seedbed.sweeps import groups
+
+    def write(name: str, fold: int, target: str = "a.b") -> None:
+        path = write_run(tmp_path / name, fold=fold) / "config.yaml"
+        lines = f"  statistics:\n    _target_: {target}\n"
+        text = path.read_text().replace("data:\n", f"data:\n{lines}")
+        path.write_text(text.replace("model:\n", f"model:\n  statistics:\n    mean: {fold}\n"))
+
+    for fold in range(3):
+        write(str(fold), fold)
+    assert [len(group.runs) for group in groups.read(tmp_path).groups] == [3]
+    write("3", 3, "a.c")
+    assert [len(group.runs) for group in groups.read(tmp_path).groups] == [3, 1]
