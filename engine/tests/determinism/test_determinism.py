@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from omegaconf import OmegaConf
 
 from seedbed import determinism
 from seedbed.errors import InputError
-from tests.running import ROOT, command
+from seedbed.methods import Supervised
+from tests.running import QUICK, ROOT, command, refusal, train
 
 PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
 APPLY = """
@@ -102,6 +104,83 @@ def test_what_is_in_force_but_not_asked_is_found() -> None:
         "PYTHONHASHSEED: expected 0 in the environment",
         "determinism.cpu_capability: expected Z80",
     ]
+
+
+SWITCHES = """
+import json, sys
+import torch
+from seedbed import determinism
+from seedbed.errors import InputError
+backends, lines = torch.backends, []
+backends.fp32_precision = "tf32"  # which what is not set would take
+determinism.apply(json.loads(sys.argv[1]))
+layers = backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.conv, backends.mkldnn.rnn
+assert {layer.fp32_precision for layer in layers} == {"ieee"}
+for change in json.loads(sys.argv[2]):
+    exec(change)
+    try:
+        determinism.require_in_force(json.loads(sys.argv[1]))
+        lines.append("")
+    except InputError as error:
+        lines.append(str(error))
+    determinism.apply(json.loads(sys.argv[1]))
+print(json.dumps(lines))
+"""
+
+
+def test_flags_that_code_sets_are_found_and_named() -> None:
+    """Also by the newer interface, whose values PyTorch's older one refuses to read."""
+    changes = {
+        "torch.use_deterministic_algorithms(False)": "on_nondeterministic: expected error",
+        "torch.set_float32_matmul_precision('medium')": "float32_matmul_precision: expected high",
+        "backends.mkldnn.conv.fp32_precision = 'bf16'": "float32_matmul_precision: expected high",
+        "backends.cuda.matmul.fp32_precision = 'tf32'": "float32_matmul_precision: expected high",
+        "backends.cudnn.allow_tf32 = True": "cudnn.allow_tf32: expected False, got True",
+        "backends.cudnn.rnn.fp32_precision = 'tf32'": "cudnn.allow_tf32: expected False, got True",
+        "torch.set_num_threads(7)": "threads: expected 2, got 7",
+        "backends.cudnn.benchmark = True": "cudnn.benchmark: expected False, got True",
+        "backends.fp32_precision = 'none'": "",
+        "with backends.cudnn.flags(benchmark=True): pass": "",
+        "torch.manual_seed(3)": "",
+    }
+    chosen = preset("strict")
+    environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
+    words = [sys.executable, "-c", SWITCHES, json.dumps(chosen), json.dumps([*changes])]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    for (change, start), line in zip(changes.items(), json.loads(done.stdout), strict=True):
+        assert line.startswith(f"determinism.{start}" if start else ""), (change, line)
+        assert bool(line) == bool(start), (change, line)
+
+
+class Switching(Supervised):
+    """Switches a flag off: where it is built, or in a step."""
+
+    def __init__(self, at: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.at = at
+        self.on_step_end(None, 0)
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        if step == self.at:
+            torch.set_float32_matmul_precision("medium")
+
+
+@pytest.mark.parametrize(("at", "steps"), [(0, 0), (1, 0), (7, 4), (99, 12)])
+def test_a_run_stops_where_code_switches_off_what_its_preset_asks_for(
+    at: int, steps: int, tmp_path: Path
+) -> None:
+    """After the parts are built, after its first step, before a checkpoint; or not."""
+    method = (f"method._target_={__name__}.Switching", f"+method.at={at}")
+    words = (*QUICK, *method, "trainer.checkpoint_every_steps=4")
+    done = train(tmp_path / "run", *words)
+    if at == 99:
+        assert done.returncode == 0, done.stderr
+    else:
+        line = "determinism.float32_matmul_precision: expected highest, got medium in force"
+        assert refusal(done).startswith(line)
+    last = tmp_path / "run" / "checkpoints" / "last.pt"
+    saved = torch.load(last)["progress"]["step"] if last.exists() else 0
+    assert saved == steps
 
 
 @pytest.mark.parametrize("asked", [True, False])

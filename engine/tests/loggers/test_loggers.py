@@ -18,7 +18,7 @@ import torch
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from seedbed import loggers, record
+from seedbed import determinism, loggers, record
 from seedbed.compare import verify
 from seedbed.config import loggers as config_loggers
 from seedbed.config.compose import compose
@@ -379,6 +379,7 @@ def here() -> Iterator[None]:
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assemble, "prepare_backends", lambda _preset: None)
+        patch.setattr(determinism, "require_in_force", lambda _preset: None)
         patch.setattr(plots, "loss_curve", lambda _folder: None)
         patch.setattr(code, "git_state", lambda _root: nothing)
         torch.set_num_threads(1)

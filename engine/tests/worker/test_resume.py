@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import config, launch, record, signals
+from seedbed import config, determinism, launch, record, signals
 from seedbed.config.compose import compose
 from seedbed.config.request import Request
 from seedbed.errors import InputError
@@ -53,6 +53,7 @@ EARLY_STOPPING = ("optimizer.lr=0.3", "schedule=constant", "trainer.max_steps=24
 def this_process_as_training_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
     monkeypatch.setattr(assemble, "prepare_backends", lambda _preset: None)
+    monkeypatch.setattr(determinism, "require_in_force", lambda _preset: None)
     monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
     nothing = ({"commit": None, "dirty": None}, b"")
     monkeypatch.setattr(code, "git_state", lambda _root: nothing)

@@ -12,6 +12,7 @@ from seedbed.determinism.flags import (
     flags,
     in_force,
     leave_recurrent_unfilled,
+    require_in_force,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "flags",
     "in_force",
     "leave_recurrent_unfilled",
+    "require_in_force",
 ]

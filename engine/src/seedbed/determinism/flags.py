@@ -54,10 +54,8 @@ def flags() -> dict[str, Flag]:
         "cudnn.enabled": _attribute(backends.cudnn, "enabled"),
         "cudnn.benchmark": _attribute(backends.cudnn, "benchmark"),
         "cudnn.deterministic": _attribute(backends.cudnn, "deterministic"),
-        "cudnn.allow_tf32": _attribute(backends.cudnn, "allow_tf32"),
-        "float32_matmul_precision": Flag(
-            torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-        ),
+        "cudnn.allow_tf32": Flag(_get_cudnn_tf32, _set_cudnn_tf32),
+        "float32_matmul_precision": Flag(_get_float32_precision, _set_float32_precision),
         "reduced_precision_reduction.float16": _attribute(
             backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"
         ),
@@ -156,14 +154,30 @@ def in_force() -> dict[str, Any]:
     return {path: flag.get() for path, flag in flags().items()}
 
 
-def differences(preset: Mapping[str, Any]) -> list[str]:
-    """Say in one line each what is in force but was not asked for."""
+def require_in_force(preset: Mapping[str, Any]) -> None:
+    """Raise InputError if code has set a flag to another value than the preset asked for.
+
+    To be called again and again: user code runs in the same process.
+    """
+    for line in _differing_flags(preset):
+        raise InputError(
+            f"{line}, set by code of the run or of a library; remove that, set the flag for a "
+            "while only, or say in the configuration what it shall be"
+        )
+
+
+def _differing_flags(preset: Mapping[str, Any]) -> list[str]:
     table = in_force()
-    lines = [
+    return [
         f"determinism.{path}: expected {asked}, got {table[path]} in force"
         for path, asked in asked_flags(preset).items()
         if asked is not None and table[path] != asked
     ]
+
+
+def differences(preset: Mapping[str, Any]) -> list[str]:
+    """Say in one line each what is in force but was not asked for."""
+    lines = _differing_flags(preset)
     for name, value in preset["env"].items():
         expected = None if value is None else str(value)
         if os.environ.get(name) != expected:
@@ -172,6 +186,43 @@ def differences(preset: Mapping[str, Any]) -> list[str]:
                 f"got {os.environ.get(name, 'unset')}"
             )
     return lines
+
+
+def _backend(name: str) -> Any:
+    """Return a module whose attributes PyTorch does not declare."""
+    from torch import backends
+
+    return getattr(backends, name)
+
+
+def _get_cudnn_tf32() -> bool:
+    cudnn = _backend("cudnn")
+    # `cudnn.allow_tf32` cannot be read where code has set the two to different values.
+    return "tf32" in (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision)
+
+
+def _set_cudnn_tf32(value: bool) -> None:
+    cudnn = _backend("cudnn")
+    cudnn.allow_tf32 = value
+    if not value:  # which would leave them what `torch.backends.fp32_precision` says
+        cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee"
+
+
+def _get_float32_precision() -> str:
+    """Return the lowest precision of float32 in matrix products, and in oneDNN's other layers."""
+    cuda, mkldnn = _backend("cuda"), _backend("mkldnn")
+    owners = (cuda.matmul, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
+    found = {each.fp32_precision for each in owners}
+    return "medium" if "bf16" in found else "high" if "tf32" in found else "highest"
+
+
+def _set_float32_precision(value: str) -> None:
+    import torch
+
+    torch.set_float32_matmul_precision(value)
+    mkldnn = _backend("mkldnn")
+    for each in (mkldnn.conv, mkldnn.rnn):
+        each.fp32_precision = "ieee" if value == "highest" else "none"
 
 
 def _get_on_nondeterministic() -> str:

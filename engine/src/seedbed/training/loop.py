@@ -57,6 +57,8 @@ def fit(
             else:
                 result = take_step(training, parts, step, shards, logs, hashed)
             progress.step = step
+            if step == first_step + 1:
+                training.require_flags()
             run_logger.log_step(step, *result)
             if logs or step % 100 == 0:
                 run_logger.write(progress)
@@ -111,6 +113,7 @@ def save(
     run_logger: Logger,
     shards: Shards,
 ) -> None:
-    """Save a checkpoint, if all processes are alike."""
+    """Save a checkpoint, if all processes are alike and the flags those of the preset."""
+    training.require_flags()
     shards.compare(training, progress.step)
     run_logger.save_checkpoint(progress)

@@ -23,6 +23,7 @@ class TrainingState:
     Attributes:
         optimizers: by name, in the order of their updates.
         monitor, mode: what goes before the method's own; None for that.
+        require_flags: raises InputError if code has switched off what the preset asks for.
     """
 
     model: nn.Module
@@ -38,6 +39,7 @@ class TrainingState:
     mode: str | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
     metrics: Metrics = field(default_factory=Metrics)
+    require_flags: Callable[[], None] = lambda: None
 
     def become(self, other: "TrainingState") -> None:
         """Take the place of another one: whoever holds this one has that one then."""

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,7 @@ def build_training_state(
         mode=trainer.get("mode"),
         metrics=metrics.of_settings(settings.get("metrics") or {}),
         callbacks=callbacks.of_settings(settings.get("callbacks") or {}),
+        require_flags=partial(determinism.require_in_force, preset if strict else {}),
     )
 
 

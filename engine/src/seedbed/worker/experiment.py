@@ -85,6 +85,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
             train(parts, progress, run_logger)
             summary.tested_step, result = test(parts, progress, run_logger, job.folder)
             summary.predictions = hash_of([result.output_hashes])
+            parts.training.require_flags()
             end_training(parts.training, run_logger.log)
     finally:
         run_logger.close()

@@ -99,6 +99,7 @@ def build_parts(settings: Settings, device: torch.device, shards: Shards) -> Par
         _check_objective(settings["objective"], training)
     _ = training.higher_is_better  # or nothing says so
     plan = assemble.make_plan(settings, order.steps_per_epoch)
+    training.require_flags()
     return Parts(settings, sources, order, training, plan, shards)
 
 
