@@ -2,18 +2,22 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from seedbed import compare, fingerprint, record
+from seedbed.data.positions import Position
 from seedbed.errors import InputError
 from seedbed.tools import weights
 from seedbed.training import checkpoint
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
-from seedbed.worker import best, parts, run_logger
+from seedbed.worker import best, parts, run_logger, sources
 from tests.running import train
+from tests.tiny.data import Noisy
 from tests.ways import differences
 from tests.worker.test_resume import EARLY_STOPPING, TINY, StopAt, begun, work
 from tests.worker.test_resume import (
@@ -57,6 +61,33 @@ def test_the_best_weights_are_tested_and_the_last_ones_stay(whole: Callable[...,
     assert f"tested the best weights (step {BEST})" in log
     assert values != last_values, "negative control"
     assert table != last_table, "negative control"
+
+
+class Drawn(Noisy):
+    """Draws a part of its samples where it is built."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.table = torch.randn(samples)
+
+    def __getitem__(self, index: int) -> Any:
+        point, label = super().__getitem__(index)
+        return point + self.table[index], label
+
+
+@pytest.mark.parametrize("has_test_set", [False, True])
+def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -> None:
+    """Also one that draws; negative control: a test set of the same class has other samples."""
+    spec = {"_target_": f"{__name__}.Drawn", "samples": 8}
+    data = {"validation": spec, "test": spec if has_test_set else None}
+    preset = {"seeding": True}
+    seeds = {"augment": 0, "data": 0}
+    settings = {"data": data, "determinism": preset, "seeds": seeds}
+    batches = [
+        sources.build_source(settings, split)[Position(0, np.arange(4))]
+        for split in ("validation", "test")
+    ]
+    assert torch.equal(*(batch.inputs for batch in batches)) != has_test_set
 
 
 def test_the_last_weights_are_tested_where_that_is_chosen(whole: Callable[..., Path]) -> None:

@@ -35,16 +35,20 @@ def build_sources(settings: Settings) -> Sources:
 def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
     """Build one of the data sets; without one to test on, the validation set is it.
 
+    It is drawn, then, and its samples are, as they are for validations.
+
     Args:
         seen_as: the split whose batches and randomness its samples get, if that is another one:
             training samples are evaluated as those of validation.
     """
-    data, role = settings["data"], seen_as or split
+    data = settings["data"]
+    split = split if data.get(split) else "validation"
+    role = seen_as or split
     seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
     if seeded:  # a data set may draw when it is built, and its module when it is imported
         seed_imports(settings["seeds"]["data"])
         rng.seed_globals(rng.key(settings["seeds"]["data"], "data", SPLITS.index(split)))
-    dataset = build.build(data.get(split) or data["validation"], f"data.{split}")
+    dataset = build.build(data[split], f"data.{split}")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):
