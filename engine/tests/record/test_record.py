@@ -1,6 +1,8 @@
 """Records: what is written is whole, what is damaged is noticed, one process works on a run."""
 
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -230,3 +232,16 @@ def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Pat
     (tmp_path / "fingerprints.csv").write_text(f"{stages},kl\n")
     with pytest.raises(InputError, match="columns"):
         record.read_fingerprints(tmp_path)
+
+
+def test_numbers_that_json_has_not_are_texts_and_read_as_numbers(tmp_path: Path) -> None:
+    """Any reader of JSON takes the files; Python's own would write NaN bare."""
+    metrics = {"test_loss": math.inf, "test_mean": -math.inf, "test_accuracy": 0.5}
+    values = {"format_version": 1, "metrics": metrics, "error": "nan", "seed": [1, math.nan]}
+    record.write_json(tmp_path / "summary.json", values | {"objective": {"value": math.nan}})
+    text = (tmp_path / "summary.json").read_text()
+    assert not {"NaN", "Infinity", "-Infinity"} & set(re.findall(r"[-\w]+", text))
+    found = record.read_summary(tmp_path)
+    assert found["metrics"] == metrics
+    assert math.isnan(found["objective"]["value"])
+    assert (found["error"], found["seed"]) == ("nan", [1, "nan"])

@@ -1,10 +1,11 @@
 """Files that are replaced whole: a reader, or a power cut, finds the old content or the new."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from seedbed.record import text
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -33,4 +34,4 @@ def sync_folder(folder: Path) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object atomically, readable by people and by `git diff`."""
-    write_atomically(path, json.dumps(value, indent=2, allow_nan=True) + "\n")
+    write_atomically(path, text.as_json(value) + "\n")

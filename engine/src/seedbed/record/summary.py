@@ -7,11 +7,12 @@ from typing import Any
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 
+_NOT_FINITE = ("nan", "inf", "-inf")  # JSON has no such numbers: `text.as_json`
 FORMAT_VERSION = 2  # 1: other random numbers for equal seeds, and other fingerprints
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read summary.json; a record of a newer format is refused."""
+    """Read summary.json, its results as numbers; a record of a newer format is refused."""
     summary = untrusted.read_json(folder / "summary.json")
     version = summary.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
@@ -19,6 +20,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
             f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}; "
             "read it with the version of Seedbed that wrote it"
         )
+    for results in (summary.get("metrics"), summary.get("objective")):
+        if isinstance(results, dict):
+            results.update({k: float(v) for k, v in results.items() if v in _NOT_FINITE})
     return summary
 
 
