@@ -102,19 +102,22 @@ def test_signals_stop_all_and_one_goes_on(alone: Path, tmp_path: Path) -> None:
     assert differences(alone, run) == []
 
 
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
-    alone: Path, tmp_path: Path
+    rank: int, alone: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL of rank 1: one line names it, no process is left, and the last checkpoint resumes."""
+    """SIGKILL: one line names the rank, none is left, the record says it, and can be resumed."""
     run = tmp_path / "run"
     process = started(run, *SHARDED, "trainer.processes=2")
     saved(run, process)
-    os.kill(processes(parent=process.pid)[1], signal.SIGKILL)
+    os.kill(processes(parent=process.pid)[rank], signal.SIGKILL)
     _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGKILL
     assert len(errors.splitlines()) == 1, errors
-    assert errors.startswith("error: rank 1: expected to work on with the others")
-    assert record.read_summary(run)["error"] == errors.strip().removeprefix("error: ")
+    start = f"rank {rank}: expected to work on with the others, got"
+    assert errors.startswith(f"error: {start}")
+    summary = record.read_summary(run)
+    assert (summary["status"], summary["error"].startswith(start)) == ("failed", True)
     assert processes(group=process.pid) == []
     resumed(run, "trainer.processes=2")
     assert differences(alone, run) == []

@@ -128,7 +128,23 @@ def run_worker(
     killer = signals.killed_by(status)
     if killer and count == 1:  # of several, the others tell
         print(f"killed by {killer}\nresume it: {terminal.resume_command(folder)}", file=sys.stderr)
+    elif killer:
+        note_death(folder, killer)
     return status
+
+
+def note_death(folder: Path, killer: str) -> None:
+    """Note in summary.json that a run of several processes failed: killed, rank 0 could not."""
+    with suppress(InputError, OSError), record.lock(folder):
+        summary = record.read_summary(folder)
+        if summary.get("status") == "running":
+            line = (
+                f"rank 0: expected to work on with the others, got {killer}; see why it ended, "
+                "then resume with scripts/resume.py"
+            )
+            record.write_json(
+                folder / "summary.json", summary | {"status": "failed", "error": line}
+            )
 
 
 def discard_if_empty(folder: Path) -> None:
