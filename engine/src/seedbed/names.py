@@ -7,7 +7,7 @@ from typing import Any
 # Of randomness; `seeds.<stream>` sets the seed of one alone.
 STREAMS = ("init", "order", "augment", "dropout", "data", "split")
 # Where a shard's number stands otherwise in a position of the dropout stream: none is used twice.
-UPDATE, STEP_END, COMPUTE, TRAIN_END, CALLBACK = range(-1, -6, -1)
+UPDATE, STEP_END, COMPUTE, TRAIN_END, CALLBACK, PLAN = range(-1, -7, -1)
 # Of a training step, in causal order: the columns of fingerprints.csv.
 STAGES = ("sample_ids", "batch", "loss", "gradients", "weights", "buffers", "optimizer")
 # Of a data set: samples of different splits have different randomness.

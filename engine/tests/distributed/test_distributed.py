@@ -667,30 +667,47 @@ class ChangesLater(nn.Module):
         return self.head(x) * self.scale
 
 
-def trained_in_shards(processes: Processes | None, how: str) -> None:
+class Averaging(Supervised):
+    """Changes a buffer after each step, which forward passes may not."""
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        model.get_buffer("scale").mul_(0.5)
+
+
+def trained_in_shards(
+    processes: Processes | None, how: str, method: type[Supervised] = Supervised
+) -> None:
     """Take steps, and compare as before a checkpoint."""
     torch.manual_seed(0)
     shards = SharedShards(SHARDS, lambda: False, processes)
-    training = training_of(ChangesLater(how))
+    training = replace(training_of(ChangesLater(how)), method=method(tasks.Classification()))
     shards.begin(training, 0)
     for step in range(1, 2 * SHARDS + 3):
         train_step(training, batch_of(step, shards), step, shards, False, None)
     shards.compare(training, step)
 
 
+@pytest.mark.parametrize("method", [Supervised, Averaging])
 @pytest.mark.parametrize("how", ["in place", "through .data"])
-def test_a_buffer_that_changes_now_and_then_is_refused_on_any_number_of_processes(how: str) -> None:
-    """By its bits, however it is written to, at the latest before the next checkpoint."""
+def test_a_buffer_that_changes_now_and_then_is_refused_on_any_number_of_processes(
+    how: str, method: type[Supervised]
+) -> None:
+    """By its bits, however it is written to, at the latest before the next checkpoint.
+
+    Also with a method that changes it, rightly, after each step.
+    """
     expected = r"^model\.scale: expected state that no forward pass changes"
     with pytest.raises(InputError, match=expected):
-        trained_in_shards(None, how)
-    for result in in_processes(2, partial(trained_in_shards, how=how)).values():
+        trained_in_shards(None, how, method)
+    work = partial(trained_in_shards, how=how, method=method)
+    for result in in_processes(2, work).values():
         assert message(result).startswith("model.scale: expected state")
 
 
 def test_a_buffer_that_stays_is_not_refused() -> None:
-    """Negative control: a buffer that is only read."""
+    """Negative control: a buffer that is only read, or changed after steps."""
     trained_in_shards(None, "not at all")
+    trained_in_shards(None, "not at all", Averaging)
     assert in_processes(2, partial(trained_in_shards, how="not at all")) == dict.fromkeys(range(2))
 
 

@@ -1,17 +1,20 @@
 """Methods on several processes: the bits of one process with as many shards."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from seedbed import fingerprint
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch
 from seedbed.distributed.processes import Processes
 from seedbed.errors import InputError
+from seedbed.methods import Supervised
 from seedbed.tasks import Classification
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import SharedShards
@@ -83,6 +86,88 @@ def test_parameters_and_buffers_that_are_logged_stay_as_they_are(name: str, coun
     """With one shard for each process (4), what it returns is what travels."""
     alone = rows(None, name)
     assert in_processes(count, partial(rows, name=name)) == dict.fromkeys(range(count), alone)
+
+
+UNUSED = ["unused.weight", "unused.bias"]
+
+
+class Skips(nn.Module):
+    """Has weights that no sample uses, some that one slice of a batch uses, and a sparse one."""
+
+    def __init__(self, sparse: bool = False) -> None:
+        super().__init__()
+        self.head, self.unused = nn.Linear(tiny.FEATURES, tiny.CLASSES), nn.Linear(2, 2)
+        self.rare = nn.Parameter(torch.ones(tiny.CLASSES))
+        self.table = nn.Embedding(16, tiny.CLASSES, sparse=sparse)
+
+    def forward(self, inputs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        outputs = self.head(inputs) + self.table(ids)
+        return outputs * self.rare if 0 in ids else outputs
+
+
+class Skipping(Supervised):
+    """Trains it; of each slice, values go by names of their own."""
+
+    def __init__(self, names: Sequence[str] = ("a",) * SHARDS) -> None:
+        super().__init__(Classification())
+        self.names = names
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        loss = nn.functional.cross_entropy(model(batch.inputs, batch.ids), batch.targets)
+        slice_of_batch = int(batch.ids[0]) * SHARDS // 16
+        return {"loss": loss} | dict.fromkeys(self.names[slice_of_batch], 1.0)
+
+
+def skipping(
+    processes: Processes | None, sparse: bool = False, names: Sequence[str] = ("a",) * SHARDS
+) -> Any:
+    """Take steps; return fingerprints and weights, or the line of a refusal."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model, shards = Skips(sparse), SharedShards(SHARDS, lambda: False, processes)
+    kind: Any = torch.optim.SGD if sparse else torch.optim.AdamW
+    optimizers = {"optimizer": kind(model.parameters(), lr=0.1)}
+    training = TrainingState(model, optimizers, Skipping(names), torch.device("cpu"))
+    hasher = None if sparse else fingerprint.Hasher(training.device)
+    found: list[Any] = []
+    try:
+        for step in range(1, 4):
+            taken = train_step(training, batch_of(step, shards), step, shards, True, hasher)
+            found.append(taken.stages.tolist() if taken.stages is not None else None)
+    except InputError as error:
+        return str(error)
+    assert [name for name, p in model.named_parameters() if p.grad is None] == UNUSED
+    return found, [parameter.tolist() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_weights_that_no_sample_uses_stay_on_any_number_of_processes(count: int) -> None:
+    """Decay would move them; what one slice alone uses is updated, in all processes alike."""
+    alone = skipping(None)
+    assert in_processes(count, skipping) == dict.fromkeys(range(count), alone)
+    torch.manual_seed(0)
+    began = {name: parameter.tolist() for name, parameter in Skips().named_parameters()}
+    pairs = zip(began.items(), alone[1], strict=True)
+    assert [name for (name, before), after in pairs if before == after] == UNUSED
+
+
+def test_sparse_gradients_are_refused_in_one_line_on_several_processes() -> None:
+    """Which name the layer; one process trains with them."""
+    line = (
+        "model.table.weight: expected a dense gradient with several processes, got a sparse one; "
+        "build the layer with sparse=False, or say trainer.processes=1"
+    )
+    assert in_processes(2, partial(skipping, sparse=True)) == {0: line, 1: line}
+    assert not isinstance(skipping(None, sparse=True), str)
+
+
+@pytest.mark.parametrize("names", ["aabb", ["a", "a", "ab", "ab"]])
+def test_values_of_other_names_are_refused_whoever_has_the_slice(names: Sequence[str]) -> None:
+    """Their means would be of different things; as many or more; negative control: above."""
+    start = "method: expected the same names from Skipping.training_step for all shards"
+    assert skipping(None, names=names).startswith(start)
+    for line in in_processes(2, partial(skipping, names=names)).values():
+        assert line.startswith(start), line
 
 
 def with_closure(processes: Processes) -> str:

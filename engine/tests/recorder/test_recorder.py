@@ -287,11 +287,19 @@ class TestRefusals:
         [
             ({"losses": torch.ones(2)}, "losses: expected a scalar"),
             ({"metric": "high"}, "metric: expected a scalar"),
+            ({"metric": torch.ones(2)}, "metric: expected a scalar"),
         ],
     )
     def test_a_part_of_another_kind(self, tmp_path: Path, parts: dict[str, Any], key: str) -> None:
-        with pytest.raises(InputError, match=key):
-            fingerprints_of(tmp_path / "a", **parts)
+        """In its step, which is not recorded; those before it and after it are."""
+        good: dict[str, Any] = {"losses": 1.0, "model": nn.Linear(1, 1), "optimizers": None}
+        with Recorder(tmp_path / "a") as recorder:
+            recorder.step(1, None, None, **good)
+            with pytest.raises(InputError, match=key):
+                recorder.step(2, None, None, **good | parts)
+            recorder.step(3, None, None, **good)
+        assert [row["step"] for row in record.read_metrics(tmp_path / "a")] == ["1", "3"]
+        assert [row["step"] for row in record.read_fingerprints(tmp_path / "a")] == ["1", "3"]
 
     @pytest.mark.parametrize("part", [{"model": [1]}, {"optimizers": "adam"}])
     def test_a_part_that_is_none_is_not_recorded(self, tmp_path: Path, part: Any) -> None:

@@ -112,6 +112,24 @@ class TestTrainStep:
         assert loss(1) != loss(2)
         assert loss(1) != loss(1, dropout_seed=1)
 
+    def test_what_a_method_draws_for_its_plan_belongs_to_the_step(self) -> None:
+        """In `trainable` and `updates`, whatever was drawn before; another step draws others."""
+
+        class Drawing(Supervised):
+            def trainable(self, step: int) -> None:
+                drawn.append(float(torch.rand(())))
+
+            def updates(self, step: int, names: Any) -> Any:
+                drawn.append(random.random())
+                return names
+
+        drawn: list[float] = []
+        for step in (1, 1, 2):
+            torch.rand(random.randrange(1, 99))
+            take_step(replace(training(), method=Drawing(Classification())), step)
+        assert drawn[:2] == drawn[2:4]
+        assert not {*drawn[:2]} & {*drawn[4:]}
+
     def test_unseeded_dropout_depends_on_history(self) -> None:
         """Twin: without a dropout seed the global generators go on from where they are."""
         first, second = training(dropout_seed=None), training(dropout_seed=None)

@@ -74,6 +74,12 @@ class Shards:
     def begin(self, training: TrainingState, step: int) -> None:
         """Refuse what cannot be trained in shards, and processes that begin unlike."""
 
+    def keep(self, training: TrainingState) -> None:
+        """Note the state that no forward pass may change."""
+
+    def require_kept(self, training: TrainingState) -> None:
+        """Refuse a model whose forward passes have changed it."""
+
     def compare(self, training: TrainingState, step: int) -> None:
         """Refuse to go on if the processes' weights or optimizers have drifted apart."""
 
@@ -133,7 +139,7 @@ class SharedShards(Shards):
         self.mine = range(rank * size, (rank + 1) * size)
         self.writes_record = rank == 0
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
-        self._buffers: dict[str, Any] | None = None
+        self._kept: dict[str, Any] | None = None
         self._at_first: dict[str, Any] | None = None  # until the first step's forward passes
 
     def stop_requested(self) -> bool:
@@ -153,9 +159,17 @@ class SharedShards(Shards):
                 self.refuse_repeating(optimizer)
         self._training = training
         self._at_first = bits_of_state(training.model)
-        if not training.overrides("on_step_end"):  # which changes state alike in all processes
-            self._buffers = bits_of_state(training.model, training.to_train)
+        self.keep(training)
         self.compare(training, step)
+
+    def keep(self, training: TrainingState) -> None:
+        """Note buffers, and weights that are not trained: updates leave them alone."""
+        self._kept = bits_of_state(training.model, training.to_train)
+
+    def require_kept(self, training: TrainingState) -> None:
+        """Raise InputError if they have changed: by forward passes, as often as a process has."""
+        if self._kept is not None:
+            refuse_changes(training.model, self._kept, training.to_train)
 
     def refuse_repeating(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer that repeats passes on several processes."""
@@ -171,8 +185,7 @@ class SharedShards(Shards):
         Raises:
             InputError: they do, or a buffer is not what it was at the beginning.
         """
-        if self._buffers is not None:
-            refuse_changes(training.model, self._buffers, training.to_train)
+        self.require_kept(training)
         if self._others is None:
             return
         model = training.model
@@ -207,7 +220,7 @@ class SharedShards(Shards):
             refuse_changes(self._training.model, self._at_first)
             self._at_first = None
         if self._others is not None:
-            flag = torch.tensor([float(self.asked_to_stop())], device=sums[-1].device)
+            flag = torch.tensor([float(self.asked_to_stop())], device=sums[0].device)
             self._sum_across([*sums, flag], self._others)
             self._flags = (self._flags[1], flag)
         # Of a power of two, nothing is rounded.
@@ -226,7 +239,15 @@ class SharedShards(Shards):
         return [found for (found,) in results]
 
     def _sum_across(self, tensors: Sequence[Tensor], processes: Others) -> None:
-        """Sum tensors over all processes, in place; they travel as one buffer a type."""
+        """Sum tensors over all processes, in place; they travel as one buffer a type.
+
+        Those on a GPU go another way than those on the CPU, and by themselves.
+        """
+        devices = list(dict.fromkeys(tensor.device for tensor in tensors))
+        if len(devices) > 1:
+            for device in devices:
+                self._sum_across([each for each in tensors if each.device == device], processes)
+            return
         ours = _flatten(tensors)
         if not self.order_is_fixed:
             processes.sum_in_any_order(ours)

@@ -11,7 +11,7 @@ from seedbed import fingerprint, rng
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
-from seedbed.names import STEP_END, UPDATE
+from seedbed.names import PLAN, STEP_END, UPDATE
 from seedbed.training import schedules, trainable, values
 from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.shards import Shards
@@ -22,8 +22,9 @@ from seedbed.training.trainable import Update, updates_of
 class Found(NamedTuple):
     """What forward and backward passes give: gradients of parameters, scalars by name."""
 
-    gradients: list[Tensor]
+    gradients: list[Tensor]  # zeros for a parameter that no sample used
     values: dict[str, Tensor]  # the loss first
+    used: list[bool]  # by parameter: an optimizer passes over those without a gradient
 
 
 def train_step(
@@ -43,6 +44,7 @@ def train_step(
     """
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
+    seed_draws(training, step, PLAN)  # `trainable` and `updates` may draw
     trainable.choose(training, step)
     named: dict[str, Tensor] = {}
     losses: list[Tensor] = []
@@ -63,7 +65,7 @@ def train_step(
         look_at_gradients(training, update, found, with_values)
         apply_update(training, update, found, shards, partial(compute, []))
         named |= _named(training, update, found.values)
-    end_step(training, step)
+    end_step(training, step, shards)
     named |= look(training, "on_step_end", step)
 
     if hasher:
@@ -94,12 +96,21 @@ def mean_of_shards(
             values.require_same_names(training.method, names, found.values)
             if shards.count > 1:
                 found = _scaled(found, found.values.get("weight"))
-            yield [*found.gradients, *found.values.values()]
+            if shards.processes > 1:
+                _require_dense(training, update, found.gradients)
+                if with_values and shard == shards.mine[-1]:
+                    own: Callable[[], list[str]] = partial(list, found.values)
+                    for theirs in shards.gather(own):
+                        values.require_same_names(training.method, names, theirs)
+            # On the CPU, so that a GPU is not waited for where there is one process.
+            yield [*found.gradients, *found.values.values(), torch.tensor(found.used).long()]
 
     tensors = shards.reduce(parts(), hashes)
     end = len(tensors) - len(hashes)
-    start = end - len(names)
-    mean = Found(tensors[:start], dict(zip(names, tensors[start:end], strict=True)))
+    *means, used = tensors[:end]
+    start = len(means) - len(names)
+    named = dict(zip(names, means[start:], strict=True))
+    mean = Found(means[:start], named, [count > 0 for count in used.tolist()])
     weight = mean.values.pop("weight", None)
     if shards.count > 1 and weight is not None:
         mean = _scaled(mean, 1 / weight)
@@ -119,11 +130,12 @@ def forward_and_backward(
     takes_all = training.takes_all[update.optimizer]
     loss.backward(inputs=None if takes_all else update.parameters)  # type: ignore[no-untyped-call]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in update.parameters]
+    used = [p.grad is not None for p in update.parameters]
     found = {"loss": loss.detach().clone()}  # the method may go on to write to its own
     if with_values:
         with torch.no_grad():
             found |= {name: values.scalar(training, name, each) for name, each in others.items()}
-    return Found(gradients, found if weight is None else found | {"weight": weight})
+    return Found(gradients, found if weight is None else found | {"weight": weight}, used)
 
 
 def apply_update(
@@ -140,14 +152,16 @@ def apply_update(
     """
     optimizer, parameters = training.optimizers[update.optimizer], update.parameters
 
-    def give(gradients: Sequence[Tensor]) -> None:
+    def give(found: Found) -> None:
         if shards.count > 1:
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
+            for parameter, gradient, used in zip(
+                parameters, found.gradients, found.used, strict=True
+            ):
+                parameter.grad = gradient if used else None
         if training.gradient_clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
 
-    give(found.gradients)
+    give(found)
     seed_draws(training, update.step, UPDATE, update.number)  # alike everywhere: some draw
     if not training.needs_closure[update.optimizer]:
         optimizer.step()
@@ -159,7 +173,7 @@ def apply_update(
             return known.pop().values["loss"]
         shards.refuse_repeating(optimizer)
         repeated, _ = again()
-        give(repeated.gradients)
+        give(repeated)
         return repeated.values["loss"]
 
     optimizer.step(closure)  # type: ignore[arg-type]
@@ -198,9 +212,10 @@ def call(training: TrainingState, hook: str, step: int, *arguments: Any) -> None
     training.callbacks.call(hook, training.dropout_seed, step, *arguments)
 
 
-def end_step(training: TrainingState, step: int) -> None:
-    """Let the method change the model after a step's updates."""
+def end_step(training: TrainingState, step: int, shards: Shards) -> None:
+    """Let the method change the model after a step's updates; nothing else may have done so."""
     if training.overrides("on_step_end"):
+        shards.require_kept(training)
         seed_draws(training, step, STEP_END)
         rates = schedules.learning_rates(training.optimizers)
         with torch.no_grad():
@@ -211,6 +226,7 @@ def end_step(training: TrainingState, step: int) -> None:
                 f"{type(training.method).__name__}.on_step_end, which changes them; return factors "
                 "from a function that schedule._target_ names"
             )
+        shards.keep(training)
 
 
 def to_device(batch: Batch, training: TrainingState) -> Batch:
@@ -280,7 +296,18 @@ def _scaled(found: Found, factor: Tensor | None) -> Found:
         return torch.where(factor == 0, torch.zeros_like(tensor), tensor * factor)
 
     scaled = {name: x if name == "weight" else scale(x) for name, x in found.values.items()}
-    return Found([scale(gradient) for gradient in found.gradients], scaled)
+    return found._replace(gradients=[*map(scale, found.gradients)], values=scaled)
+
+
+def _require_dense(training: TrainingState, update: Update, gradients: Sequence[Tensor]) -> None:
+    """Refuse sparse gradients, which no two processes can exchange: each has other indices."""
+    for parameter, gradient in zip(update.parameters, gradients, strict=True):
+        if gradient.layout != torch.strided:
+            raise InputError(
+                f"model.{training.name_of[id(parameter)]}: expected a dense gradient with several "
+                "processes, got a sparse one; build the layer with sparse=False, or say "
+                "trainer.processes=1"
+            )
 
 
 def _named(training: TrainingState, update: Update, found: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -70,7 +70,7 @@ def scalar(training: TrainingState, name: str, value: Value) -> Tensor:
     return tensor.clone() if tensor.is_floating_point() else tensor.float()
 
 
-def require_same_names(method: Method, names: list[str], found: Mapping[str, Any]) -> None:
+def require_same_names(method: Method, names: list[str], found: Iterable[str]) -> None:
     """Note the names of the first shard's values; raise InputError for another shard's."""
     names[:] = names or found
     if names != list(found):
