@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from seedbed import record
 from seedbed.errors import InputError
@@ -175,29 +173,6 @@ def test_a_killed_run_is_free_although_a_loader_worker_lives_on(
     finally:
         os.kill(child, 9)
         process.stdout.close()
-
-
-@given(
-    st.recursive(
-        st.integers() | st.text(max_size=3),
-        lambda inner: st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3),
-        max_leaves=4,
-    ).filter(lambda tree: isinstance(tree, dict))
-)
-def test_flattened_leaves_are_where_their_paths_say(tree: dict[str, object]) -> None:
-    """Every leaf is there once, and nothing else."""
-    flat = record.flatten(tree)
-    for path, leaf in flat.items():
-        found: object = tree
-        for name in path.split("."):
-            assert isinstance(found, dict)
-            found = found[name]
-        assert found == leaf
-
-    def leaves(value: object) -> int:
-        return sum(map(leaves, value.values())) if isinstance(value, dict) else 1
-
-    assert len(flat) == leaves(tree)
 
 
 def test_a_table_with_new_columns_is_cut_back_to_the_bytes_that_it_had(tmp_path: Path) -> None:

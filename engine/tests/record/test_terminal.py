@@ -2,14 +2,22 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seedbed.record import terminal
 
 
-def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Print half a line, the rest and one that is never ended; return the terminal's text."""
+@pytest.mark.parametrize(
+    ("prefix", "shown"),
+    [("3: ", "3: epoch 1\n3: loss 2\n3: half\n3: odd\n"), ("", "epoch 1\nloss 2\nhalfodd\n")],
+)
+def test_lines_of_runs_side_by_side_are_whole_and_have_a_prefix(
+    prefix: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """Nothing of a line is shown before all of it is; control: a run alone. train.log has none."""
+    monkeypatch.setenv(terminal.PREFIX, prefix)
     with terminal.tee_output(tmp_path / "train.log"):
         print("epoch ", end="", flush=True)
         print("1\nloss 2")
@@ -17,17 +25,4 @@ def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
         print("odd", file=sys.stderr)
     assert (tmp_path / "train.log").read_text() == "epoch 1\nloss 2\nhalfodd\n"
     captured = capsys.readouterr()
-    return captured.out + captured.err
-
-
-def test_lines_of_runs_side_by_side_are_whole_and_have_a_prefix(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing of a line is shown before all of it is; train.log has no prefix."""
-    monkeypatch.setenv(terminal.PREFIX, "3: ")
-    assert shown(tmp_path, capsys) == "3: epoch 1\n3: loss 2\n3: half\n3: odd\n"
-
-
-def test_a_run_alone_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Negative control: the text is as it was printed."""
-    assert shown(tmp_path, capsys) == "epoch 1\nloss 2\nhalfodd\n"
+    assert captured.out + captured.err == shown

@@ -14,7 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 from project.data.mnist import MNIST
 
-from seedbed import compare, errors, launch, offline, project, record
+from seedbed import compare, errors, launch, offline, record
 from seedbed.compare import report
 from seedbed.config import build
 from seedbed.errors import InputError
@@ -80,7 +80,8 @@ def test_aliases_are_refused_before_they_multiply(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     ["a: [1,", "a: !!python/object/apply:os.getcwd []", "a: " + "[" * 40 + "]" * 40,
-     "a: !!binary aGk=", "a: [" + "1, " * 30_000 + "1]", "a: 0x" + "f" * 5000, "a: " + ":".join(["1"] * 3000)],
+     "a: !!binary aGk=", "a: [" + "1, " * 30_000 + "1]", "a: 0x" + "f" * 5000,
+     "a: " + ":".join(["1"] * 3000)],
 )  # fmt: skip
 def test_yaml_beyond_the_limits_is_refused(content: str, tmp_path: Path) -> None:
     """Tags, depth, the number of values, integers that cannot be printed; control: near them."""
@@ -203,17 +204,6 @@ def test_modules_beside_train_py_are_found_from_any_folder(tmp_path: Path) -> No
     for variables, status in ((environment, 0), ({**environment, "PYTHONPATH": ""}, 1)):
         done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, timeout=120)
         assert done.returncode == status, done.stderr
-
-
-def test_the_environment_of_a_training_process_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Computed once more in it, it is the same; torchrun's processes compare the two."""
-    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}/a")
-    first = launch.training_environment(settings())
-    root = str(project.root())
-    assert first["PYTHONPATH"].split(os.pathsep) == ["/a", f"{root}/src", root]
-    for name, value in first.items():
-        monkeypatch.setenv(name, value)
-    assert launch.training_environment(settings()) == first
 
 
 def settings(**env: Any) -> Any:
