@@ -90,17 +90,6 @@ def test_another_sweep_in_its_folder_is_refused(words: list[str], copy: Path) ->
     assert (copy / record.SWEEP).read_text() == before
 
 
-def test_changed_code_is_one_line(copy: Path) -> None:
-    """Of a sweep; a run that has begun is checked as any other that is resumed."""
-    plan = json.loads((copy / record.SWEEP).read_text())
-    plan["code"] |= {"src/project/gone.py": "0", "train.py": "1"}
-    (copy / record.SWEEP).write_text(json.dumps(plan))
-    done = again(copy)
-    assert done.returncode == 0
-    lines = [line for line in done.stdout.splitlines() if line.startswith("changed since")]
-    assert lines == ["changed since the sweep was started: src/project/gone.py and 1 more files"]
-
-
 @pytest.mark.parametrize("text", ["", "{}", '{"command": 3}', '{"command": [3], "jobs": []}', "[]"])
 def test_a_damaged_plan_is_refused(text: str, copy: Path) -> None:
     """Exit status 2 and one line; the control characters of another are escaped."""

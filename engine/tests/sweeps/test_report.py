@@ -157,6 +157,15 @@ def test_other_code_or_machines_break_no_promise(folder: Path, what: str) -> Non
     assert "NOT REPRODUCIBLE" not in described(folder)
 
 
+def test_a_group_with_other_code_in_a_run_has_a_note(folder: Path) -> None:
+    """A mean over versions of the code. Control: a run that imported one file more."""
+    for number, files in enumerate(({"a.py": "1"}, {"a.py": "1", "b.py": "2"}, {"a.py": "3"})):
+        assert "different code" not in described(folder)
+        path = folder / f"{number}_seed={number}" / "environment.json"
+        path.write_text(json.dumps({"imported_files": files}))
+    assert "runs had different code" in described(folder)
+
+
 def test_seeds_that_change_nothing_are_named(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path / str(seed), seed, weights="0" * 16)
@@ -281,9 +290,8 @@ def test_entries_of_another_type_give_no_traceback(junk: Any, tmp_path: Path) ->
             report.describe(report.write(groups.read(tmp_path)))
 
 
-def test_what_a_stranger_wrote_is_printed_escaped_and_links_are_not_followed(
-    tmp_path: Path,
-) -> None:
+def test_what_a_stranger_wrote_is_printed_escaped(tmp_path: Path) -> None:
+    """And a link in circles ends; one to a run is a run."""
     write_run(tmp_path / "elsewhere")
     sweep = tmp_path / "sweep"
     write_run(sweep / "0\x1b[31m", status="failed", error="\x1b[2J")
@@ -291,7 +299,7 @@ def test_what_a_stranger_wrote_is_printed_escaped_and_links_are_not_followed(
     write_run(sweep / "2")
     (sweep / "a").symlink_to(sweep)
     (sweep / "b").symlink_to(tmp_path / "elsewhere")
-    assert len(groups.read(sweep).runs) == 3
+    assert len(groups.read(sweep).runs) == 4
     assert "\x1b" not in described(sweep)
 
 

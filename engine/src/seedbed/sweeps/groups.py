@@ -51,17 +51,21 @@ class Run:
     @property
     def weights(self) -> str:
         """Return the fingerprint of the final weights; empty where the record has none."""
-        return str(self.summary["fingerprints"].get("weights", ""))
+        return str(self.summary.get("fingerprints", {}).get("weights", ""))
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """Return environment.json; {} where it cannot be read."""
+        with suppress(InputError):
+            return record.read_json(self.folder / "environment.json")
+        return {}
 
     def promise(self) -> str | None:
         """Return a text that is equal for runs which must have equal weights; None: no promise."""
         if not config.promises_bits(self.settings.get("determinism.on_nondeterministic")):
             return None
-        environment: dict[str, Any] = {}
-        with suppress(InputError):
-            environment = record.read_json(self.folder / "environment.json")
         own = [sorted(self.settings.items()), self.seeds, record.altered(self.summary)]
-        return json.dumps([*own, *map(environment.get, _ORIGIN)], default=str)
+        return json.dumps([*own, *map(self.environment.get, _ORIGIN)], default=str)
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,14 @@ class Group:
         shared = [name for name in first if all(name in each for each in others)]
         return {name: float(np.mean([run.metrics[name] for run in self.runs])) for name in shared}
 
+    @property
+    def has_changed_code(self) -> bool:
+        """Return whether a file that runs imported was not the same in all of them."""
+        imported = [run.environment.get("imported_files") for run in self.runs]
+        files = [each.items() for each in imported if isinstance(each, dict)]
+        pairs = {(name, str(digest)) for each in files for name, digest in each}
+        return len({name for name, _ in pairs}) < len(pairs)
+
     @cached_property
     def is_independent(self) -> bool:
         """Return whether no two runs share the seeds of some streams, but not of others."""
@@ -144,9 +156,10 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
     """
     if record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got one run; name its sweep")
-    paths = [path.parent for path in folder.rglob("config.yaml")]  # links are not followed
-    runs = [_read_run(path, folder, metric) for path in sorted(paths, key=_job_number)]
-    started = {run.name.partition("_")[0] for run in runs}
+    number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
+    paths = sorted(number, key=lambda path: (number[path].zfill(9), path))
+    runs = [_read_run(path, folder, metric) for path in paths]
+    started = set(number.values())
     for n, job in plan.planned(folder).items():
         runs += [] if n in started else [Run(f"{n}_{','.join(job)}", folder, "no record")]
     if not runs:
@@ -183,10 +196,6 @@ def _averaged(pairs: Iterable[tuple[Seeds, float]]) -> dict[Seeds, float]:
     for key, value in sorted(pairs, key=repr):
         table.setdefault(key, []).append(value)
     return {key: float(np.mean(values)) for key, values in table.items()}
-
-
-def _job_number(folder: Path) -> tuple[int, Path]:
-    return int("0" + "".join(re.findall(r"^\d+", folder.name))), folder
 
 
 def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:

@@ -1,9 +1,8 @@
-"""sweep.json, the plan of a sweep: its command, the overrides of each job, digests of the code.
+"""sweep.json, the plan of a sweep: its command, and the overrides of each job.
 
 A sweep is resumed by repeating its command; the plan makes sure that it is the same sweep.
 """
 
-import hashlib
 import re
 import shlex
 import sys
@@ -15,7 +14,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from seedbed import project, record
+from seedbed import record
 from seedbed.errors import InputError, printable
 
 # What train.py adds to a command line, another text each time.
@@ -37,12 +36,9 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     _lock.enter_context(record.lock(folder, "sweep"))
     words = [word for word in sys.argv[1:] if not any(added in word for added in _ADDED)]
     words = [word for word in words if not word.lstrip("+").startswith("hydra.sweep.dir=")]
-    plan = {"command": words, **_jobs(hydra), "code": _digests()}
+    plan = {"command": words, **_jobs(hydra)}
     if record.is_sweep(folder):
-        before = record.read_json(folder / record.SWEEP)
-        _require_same(folder, before, plan)
-        _print_changes(before.get("code"), plan["code"])
-        plan["code"] = before.get("code")
+        _require_same(folder, record.read_json(folder / record.SWEEP), plan)
     record.write_json(folder / record.SWEEP, plan)
 
 
@@ -94,20 +90,3 @@ def _require_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> 
                 f"hydra.sweep.dir: expected {what} as in {folder}, {texts[0]}, got {texts[1]}; "
                 f"choose another folder, or repeat its command: {command(folder)}"
             )
-
-
-def _digests() -> dict[str, str]:
-    """Return the SHA-256 of the files of project, configs and engine that runs can be made of."""
-    root, engine = project.root(), Path(__file__).resolve().parents[1]
-    places = [(root / "src", "*.py"), (project.configs(), "*.yaml"), (engine, "*.py")]
-    paths = [path for place, pattern in places for path in sorted(place.rglob(pattern))]
-    named = {str(p.relative_to(root) if p.is_relative_to(root) else p): p for p in paths}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items()}
-
-
-def _print_changes(before: Any, now: dict[str, str]) -> None:
-    before = before if isinstance(before, dict) else {}
-    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    if changed:
-        more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
-        print(f"changed since the sweep was started: {printable(changed[0])}{more}", flush=True)

@@ -1,7 +1,5 @@
 """The report on a sweep, and the comparison of two: as text, JSON, sweep.csv and sweep.png."""
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ import numpy as np
 
 from seedbed import record
 from seedbed.errors import InputError, printable
+from seedbed.record import text
 from seedbed.sweeps import statistics
 from seedbed.sweeps.groups import Group, Run, Sweep, varying
 from seedbed.sweeps.statistics import CONFIDENCE, Estimate
@@ -35,16 +34,16 @@ class Comparison:
 
     def line(self) -> str:
         """Return the comparison in a line."""
-        d, text = self.difference, f"{self.b} against {self.a}: {self.verdict}"
+        d, line = self.difference, f"{self.b} against {self.a}: {self.verdict}"
         if d is None or d.sd is None:
-            return f"{text}, because it takes two independent seeds on each side"
+            return f"{line}, because it takes two independent seeds on each side"
         unit = "paired seeds" if self.paired else "unpaired seeds on each side"
         show = _formatter([d.sd])
         ends = " to ".join(show(end, "+") for end in d.interval or ())
         interval = f"95 % interval {ends}" if ends else "no spread"
-        text += f", {show(d.mean, '+')} ({interval}, {d.n} {unit})"
+        line += f", {show(d.mean, '+')} ({interval}, {d.n} {unit})"
         needed = f"; {self.seeds_to_decide} would decide, if this is the true difference"
-        return text + needed if self.seeds_to_decide else text
+        return line + needed if self.seeds_to_decide else line
 
 
 @dataclass(frozen=True)
@@ -99,6 +98,8 @@ def make(*sweeps: Sweep) -> Report:
         name = f"{group.label}: " * bool(group.label)
         if not group.is_independent:
             notes.append(f"{name}runs share the seeds of some streams: no interval, no difference")
+        if group.has_changed_code:
+            notes.append(f"{name}runs had different code: compare.py names the files")
         if len(group.values) > 1 and len({run.weights for run in group.runs} - {""}) == 1:
             notes.append(f"{name}all seeds gave the same weights: they change nothing")
     prefixes = ("A ", "B ") if len(sweeps) > 1 else ("",)
@@ -115,7 +116,7 @@ def make(*sweeps: Sweep) -> Report:
 
 def describe(report: Report) -> str:
     """Return the report as text for a terminal."""
-    lines = [f"  {_line(run)}: {_line(problem)}" for run, problem in report.left_out.items()]
+    lines = [f"  {' '.join(f'{x}: {y}'.split())}" for x, y in report.left_out.items()]
     title = f"{len(lines)} of {report.runs} runs failed and are left out"
     parts = [report.warning, "\n".join([title, *lines] if lines else []), _table(report.groups)]
     parts += ["\n".join(each.line() for each in report.comparisons), *report.notes]
@@ -149,14 +150,12 @@ def runs_csv(runs: Sequence[Run]) -> str:
     keys = [k for k in known if len({repr(each.get(k)) for each in own if each}) > 1]
     keys = [k for k in keys if any(each.get(k) != each.get("seed") for each in own)]
     metrics = dict.fromkeys(name for run in runs for name in run.metrics)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "problem", "seed", *keys, *metrics, "weights"])
-    for run, each in zip(runs, own, strict=True):
-        values = [*map(each.get, ["seed", *keys]), *map(run.metrics.get, metrics)]
-        weights = run.weights if run.summary else ""
-        writer.writerow([run.name, run.problem, *values, weights])
-    return text.getvalue()
+    columns = ["run", "problem", "seed", *keys, *metrics, "weights"]
+    rows = [
+        {"run": run.name, "problem": run.problem, **each, **run.metrics, "weights": run.weights}
+        for run, each in zip(runs, own, strict=True)
+    ]
+    return text.as_csv(columns, rows)
 
 
 def _comparisons(a: Sweep, b: Sweep | None = None) -> list[Comparison]:
@@ -219,18 +218,18 @@ def _table(rows: Sequence[Row]) -> str:
     names = [key.removesuffix(".name") for key in rows[0].settings]
     others = _others(rows)
     heads = [f"mean {name}" for name in others]
-    lines = [["sweep", *names, "metric", "n", "mean", "sd", "95 % interval", *heads]]
+    first = ["sweep"] * (rows[-1].sweep == "B")  # of one sweep, it says nothing
+    lines = [[*first, *names, "metric", "n", "mean", "sd", "95 % interval", *heads]]
     for row in rows:
         sd = "-" if row.mean.sd is None else show(row.mean.sd)
         interval = " to ".join(map(show, row.mean.interval or ())) or "-"
         numbers = [str(row.mean.n), show(row.mean.mean), sd, interval]
         numbers += [f"{row.means[name]:.4g}" if name in row.means else "-" for name in others]
-        lines.append([row.sweep, *map(_line, row.settings.values()), row.metric, *numbers])
-    first = int(rows[-1].sweep == "A")  # of one sweep, the column says nothing
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
-    return "\n".join(f"| {' | '.join(line[first:])} |" for line in padded)
+        cells = [row.sweep] * bool(first)
+        lines.append([*cells, *map(str, row.settings.values()), row.metric, *numbers])
+    # Markdown: a bar before the first cell and after the last, and a rule below the names.
+    head, *body = [line.strip() for line in text.aligned([["", *x, ""] for x in lines], " | ")]
+    return "\n".join([head, "".join(c if c == "|" else "-" for c in head), *body])
 
 
 def _others(rows: Sequence[Row]) -> list[str]:
@@ -239,10 +238,6 @@ def _others(rows: Sequence[Row]) -> list[str]:
     reported = {row.metric for row in rows}
     known = dict.fromkeys(name for row in rows for name in row.means)
     return [name for name in known if name.startswith(phases) and name not in reported]
-
-
-def _line(value: object) -> str:
-    return printable(str(value)).replace("\n", "\\n")
 
 
 def _formatter(sds: Iterable[float | None]) -> Callable[..., str]:
