@@ -1,10 +1,8 @@
 """Randomness is a pure function of (seed, stream, position)."""
 
 import hashlib
-import itertools
 import random
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -66,10 +64,6 @@ class TestKey:
         keys = {rng.key(place[0], str(place[1]), *map(int, place[2:])) for place in places}
         assert len(keys) == len(places)
 
-    def test_seed_0_is_a_seed(self) -> None:
-        """0 is neither "no seed" nor any other seed."""
-        assert rng.key(0, "init") == rng.key(0, "init") != rng.key(1, "init")
-
     def test_an_unknown_stream_is_refused(self) -> None:
         """A stream that is misspelt is an error, not a new stream."""
         with pytest.raises(ValueError, match="stream: expected one of init, order"):
@@ -123,41 +117,6 @@ class TestUniform:
         assert values.dtype == np.float64
         assert ((values >= 0) & (values < 1)).all()
 
-    @property_test
-    @given(KEYS, KEYS)
-    def test_other_keys_give_other_draws(self, a: int, b: int) -> None:
-        """Twin: draws can differ, between keys and between samples."""
-        ids = np.arange(4)
-        values = rng.uniform(a, ids, 2)
-        assert (a == b) == (values.tolist() == rng.uniform(b, ids, 2).tolist())
-        assert len(set(values.ravel().tolist())) == values.size
-
-    @pytest.mark.parametrize("stream", rng.STREAMS)
-    def test_draws_are_uniform(self, stream: str) -> None:
-        """Mean, variance and 64 bins of 2**18 draws lie within 5 standard errors of a uniform's."""
-        n = 2**18
-        values = rng.uniform(rng.key(0, stream, 1), np.arange(n // 4), 4).ravel()
-        assert abs(values.mean() - 1 / 2) < 5 * (1 / 12 / n) ** 0.5
-        assert abs(values.var() - 1 / 12) < 5 * (1 / 180 / n) ** 0.5
-        counts = np.bincount((values * 64).astype(int), minlength=64)
-        chi_squared = ((counts - n / 64) ** 2 / (n / 64)).sum()
-        assert abs(chi_squared - 63) < 5 * (2 * 63) ** 0.5
-
-    def test_streams_and_positions_are_not_correlated(self) -> None:
-        """Draws for the same samples in other streams, seeds and epochs have no correlation."""
-        n = 2**16
-        places = [(0, stream, 1) for stream in rng.STREAMS] + [(0, "augment", 2), (1, "augment", 1)]
-        keys = [rng.key(seed, stream, epoch) for seed, stream, epoch in places]
-        columns = np.stack([rng.uniform(key, np.arange(n), 1)[:, 0] for key in keys])
-        correlations = np.corrcoef(columns) - np.eye(len(keys))
-        assert abs(correlations).max() < 5 / n**0.5
-
-    def test_other_numbers_of_draws_share_none(self) -> None:
-        """One sample's draws are no other sample's draws of another number."""
-        drawn = [rng.uniform(1, np.arange(100), draws).ravel() for draws in range(1, 6)]
-        numbers = np.concatenate(drawn)
-        assert len(np.unique(numbers)) == len(numbers)
-
 
 class TestDraws:
     def test_each_call_gives_numbers_of_its_own(self) -> None:
@@ -185,13 +144,6 @@ class TestDraws:
             rows = [draws.uniform(count)[0] for draws in alone]
             assert together.uniform(count).tolist() == np.stack(rows).tolist()
 
-    def test_says_which_draws_come_next(self) -> None:
-        """Explanations tell two by what they print: key and position."""
-        first, second = rng.Draws(1, np.arange(9)), rng.Draws(1, np.arange(9))
-        assert repr(first) == repr(second) != repr(rng.Draws(2, np.arange(9)))
-        first.uniform(1)
-        assert repr(first) != repr(second)
-
 
 class TestPermutation:
     @property_test
@@ -202,17 +154,6 @@ class TestPermutation:
         assert sorted(order.tolist()) == list(range(n))
         assert order.tolist() == sorted(range(n), key=lambda i: splitmix64(key, i))
         assert order.dtype == np.int64
-
-    def test_other_keys_give_other_orders(self) -> None:
-        """Twin: of 50 keys no two give the same order of 20."""
-        orders = {tuple(rng.permutation(rng.key(0, "order", e), 20).tolist()) for e in range(50)}
-        assert len(orders) == 50
-
-    def test_every_place_is_equally_likely(self) -> None:
-        """Over 6,000 keys each of 6 numbers stands in each of 6 places about 1,000 times."""
-        places = np.stack([rng.permutation(rng.key(0, "order", e), 6) for e in range(6000)])
-        counts = np.stack([np.bincount(column, minlength=6) for column in places.T])
-        assert abs(counts - 1000).max() < 5 * (6000 * 1 / 6 * 5 / 6) ** 0.5
 
 
 SEEDINGS = {"a step": rng.seed_globals, "a sample": rng.seed_cpu}
@@ -238,34 +179,6 @@ class TestSeedingGlobals:
         first = drawn()
         seed(2)
         assert all(a != b for a, b in zip(first, drawn(), strict=True))
-
-    def test_without_seeding_draws_depend_on_history(self, seed: Seeding) -> None:
-        """Twin: the generators do have a state that seeding replaces."""
-        seed(1)
-        first = drawn()
-        assert drawn() != first
-
-    def test_a_pending_normal_is_forgotten(self, seed: Seeding) -> None:
-        """Generators keep a second normal number back; seeding drops it."""
-
-        def normals() -> list[float]:
-            wide = torch.randn(1, dtype=torch.float64)
-            return [random.gauss(0, 1), np.random.normal(), float(torch.randn(1)), float(wide)]
-
-        seed(7)
-        first = normals()
-        seed(7)
-        assert normals() == first
-
-    @pytest.mark.parametrize("bit", range(64))
-    def test_every_bit_of_the_key_reaches_every_generator(self, seed: Seeding, bit: int) -> None:
-        """Keys that differ in one bit, whichever it is, give all three generators other draws."""
-        key = rng.key(0, "augment", 0)
-        seed(key)
-        first, torch_seed = drawn(), torch.initial_seed()
-        seed(key ^ (1 << bit))
-        assert all(a != b for a, b in zip(first, drawn(), strict=True))
-        assert torch.initial_seed() != torch_seed
 
 
 class TestWhatGeneratorsAreSeededWith:
@@ -302,104 +215,6 @@ class TestWhatGeneratorsAreSeededWith:
         rng.seed_cpu(3)
         assert len(set(seeds)) == 2
         assert not {*seeds} & {*rng._words(1)[:3], *rng._words(2)[:3]}
-
-
-GENERATORS = ("random", "numpy", "torch")
-
-
-def below(n: int) -> dict[str, Callable[[], Any]]:
-    return {
-        "random": lambda: random.randrange(n),
-        "numpy": lambda: np.random.randint(n),
-        "torch": lambda: torch.randint(n, ()),
-    }
-
-
-def permutation_of_4() -> list[int]:
-    order = list(range(4))
-    random.shuffle(order)
-    return order
-
-
-def rank(order: Any) -> int:
-    """Number the orders of four."""
-    return sum(int(place) * 4**i for i, place in enumerate(order))
-
-
-# How each generator makes its first draw of a kind, as an integer below 256.
-KINDS: dict[str, dict[str, Callable[[], Any]]] = {
-    **{f"below {n}": below(n) for n in (2, 3, 8, 256)},
-    "sixteenths": {
-        "random": lambda: random.random() * 16,
-        "numpy": lambda: np.random.random() * 16,
-        "torch": lambda: torch.rand(()) * 16,
-    },
-    "order of 4": {
-        "random": lambda: rank(permutation_of_4()),
-        "numpy": lambda: rank(np.random.permutation(4)),
-        "torch": lambda: rank(torch.randperm(4).tolist()),
-    },
-}
-
-
-def first_draws(seed: Seeding, samples: int) -> dict[tuple[str, str], NDArray[np.int64]]:
-    """Return each generator's first draw of each kind in each sample."""
-    keys = [rng.key(0, "augment", 0, 0, i) for i in range(samples)]
-
-    def draw(key: int, kind: dict[str, Callable[[], Any]]) -> list[int]:
-        seed(key)
-        return [int(kind[generator]()) for generator in GENERATORS]
-
-    found = {}
-    for name, kind in KINDS.items():
-        table = np.array([draw(key, kind) for key in keys])
-        found |= {(g, name): table[:, i] for i, g in enumerate(GENERATORS)}
-    return found
-
-
-def information(a: NDArray[np.int64], b: NDArray[np.int64]) -> float:
-    """Return the mutual information of two columns of integers below 256, in bits."""
-
-    def entropy(values: NDArray[np.int64]) -> float:
-        counts = np.bincount(values)
-        shares = counts[counts > 0] / len(values)
-        return float(-(shares * np.log2(shares)).sum())
-
-    return entropy(a) + entropy(b) - entropy(256 * a + b)
-
-
-def dependent(draws: dict[tuple[str, str], NDArray[np.int64]]) -> set[tuple[str, str]]:
-    """Return the pairs of generators whose first draws tell something of each other.
-
-    That is more than 8 standard deviations above what they tell when one of them is shuffled.
-    """
-    shuffler = np.random.default_rng(0)
-    found = set()
-    for (one, a), (other, b) in itertools.combinations(draws.items(), 2):
-        if one[0] == other[0]:
-            continue
-        by_chance = [information(a, shuffler.permutation(b)) for _ in range(10)]
-        if information(a, b) > np.mean(by_chance) + 8 * np.std(by_chance):
-            found.add((min(one[0], other[0]), max(one[0], other[0])))
-    return found
-
-
-def seed_alike(key: int) -> None:
-    """Give every generator the same seed, as is the custom."""
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(key & 0xFFFFFFFF)
-
-
-class TestIndependence:
-    @each_seeding
-    def test_no_generator_tells_anything_of_another(self, seed: Seeding) -> None:
-        """Over 20,000 samples the first draws of any two generators are independent."""
-        assert dependent(first_draws(seed, 20_000)) == set()
-
-    def test_generators_that_are_seeded_alike_are_found(self) -> None:
-        """Negative control: NumPy and torch turn one seed into one stream of bits."""
-        assert dependent(first_draws(seed_alike, 2_000)) == {("numpy", "torch")}
 
 
 class TestGenerator:

@@ -1,11 +1,9 @@
 """Building from `_target_`: what YAML got wrong is one line, an error in Python a traceback."""
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from seedbed.config import build
 from seedbed.errors import InputError
@@ -28,13 +26,6 @@ def test_nested_targets_are_built_and_descriptions_left_out() -> None:
 class Kept:
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts
-
-
-def test_positional_arguments_come_first() -> None:
-    """An optimizer gets its parameters."""
-    parameter = torch.nn.Parameter(torch.zeros(2))
-    spec = {"_target_": "torch.optim.SGD", "name": "sgd", "lr": 0.5}
-    assert build.build(spec, "optimizer", [parameter]).param_groups[0]["lr"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -98,26 +89,3 @@ def test_an_error_in_a_users_module_keeps_its_traceback(
         build.build({"_target_": "half_done.Model"}, "model")
     with pytest.raises(InputError):
         build.build({"_target_": "half_undone.Model"}, "model")
-
-
-def takes_more(function: Any) -> Any:
-    """Let a constructor take a keyword more, as decorators of libraries do."""
-
-    @functools.wraps(function)
-    def constructor(self: Any, *args: Any, more: int = 0, **arguments: Any) -> None:
-        function(self, *args, **arguments)
-        self.more = more
-
-    return constructor
-
-
-class Decorated:
-    @takes_more
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-
-def test_what_a_decorated_constructor_takes_is_given_to_it() -> None:
-    """Its own signature counts, not that of the function inside."""
-    spec = {"_target_": f"{__name__}.Decorated", "size": 1, "more": 2}
-    assert vars(build.build(spec, "model")) == {"size": 1, "more": 2}

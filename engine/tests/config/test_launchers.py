@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from seedbed import record
-from tests.running import QUICK, command, refusal, trained
+from tests.running import QUICK, command, trained
 
 SETTINGS = (*QUICK, "trainer.max_steps=3")
 # A Ray without tokens, which it would keep in the home folder, and that does not call home.
@@ -69,9 +69,3 @@ def test_a_search_minimises_the_objective_and_proposes_a_lost_trial_again(tmp_pa
     done = command("scripts/resume.py", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert (runs[1] / "fingerprints.csv").read_text() == before
-
-
-def test_an_unknown_launcher_is_refused_with_the_nearest() -> None:
-    line = refusal(command("train.py", "-m", "hydra/launcher=joblip"))
-    assert line.startswith("hydra/launcher: expected one of basic, joblib")
-    assert line.endswith("did you mean joblib")

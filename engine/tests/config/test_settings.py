@@ -10,7 +10,6 @@ from seedbed import config
 from seedbed.config.compose import compose, configuration
 from seedbed.config.settings import Settings, Trainer
 from seedbed.errors import InputError
-from seedbed.names import did_you_mean
 from tests.running import ROOT
 
 # What an option needs beside it, where the defaults do not fit.
@@ -59,7 +58,7 @@ def test_a_null_seed_is_drawn_once_and_reaches_every_stream() -> None:
         *("data.num_workers=-1", "data.num_workers=1000000", "trainer.max_epochs=0"),
         *("trainer.processes=0", "determinism.threads=0", "optimizer.lr=-1", "optimizer.lr=.nan"),
         *("optimizer.lr=.inf", "trainer.shards=3", "fingerprint.every_steps=0"),
-        *("schedule.warmup_fraction=1.5", "data.task.label_smoothing=2"),
+        "schedule.warmup_fraction=1.5",
         # types
         *("seed=abc", "seed=1.5", "seed=true", "seed=[1, 2]", "seeds.order=null"),
         *("data.num_workers=1.0", "trainer.compile=maybe", "trainer.max_steps=many"),
@@ -69,8 +68,7 @@ def test_a_null_seed_is_drawn_once_and_reaches_every_stream() -> None:
         # choices
         *("data.start_method=thread", "trainer.precision=float16", "trainer.device=tpu"),
         *("trainer.device='cuda:'", "trainer.mode=best", "determinism.on_nondeterministic=panic"),
-        *("data.task.name=x", "determinism.env.PYTHONHASHSEED=abc"),
-        *(f"determinism.env.PYTHONHASHSEED='{seed}'" for seed in ("-1", "4294967296", "1 ", "")),
+        "data.task.name=x",
         # unknown keys, and entries without a class
         *("trainer.max_epoch=3", "schedule.warmup=1", "tag=[a]", "callbacks=x", "metrics=x"),
         *("callbacks.a=1", "logger.a={b: 1}"),
@@ -121,17 +119,6 @@ def test_a_missing_key_is_named(key: str) -> None:
 def test_the_line_says_what_to_do(override: str, advice: str) -> None:
     """The nearest name, or how to add one."""
     assert refused(override).endswith(advice)
-
-
-@pytest.mark.parametrize("name", ["labels", "trainer.accumulate_grad_batches"])
-def test_a_key_that_is_like_no_other_is_not_guessed_at(name: str) -> None:
-    assert refused(f"+{name}=1").endswith("got a new one")
-
-
-def test_the_nearest_name_is_never_the_name_itself() -> None:
-    """A known key may be unknown to the model that was chosen."""
-    assert did_you_mean("a.lr", ["a.lr"]) == ""
-    assert did_you_mean("a.ls", ["a", "a.lrs", "b.ls"]) == "; did you mean a.lrs"
 
 
 @pytest.mark.parametrize("override", ["data.kind=sequence", "data=adding"])

@@ -61,24 +61,6 @@ class TestCreateRunFolder:
             "seed": 3, "trainer": {"processes": 1}, "copy": 3,
         }  # fmt: skip
 
-    def test_a_file_of_a_runs_name_is_not_overwritten(self, tmp_path: Path) -> None:
-        """Somebody's own metrics.csv stays; negative control: the folder without it is taken."""
-        (tmp_path / "metrics.csv").write_text("my own")
-        with pytest.raises(InputError, match=r"which holds metrics\.csv; choose another"):
-            launch.create_run_folder(tmp_path, settings())
-        assert (tmp_path / "metrics.csv").read_text() == "my own"
-        (tmp_path / "metrics.csv").unlink()
-        launch.create_run_folder(tmp_path, settings())
-
-    def test_a_folder_is_created_once(self, tmp_path: Path) -> None:
-        """The second run is refused and changes nothing; a folder of its own is its own."""
-        launch.create_run_folder(tmp_path / "run", settings())
-        before = contents(tmp_path / "run")
-        with pytest.raises(InputError, match=r"^hydra\.run\.dir: .* which holds one; choose"):
-            launch.create_run_folder(tmp_path / "run", settings(processes=2))
-        assert contents(tmp_path / "run") == before
-        launch.create_run_folder(tmp_path / "other", settings())
-
     def test_of_many_at_once_one_gets_the_folder(self, tmp_path: Path) -> None:
         """However they interleave, there is one winner, and its configuration is whole."""
         program = (
@@ -156,20 +138,6 @@ def run(program: str, **named: Any) -> int:
 
 
 class TestRunPassingSignals:
-    @pytest.mark.parametrize("status", [0, 1, 2, 130, 143])
-    def test_an_exit_status_passes_through(self, status: int) -> None:
-        """What the training process says is what the shell gets."""
-        assert run(f"raise SystemExit({status})") == status
-
-    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-    def test_a_killed_process_gives_what_a_shell_would(self, number: signal.Signals) -> None:
-        """128 and the signal's number."""
-        program = (
-            "import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
-            f"os.kill(os.getpid(), {int(number)})"
-        )
-        assert run(program) == 128 + number
-
     @pytest.mark.parametrize("number", signals.STOP_SIGNALS)
     def test_signals_are_passed_on(self, number: signal.Signals, tmp_path: Path) -> None:
         """The process is told, ends as it likes, and its status is returned."""
@@ -235,15 +203,6 @@ class TestObjective:
         summary |= {"objective": {"name": "x", "value": 0.25}}
         record.write_json(tmp_path / "summary.json", summary)
         assert launch.objective(tmp_path) == 0.25
-
-    @pytest.mark.parametrize("objective", [{}, {"objective": {"name": "x", "value": None}}])
-    def test_a_run_without_it_has_none(self, objective: dict[str, Any], tmp_path: Path) -> None:
-        """A failed job says so in a sweep, and does not end it."""
-        assert launch.objective(tmp_path) is None, "no run at all"
-        (tmp_path / "config.yaml").write_text("seed: 0\n")
-        finished = {"format_version": 1, "status": "finished"}
-        record.write_json(tmp_path / "summary.json", finished | objective)
-        assert launch.objective(tmp_path) is None
 
     @pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
     def test_a_run_that_did_not_finish_has_none(self, status: str, tmp_path: Path) -> None:
@@ -336,12 +295,6 @@ def test_a_training_process_that_was_killed_is_told_of(
     assert capfd.readouterr().err == printed + advice
 
 
-@pytest.mark.parametrize("status", [0, 1, 2, *signals.INTERRUPTED, 168, 200, 255])
-def test_other_exit_statuses_are_of_no_signal(status: int) -> None:
-    """Neither those of runs that ended or were stopped, nor what a user's code exits with."""
-    assert signals.killed_by(status) is None
-
-
 def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
     """A killed `train.py` leaves no training process behind; as long as it lives, none stops."""
     training = (
@@ -379,7 +332,7 @@ def test_the_exit_status_of_several_is_that_of_the_cause(
         "import os, signal, sys, time\n"
         f"how = {endings}[int(os.environ['RANK'])]\n"
         "if how == 'kill': os.kill(os.getpid(), signal.SIGKILL)\n"
-        "if how == 'hang': time.sleep(600)\n"
+        "time.sleep(600 if how == 'hang' else 0.5)\n"  # the killed one ends first
         "sys.exit(int(how))"
     )
     command = [sys.executable, "-c", program]

@@ -88,12 +88,3 @@ def test_processors_that_share_a_name_are_told_apart(
     second = environment.cpu()
     assert (second["features"], second["l2_bytes"]) == ("amx_int8 avx2", 1)
     assert first != second
-
-
-def test_libraries_of_a_gpu_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that generate and multiply: triton and cuBLAS, whichever CUDA it is of."""
-    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27))
-    known = {"triton": "3.7", "nvidia-cublas-cu12": "12.8"}
-    monkeypatch.setattr(environment, "version", known.get)
-    found = environment.gpu_versions()
-    assert (found["triton"], found["cublas"], found["nccl"]) == ("3.7", "12.8", "2.27")

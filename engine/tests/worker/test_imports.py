@@ -15,7 +15,6 @@ from seedbed import project, record
 from seedbed.record import archive, code
 from seedbed.worker.imports import Imports
 from tests import pages
-from tests.running import ROOT
 
 # A loop that imports, step by step, and keeps what it has imported.
 LOOP = """
@@ -149,17 +148,6 @@ def test_a_process_that_is_killed_between_two_files_leaves_both_whole(
     observer.write()
     assert observer.environment["imported_files"]["table.py"] == digests["table.py"]
     assert archive.read(run / code.ARCHIVE)["later.py"] == b"L = 3\n"
-
-
-def test_nothing_is_written_without_a_new_module(tmp_path: Path) -> None:
-    """Also where the file of one has changed since."""
-    observer = Imports(tmp_path, {"git": {"commit": None}}, ROOT)
-    observer.note(())
-    written = [(tmp_path / name).stat().st_ino for name in (code.ARCHIVE, "environment.json")]
-    observer.note(())
-    observer.save()
-    after = [(tmp_path / name).stat().st_ino for name in (code.ARCHIVE, "environment.json")]
-    assert after == written
 
 
 def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:

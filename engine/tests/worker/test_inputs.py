@@ -12,7 +12,7 @@ import torch
 
 from seedbed import compare, record
 from seedbed.errors import InputError
-from seedbed.record import Origin, archive, changes
+from seedbed.record import archive
 from seedbed.worker import environment, inputs
 from tests.running import QUICK, command, refusal
 
@@ -93,19 +93,6 @@ def test_every_file_that_an_argument_names_is_recorded(
     assert found["a.pt"] == hashlib.sha256(b"a.pt").hexdigest()
     with pytest.raises(InputError, match=r"^files: expected a file or a folder with files, got no"):
         inputs.digests({"files": ["nothing"]})
-
-
-def origin(**entries: Any) -> Origin:
-    return Origin({}, {"git": {"commit": None}, **entries})
-
-
-def test_another_pillow_is_a_change_that_can_alter_bits() -> None:
-    """It decodes and transforms images; negative control: what composes configurations cannot."""
-    assert {"torch", "torchvision", "numpy", "pillow"} < set(environment.versions())
-    for name, alters in (("pillow", True), ("omegaconf", False)):
-        before, now = (origin(versions={name: version}) for version in "12")
-        (change,) = changes(before, now)
-        assert (change.key, change.alters_bits) == (f"versions.{name}", alters)
 
 
 def installed(site: Path, package: str, distribution: str, version: str) -> None:

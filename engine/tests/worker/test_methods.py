@@ -12,10 +12,7 @@ from torch import Tensor, nn
 from seedbed import config, launch, record
 from seedbed.errors import InputError
 from seedbed.methods import Make, Supervised
-from seedbed.tasks import Classification
 from seedbed.training import checkpoint
-from seedbed.training.metrics import Metrics
-from seedbed.training.state import TrainingState
 from seedbed.worker import experiment
 from tests import tiny
 from tests.running import composed
@@ -141,13 +138,6 @@ class TestWhatIsLogged:
         }
         assert ratios == {round(0.01 / 0.006, 6)}
 
-    def test_each_group_has_its_learning_rate(self, whole: Callable[[str], Path]) -> None:
-        run = whole("FineTuning")
-        names = ("learning_rate", "learning_rate_first", "learning_rate_rest")
-        for both, first, rest in zip(*(column(run, name) for name in names), strict=True):
-            assert both == first
-            assert float(first) / float(rest) == pytest.approx(0.001 / 0.006)
-
     def test_a_mean_over_the_set_is_that_of_all_its_tokens(
         self, whole: Callable[[str], Path]
     ) -> None:
@@ -194,22 +184,6 @@ def test_what_no_evaluation_has_is_refused_before_training(
     folder = begun(tmp_path / "run", method, chosen, module=module)
     assert work(folder) == 2
     assert capsys.readouterr().err.startswith(f"error: {line}")
-
-
-def test_a_monitor_that_nothing_knows_may_be_misspelt() -> None:
-    """What is known before training is named; control: a metric that does not say which is better,
-    which is no typo."""
-    model, given = nn.Linear(1, 2), Metrics({"f1": object()})
-    said = {}
-    for monitor in ("validation_f2", "f1"):
-        state = TrainingState(model, {}, Supervised(Classification()), torch.device("cpu"),
-                              monitor=monitor, metrics=given)  # fmt: skip
-        with pytest.raises(InputError, match=r"^trainer\.mode: expected min or max") as caught:
-            _ = state.higher_is_better
-        said[monitor] = str(caught.value).partition("; ")[2]
-    known = "validation_f1, validation_accuracy, validation_loss"
-    misspelt = f"say which, or mend trainer.monitor, if misspelt; known so far are {known}"
-    assert said == {"validation_f2": misspelt, "f1": "say which"}
 
 
 class TestWhatIsTrained:
@@ -446,11 +420,6 @@ class TestWhatMethodsKeep:
         assert work(stopped) == 0
         assert differences(run, stopped) == []
 
-    def test_frozen_updates_are_passed_over(self, tmp_path: Path) -> None:
-        run = begun(tmp_path / "run", "TwoFrozen", module=__name__)
-        assert work(run) == 0
-        assert [bool(cell) for cell in column(run, "second_loss")] == 4 * [False] + 10 * [True]
-
 
 class Decaying(Supervised):
     """Changes an option of its optimizer after each step."""
@@ -533,13 +502,6 @@ def test_a_closure_is_run_at_the_weights_that_an_optimizer_has_moved(tmp_path: P
         assert torch.equal(before, moved) == (rho == "0")
 
 
-def test_a_method_that_is_none_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert work(begun(tmp_path / "run", "Linear", module="torch.nn")) == 2
-    assert "Linear" in capsys.readouterr().err
-
-
 def test_shards_must_agree_on_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def training_step(_: Any, model: nn.Module, batch: Any, __: str) -> Any:
         others = {"seen": 1.0} if int(batch.ids[0]) % 2 else {}
@@ -555,14 +517,6 @@ def test_a_method_needs_no_task(tmp_path: Path) -> None:
     assert record.read_summary(run)["task"] is None
     with pytest.raises(InputError, match=r"^data\.task: expected a task for method=supervised"):
         begun(tmp_path / "plain", "Supervised", "~data.task", module="seedbed.methods")
-
-
-def test_the_default_is_the_method_of_a_record_from_before(tmp_path: Path) -> None:
-    """A configuration without `method` trains as one with the default does."""
-    a = begun(tmp_path / "a", "Supervised", module="seedbed.methods")
-    b = begun(tmp_path / "b", "Supervised", "~method", module="seedbed.methods")
-    assert work(a) == work(b) == 0
-    assert differences(a, b) == []
 
 
 class TestCallbacks:
@@ -612,13 +566,6 @@ class TestCallbacks:
         )
         assert capsys.readouterr().err.startswith(line)
 
-    def test_what_is_no_callback_is_refused(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        target = "+callbacks.own={_target_:torch.nn.Identity}"
-        assert work(begun(tmp_path / "run", "VAE", target)) == 2
-        assert "callbacks.own: expected a class that extends" in capsys.readouterr().err
-
 
 class TestSchedulesOfOnesOwn:
     @staticmethod
@@ -637,25 +584,6 @@ class TestSchedulesOfOnesOwn:
         first = [float(cell) for cell in column(run, "learning_rate_first")]
         assert first == [0.001 * (1 - step % 4 / 4) for step in range(14)]
         assert set(column(run, "learning_rate_rest")) == {repr(0.006 * 0.5)}
-
-    def test_a_function_is_a_schedule(self, tmp_path: Path) -> None:
-        run = trained(tmp_path / "run", "VAE", *self.own("halved", start=0.5))
-        rates = [float(cell) for cell in column(run, "learning_rate")]
-        assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
-
-    @pytest.mark.parametrize(
-        ("target", "line"),
-        [
-            ("Impure", "schedule: expected the same learning rate in step 2 from a run"),
-            ("wordy", "schedule: expected a finite number for the learning rate, or one for each"),
-            ("VAE", "schedule: expected a class with factor(step, total_steps), got VAE"),
-        ],
-    )
-    def test_another_kind_is_refused_in_one_line(
-        self, target: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert work(begun(tmp_path / "run", "Tokens", *self.own(target))) == 2
-        assert capsys.readouterr().err.startswith(f"error: {line}")
 
 
 class TestFineTuning:

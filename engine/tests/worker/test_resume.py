@@ -178,19 +178,6 @@ def test_a_run_with_an_optimizer_of_ones_own_ends_with_the_same_bits(tmp_path: P
     assert differences(a, b) == []
 
 
-def test_an_optimizer_that_could_not_go_on_is_refused_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In one line; nothing is saved that could not be read."""
-    folder = begun_with("tests.odd_optimizers.NumPyScale", tmp_path / "run")
-    assert work(folder) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: optimizer.state.scale: expected tensors, numbers")
-    assert error.count("\n") == 1
-    assert record.read_summary(folder)["status"] == "failed"
-    assert list((folder / "checkpoints").glob("*")) == []
-
-
 def test_another_seed_ends_with_other_bits(whole: Callable[..., Path]) -> None:
     """Twin: the comparison can fail, in every part."""
     found = differences(whole(), whole("seed=1"))
@@ -375,15 +362,6 @@ def test_a_changed_option_is_what_the_configuration_makes_of_it() -> None:
     assert groups == [(0.1, 0.1, (0.5, 0.8), 7), (0.2, 0.2, (0.5, 0.8), 7)]
 
 
-def test_a_change_is_only_reported_under_seeded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing was promised that it could break."""
-    folder = stopped(tmp_path / "run", 9, "determinism=seeded", "determinism.threads=1")
-    assert work(folder, settings={"optimizer.weight_decay": 0.5}) == 0
-    assert "optimizer.weight_decay" in capsys.readouterr().out
-
-
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(
     whole: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -412,19 +390,6 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     assert work(folder) == 0
     assert before <= set(content(folder)) | {str(folder / "checkpoints" / "previous.pt")}
     assert not list(folder.rglob(".*.tmp")) + list(folder.rglob(".*.new"))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_log_that_the_disk_refuses_stops_no_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What was printed is on the terminal all the same."""
-    folder = begun(tmp_path / "run")
-    (folder / "train.log").symlink_to("/dev/full")
-    assert work(folder) == 0
-    out, errors = capsys.readouterr()
-    assert "finished after 14 steps" in out
-    assert errors == ""
 
 
 def no_worker(*_args: Any) -> int:
@@ -533,12 +498,6 @@ def test_changes_of_the_environment_are_found(changes: dict[str, Any], alters: b
     """What reaches the arithmetic can alter bits; sizes and names of the machine cannot."""
     found = record.changes(origin(), origin(**changes))
     assert [change.alters_bits for change in found] == ([] if alters is None else [alters])
-
-
-def test_a_request_survives_the_command_line() -> None:
-    """It comes to the training process as it was asked for."""
-    request = Request({"data.num_workers": 3, "data.start_method": "spawn"}, True)
-    assert Request.parse(request.text()) == request
 
 
 def test_checkpoints_say_under_what_they_were_made(whole: Callable[..., Path]) -> None:
@@ -762,16 +721,3 @@ def test_moments_that_a_fused_kernel_would_write_beyond_are_refused(
     error = capsys.readouterr().err
     assert error.startswith("error: optimizer: expected exp_avg of shape, dtype and strides")
     assert error.count("\n") == 1
-
-
-def test_a_disk_that_is_full_before_the_first_step_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What asks git for the code works beside the imports, and what stops it stops the run."""
-
-    def stop(_root: Path) -> None:
-        raise OSError(28, "No space left on device", str(tmp_path / "index"))
-
-    monkeypatch.setattr(code, "git_state", stop)
-    assert work(begun(tmp_path / "run")) == 2
-    assert "expected room on the disk" in capsys.readouterr().err

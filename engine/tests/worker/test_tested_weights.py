@@ -115,17 +115,6 @@ def test_one_test_is_enough_where_the_last_weights_are_the_best(whole: Callable[
     assert "stopped early" not in (run / "train.log").read_text()
 
 
-def test_a_run_that_stopped_early_says_so(whole: Callable[..., Path]) -> None:
-    run = whole(*EARLY_STOPPING)
-    summary = record.read_summary(run)
-    assert summary["stopped_early"] == {"step": LAST, "patience": 2, "best_step": BEST}
-    line = (
-        f"stopped early at step {LAST} of 24: no better validation_mse in 2 validations after "
-        f"step {BEST}\n"
-    )
-    assert line in (run / "train.log").read_text()
-
-
 def test_a_run_stopped_in_its_test_has_the_last_weights(
     whole: Callable[..., Path], tmp_path: Path
 ) -> None:

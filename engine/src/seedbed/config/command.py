@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 
 from seedbed import project
@@ -71,7 +70,6 @@ def name_jobs(overrides: list[str]) -> list[str]:
         return []  # Hydra will explain what is wrong with it
     cells: dict[str, str] = {}  # by key, where each job looks up its value
     for one in parsed:
-        require_option(one)
         key = one.key_or_group.removeprefix(_SEARCHED)
         if key == "hydra.sweep.subdir":
             return []  # they have names
@@ -80,17 +78,6 @@ def name_jobs(overrides: list[str]) -> list[str]:
             cells[key] = f"hydra.runtime.choices.{key}" if is_group else key
     names = ",".join(f"{key}=${{{place}}}" for key, place in cells.items())
     return [f"hydra.sweep.subdir='${{hydra.job.num}}_{names}'"] if names else []
-
-
-def require_option(one: Override) -> None:
-    """Raise InputError for `model=null`, `=1` and their like: Hydra fails without their key."""
-    is_group = "/" in one.key_or_group or (project.configs() / one.key_or_group).is_dir()
-    if is_group and not one.is_delete() and not one.is_sweep_override():
-        value = one.value()
-        options = value if isinstance(value, list) else [value]
-        if not all(isinstance(option, str) for option in options):
-            key, _, shown = str(one.input_line).partition("=")
-            raise InputError(f"{key or '='}: expected an option of a group, got {shown}")
 
 
 def explain(error: Exception) -> InputError | None:

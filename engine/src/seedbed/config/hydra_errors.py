@@ -1,7 +1,10 @@
 """Errors of Hydra as one line each: the key, the first line of its message, the nearest key."""
 
 import re
+from collections.abc import Sequence
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
@@ -55,6 +58,22 @@ def explain(error: BaseException) -> InputError:
     quoted = re.search("'([^']+)'", text)
     key = getattr(cause, "full_key", None) or (quoted[1] if quoted else "overrides")
     return InputError(f"{key}: expected a configuration that Hydra can compose, got: {reason}")
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Read `key=value` overrides in Hydra's grammar, one value for one key.
+
+    Raises:
+        InputError: one of them is something else.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise explain(error) from None
+    for one in parsed:
+        if one.is_sweep_override() or one.is_delete():
+            raise InputError(f"{one.input_line}: expected key=value; give one value for one key")
+    return parsed
 
 
 def known_keys() -> list[str]:

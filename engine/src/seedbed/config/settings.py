@@ -103,17 +103,11 @@ class Data(Open):
             raise InputError(
                 f"data.task: expected a section, got {self.task}; write task: {{name: {TASKS[0]}}}"
             )
-        if self.task is not None and "_target_" not in self.task:
-            if self.task.get("name") not in TASKS:
-                raise InputError(
-                    f"data.task.name: expected one of {', '.join(TASKS)}, or a task with a "
-                    f"_target_, got {self.task.get('name')}"
-                )
-            smoothing = self.task.get("label_smoothing", 0)
-            if type(smoothing) not in (int, float) or not 0 <= smoothing <= 1:
-                raise InputError(
-                    f"data.task.label_smoothing: expected a number from 0 to 1, got {smoothing}"
-                )
+        if self.task and "_target_" not in self.task and self.task.get("name") not in TASKS:
+            raise InputError(
+                f"data.task.name: expected one of {', '.join(TASKS)}, or a task with a _target_, "
+                f"got {self.task.get('name')}"
+            )
 
 
 @dataclass
@@ -232,14 +226,6 @@ class Determinism(Placed):
                 raise InputError(
                     f"determinism.env.{name}: expected a variable with a text or null, got {value}"
                 )
-        # Python does not start with another one.
-        seed = self.env.get("PYTHONHASHSEED")
-        is_number = seed is not None and re.fullmatch("[0-9]{1,10}", seed)
-        if seed not in (None, "random") and not (is_number and int(seed) < 2**32):
-            raise InputError(
-                "determinism.env.PYTHONHASHSEED: expected an integer from 0 to 4294967295, random "
-                f"or null, got {seed}"
-            )
 
 
 @dataclass

@@ -37,20 +37,11 @@ def parse(overrides: Sequence[str], recorded: DictConfig) -> dict[str, Any]:
     Raises:
         InputError: a key that the run's configuration does not have, or a value that cannot be.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import OverrideParseException
+    from seedbed.config import hydra_errors  # which imports Hydra
 
-    from seedbed.config import hydra_errors
-
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    except OverrideParseException as error:
-        raise hydra_errors.explain(error) from None
     values: dict[str, Any] = {}
-    for one in parsed:
+    for one in hydra_errors.parse(overrides):
         known = OmegaConf.select(recorded, one.key_or_group, default=_MISSING)
-        if one.is_sweep_override() or one.is_delete() or one.is_add():
-            raise InputError(f"{one.input_line}: expected key=value; give one value for one key")
         if one.key_or_group == "logger":
             values["logger"] = loggers.choose(one.value(), recorded)
             continue

@@ -58,33 +58,16 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
     two runs that want one folder in the same instant one gets the lock and the other is refused.
     Whenever the process is killed, there is a whole config.yaml or none.
     """
-    held: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         had_lock = (folder / ".lock").exists()
         with record.lock(folder):
             # Launchers may have started train.log; what begins with a dot, a run that was killed.
             held = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n != "train.log"]
-            if held and not failed_at_once(folder):
-                raise FileExistsError
-            yaml = OmegaConf.to_yaml(config, resolve=True)
-            record.write_atomically(folder / "config.yaml", yaml)
-    except FileExistsError as error:
-        if not held:  # what is there is no folder
-            raise InputError(
-                f"hydra.run.dir: expected a folder, got {error.filename}, which is a file; choose "
-                "another"
-            ) from None
-        if "config.yaml" in held:
-            expected, got, resume = "without a run", "one", ", or resume it by scripts/resume.py"
-        else:
-            expected, got, resume = "that is new or empty", held[0], ""
-        if not had_lock:
-            (folder / ".lock").unlink(missing_ok=True)
-        raise InputError(
-            f"hydra.run.dir: expected a folder {expected}, got {folder}, which holds {got}; choose "
-            f"another{resume}"
-        ) from None
+            if not held or failed_at_once(folder):
+                yaml = OmegaConf.to_yaml(config, resolve=True)
+                record.write_atomically(folder / "config.yaml", yaml)
+                return
     except OSError as error:
         with suppress(OSError):
             (folder / ".lock").unlink()
@@ -92,6 +75,13 @@ def create_run_folder(folder: Path, config: DictConfig) -> None:
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
             f"{folder}; choose another, or free space"
         ) from None
+    if not had_lock:
+        (folder / ".lock").unlink(missing_ok=True)
+    resume = ", or resume it by scripts/resume.py" if "config.yaml" in held else ""
+    raise InputError(
+        f"hydra.run.dir: expected a new or empty folder, got {folder}, which holds {held[0]}; "
+        f"choose another{resume}"
+    )
 
 
 def failed_at_once(folder: Path) -> bool:

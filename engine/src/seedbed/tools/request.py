@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
@@ -75,14 +73,8 @@ def read() -> tuple[Path, dict[str, Any], dict[str, Any]]:
 
 def _override(settings: DictConfig, overrides: Sequence[str]) -> None:
     """Apply the overrides of a command line, that of the data set first."""
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    except OverrideParseException as error:
-        raise hydra_errors.explain(error) from None
-    for each in sorted(parsed, key=lambda one: one.key_or_group != "data"):
+    for each in sorted(hydra_errors.parse(overrides), key=lambda one: one.key_or_group != "data"):
         key = each.key_or_group
-        if each.is_sweep_override() or each.is_delete():
-            raise InputError(f"{each.input_line}: expected key=value; give one value for one key")
         known = OmegaConf.select(settings, key, default=_MISSING)
         if key == "data":
             settings.data = compose.compose(str(each.input_line)).data
