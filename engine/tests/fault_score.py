@@ -147,7 +147,7 @@ def in_process(side: dict[str, Any], last: int, hash_seed: str) -> Trace:
         "    s.trace.write(s.replay(json.loads(sys.argv[1]), int(sys.argv[2])), out)\n"
     )
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "trace.jsonl")
+        out = Path(folder, "trace.pt")
         subprocess.run(
             [sys.executable, "-c", program, json.dumps(side), str(last), str(out)],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},

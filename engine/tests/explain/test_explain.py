@@ -156,9 +156,9 @@ def save_checkpoint(settings: dict[str, object], step: int, path: Path) -> None:
 def test_a_trace_reads_back(tmp_path: Path) -> None:
     """What is written is what is read."""
     found = replay.replay(fault_score.settings(), 1)
-    replay.write(found, tmp_path / "trace.jsonl")
+    replay.write(found, tmp_path / "trace.pt")
 
-    assert replay.read(tmp_path / "trace.jsonl") == found
+    assert replay.read(tmp_path / "trace.pt") == found
     assert {event.place.phase for event in found.events} >= {
         *("order", "loading", "augmentation", "collate"),
         *("before the step", "forward", "backward", "update", "after the step"),
@@ -316,7 +316,7 @@ def test_the_page_and_the_faults_name_each_other() -> None:
     [
         ("order", "data order", "sample ids"),
         ("augment", "augmentation", "Noise"),
-        ("init", "construction", "aten.uniform_.default"),
+        ("init", "before the step", "blocks.0.conv.weight"),
         ("dropout", "forward", "aten.bernoulli_.float"),
     ],
 )

@@ -4,19 +4,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from seedbed import compare, launch, offline, project
+from seedbed import compare, launch, offline
 from seedbed.compare import Difference, Record, verify
 from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError
 from seedbed.explain import replay
-from seedbed.explain.construction import BUILD
 from seedbed.explain.replay import BEFORE, Trace
 from seedbed.explain.trace_compare import Finding, describe, describe_lines, first_difference
 from seedbed.explain.trace_data import DATA_PHASES
@@ -124,7 +122,7 @@ def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], i
     """
     traces, step = trace_both(sides, step)
     found = first_difference(*(_comparable_events(sides, each) for each in traces))
-    is_older = found is not None and found.phase in (BEFORE, BUILD)
+    is_older = found is not None and found.phase == BEFORE
     if is_older and any(each.start for each in traces):
         return trace_to_the_cause([replace(side, checkpoints=None) for side in sides], step)
     return traces, step, found
@@ -147,37 +145,32 @@ def trace_both(sides: Sequence[Side], step: int) -> tuple[list[Trace], int]:
 
 
 def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
-    """Trace a step of each side, in processes of their own that run side by side.
+    """Trace a step of each side, in processes of their own.
 
     Raises:
         InputError: one of them failed.
     """
-    with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as name, ExitStack() as stack:
-        started = []
-        for index, side in enumerate(sides):
-            folder = Path(name, str(index))
+    traces = []
+    for side in sides:
+        with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as name:
+            folder, out = Path(name, "run"), Path(name, "trace.pt")
             launch.create_run_folder(folder, side.settings)
-            files = [str(folder), str(step), str(folder / "trace.jsonl")]
-            files += [str(side.checkpoints.absolute())] if side.checkpoints else []
-            process = subprocess.Popen(
-                [sys.executable, "-m", "seedbed.explain.replay", *files],
+            words = [str(folder), str(step), str(out)]
+            words += [str(side.checkpoints)] if side.checkpoints else []
+            done = subprocess.run(
+                [sys.executable, "-m", "seedbed.explain.replay", *words],
                 env=launch.training_environment(side.settings) | dict(side.variables),
-                cwd=project.root(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                capture_output=True,
+                check=False,
             )
-            stack.callback(process.kill)  # where another one failed
-            started.append((side, process, folder / "trace.jsonl"))
-        traces = []
-        for side, process, out in started:
-            message = process.communicate()[1].decode(errors="replace")
-            if process.returncode:
-                last = (message.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+            if done.returncode:
+                lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
                 raise InputError(
-                    f"--explain: expected a replay of {side.name} that runs, got {last}"
+                    f"--explain: expected a replay of {side.name} that runs, got "
+                    f"{lines[-1].removeprefix('error: ')}"
                 )
             traces.append(replay.read(out))
-        return traces
+    return traces
 
 
 def _same_shards(sides: Sequence[Side]) -> bool:

@@ -3,22 +3,21 @@
 python -m seedbed.explain.replay FOLDER STEP OUT [CHECKPOINTS]
 
 FOLDER/config.yaml is a resolved configuration. The run starts from the newest checkpoint before
-STEP in CHECKPOINTS, or from the beginning; what is noted of STEP goes to OUT, as JSON lines.
+STEP in CHECKPOINTS, or from the beginning; what is noted of STEP goes to OUT.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, fingerprint, offline, record
 from seedbed.data.positions import positions
 from seedbed.errors import InputError, exit_status
-from seedbed.explain import construction
 from seedbed.explain.trace_data import noted
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, hashes, state, traced
@@ -38,7 +37,7 @@ class Trace:
     Attributes:
         start: the step of the checkpoint that it started from; 0: the beginning.
         rows: the fingerprints from there to the traced step, as in fingerprints.csv.
-        events: of the traced step: its data, how the model was built, its state, its operations.
+        events: of the traced step: its data, its state, its operations.
     """
 
     start: int
@@ -54,8 +53,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
     device = assemble.choose_device(settings["trainer"]["device"])
     shards = assemble.cut_batches(settings["trainer"])
     source = sources.build_sources(settings).train
-    with construction.watched() as built:
-        training = assemble.build_training_state(settings, device, source)
+    training = assemble.build_training_state(settings, device, source)
     order = sources.build_order(settings, source)
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
@@ -72,7 +70,7 @@ def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = No
         else:
             with noted(source, events):
                 batches = [source[place] for place in places]
-            events += [*built.events(training.model), *state_events(training, BEFORE)]
+            events += state_events(training, BEFORE)
             with traced(training.model, training.optimizers.values()) as operations:
                 stages = train_step(training, batches, number, shards, False, hasher)[2]
             events += [*operations, *state_events(training, AFTER)]
@@ -111,30 +109,20 @@ def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write a trace: a line for the fingerprints, then a line for each event."""
-    with open(path, "w") as file:
-        first = {"start": trace.start, "rows": trace.rows}
-        file.write(json.dumps(first) + "\n")
-        file.writelines(json.dumps(asdict(event)) + "\n" for event in trace.events)
+    """Write a trace as numbers and texts."""
+    torch.save(astuple(trace), path)
 
 
 def read(path: Path) -> Trace:
-    """Read what `write` wrote.
+    """Read what `write` wrote; nothing in it is executed.
 
     Raises:
         InputError: the code of a record wrote it, which is of another version of this module.
     """
     try:
-        first, *rest = map(json.loads, path.read_text().splitlines())
-        events = []
-        for values in rest:
-            plain: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in values.items()
-            }
-            events.append(Event(**(plain | {"place": Place(**values["place"])})))
-        return Trace(first["start"], first["rows"], events)
-    except (KeyError, TypeError, ValueError) as error:
+        start, rows, events = torch.load(path, weights_only=True)
+        return Trace(start, rows, [Event(Place(*place), *rest) for place, *rest in events])
+    except (TypeError, ValueError) as error:
         raise InputError(
             f"{path.name}: expected a trace as this checkout writes it, got {error}; compare with "
             "the version of Seedbed that made the runs"
@@ -143,10 +131,6 @@ def read(path: Path) -> Trace:
 
 def main() -> int:
     """Trace the step that the command line names."""
-    if len(sys.argv) not in (4, 5) or not sys.argv[2].isdecimal():
-        raise InputError(
-            "usage: expected python -m seedbed.explain.replay FOLDER STEP OUT [CHECKPOINTS]"
-        )
     folder, step, out, *checkpoints = sys.argv[1:]
     resolved = record.read_config(Path(folder))
     config.check(resolved)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from seedbed.explain.construction import BUILD
 from seedbed.explain.replay import AFTER, BEFORE
 from seedbed.explain.trace_data import AUGMENTATION, COLLATE, LOADING, ORDER
 from seedbed.operations.trace import Event
@@ -25,7 +24,7 @@ class Finding:
 
     Attributes:
         a, b: as A and B have it; None in a side that does not run it.
-        phase: a phase of the data, or construction, forward, backward, update; or before or after
+        phase: a phase of the data, or forward, backward, update; or before or after
             the step.
         reason: what is different about it.
     """
@@ -46,13 +45,10 @@ class Finding:
 def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
     """Return where two traces diverge; None if every event has the same outcome.
 
-    How the models were built counts if they are not the same when the step begins. Events are
-    aligned by what they are and where they ran, so that an operation that only one
-    side runs does not set off all those after it. It is blamed if what it made is what the first
-    event that differs took.
+    Events are aligned by what they are and where they ran, so that an operation that only one side
+    runs does not set off all those after it. It is blamed if what it made is what the first event
+    that differs took.
     """
-    if _of(a, BEFORE) == _of(b, BEFORE):
-        a, b = ([event for event in side if event.place.phase != BUILD] for side in (a, b))
     only_a: list[Event] = []
     only_b: list[Event] = []
     for before, after in _aligned(a, b):
@@ -62,10 +58,6 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
         elif before.outputs != after.outputs:
             return _blame(before, after, only_a, only_b)
     return None
-
-
-def _of(events: Sequence[Event], phase: str) -> list[tuple[str, tuple[int, ...]]]:
-    return [(event.operation, event.outputs) for event in events if event.place.phase == phase]
 
 
 def _aligned(a: Sequence[Event], b: Sequence[Event]) -> Iterator[tuple[Event | None, Event | None]]:

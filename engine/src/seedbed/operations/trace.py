@@ -5,7 +5,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 import torch
@@ -53,22 +52,19 @@ class Event:
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes each operation while it is active, refused ones too, which run all the same.
-
-    Without a model, which is being built, the id of the module at work stands for its path.
-    """
+    """Notes each operation while it is active, refused ones too, which run all the same."""
 
     def __init__(
         self,
-        model: nn.Module | None,
+        model: nn.Module,
         optimizers: Iterable[torch.optim.Optimizer],
         stops: bool,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._model, self._stops = model, stops
-        self._parameters = list(model.named_parameters()) if model else []
-        self._known = {_address(t): name for name, t in state(model, optimizers)} if model else {}
+        self._parameters = list(model.named_parameters())
+        self._known = {_address(t): name for name, t in state(model, optimizers)}
         self._made_at: dict[int, Place] = {}
         self._workspaces: dict[int | None, Tensor] = {}  # held, so that no other takes their place
 
@@ -138,8 +134,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if fingerprint.__file__ in files:
             return None
         place = locate(reversed(frames), self._model)
-        if self._model is None:
-            return replace(place, module=_module_at_work(frame for frame, _ in frames))
         if any("torch/optim" in f or "clip_grad" in f for f in files):
             return replace(place, module="", phase="update")
         # An operation that will be differentiated has just been given the number before this one;
@@ -212,12 +206,6 @@ def run_even_if_refused(run: Callable[[], Any]) -> tuple[Any, str]:
         return run(), refusal
     finally:
         determinism.apply({"on_nondeterministic": "error"})
-
-
-def _module_at_work(frames: Iterable[FrameType]) -> str:
-    """Return the id of the module whose method runs, by stack frames, innermost first."""
-    owners = (frame.f_locals.get("self") for frame in frames)
-    return next((str(id(owner)) for owner in owners if isinstance(owner, nn.Module)), "")
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
