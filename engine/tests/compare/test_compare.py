@@ -169,9 +169,7 @@ def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
     result = compared(a, b)
 
     assert (result.difference, result.steps) == (None, 7)
-    assert result.notes == (
-        "A is recorded to step 20 and B to step 7: the steps that both have are compared",
-    )
+    assert result.notes == ("A is recorded to step 20 and B to step 7: common steps are compared",)
 
 
 @pytest.mark.parametrize(

@@ -193,42 +193,29 @@ def _located(step: int, columns: Sequence[str], previous: tuple[int, Sequence[st
 
 def _notes(a: Record, b: Record) -> Iterator[str]:
     """Yield what limits a comparison: what only one record has, and what neither holds."""
-    sides = (("A", a), ("B", b))
-    last = [
-        max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in (a, b)
-    ]
+    both = (a, b)
+    last = [max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in both]
     if last[0] != last[1]:
-        yield (
-            f"A is recorded to step {last[0]} and B to step {last[1]}: the steps that both have "
-            "are compared"
-        )
-    for side, run in sides:
+        yield f"A is recorded to step {last[0]} and B to step {last[1]}: common steps are compared"
+    for side, run in zip("AB", both, strict=True):
         for step, keys in record.altered(run.summary):
-            yield (
-                f"{side} was resumed at step {step} with changes that can alter bits: "
-                + ", ".join(keys)
-            )
-    logged = [_logged(r) for r in (a, b)]
-    for (side, _), here, there in zip(sides, logged, reversed(logged), strict=True):
-        if only := sorted(here - there):
-            yield f"metrics that only {side} logged are not compared: {', '.join(only)}"
+            told = "with changes that can alter bits"
+            yield f"{side} was resumed at step {step} {told}: {', '.join(keys)}"
+    logged = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
+    for side, only in zip("AB", (logged[0] - logged[1], logged[1] - logged[0]), strict=True):
+        if only:
+            yield f"metrics that only {side} logged are not compared: {', '.join(sorted(only))}"
     if not (a.fingerprints and b.fingerprints):
         whose = "either" if not (a.fingerprints or b.fingerprints) else "AB"[bool(a.fingerprints)]
         yield f"no fingerprints in {whose}: compared by losses and metrics alone"
         return
     for key, text in (
-        ("trainer.shards", "fingerprints of sample ids and batches are those of shards, and are "
-         "not compared"),
-        ("fingerprint.every_steps", "the steps that both have are compared"),
-    ):  # fmt: skip
-        values = [r.config.get(key) for r in (a, b)]
-        if values[0] != values[1]:
-            yield f"{key} is {values[0]} in A, {values[1]} in B: {text}"
-
-
-def _logged(of: Record) -> set[str]:
-    """Return the names of the metrics that a record holds values of."""
-    return {name for row in of.metrics for name, cell in row.items() if cell != ""}
+        ("trainer.shards", "fingerprints of sample ids and batches are not compared"),
+        ("fingerprint.every_steps", "common steps are compared"),
+    ):
+        x, y = (r.config.get(key) for r in both)
+        if x != y:
+            yield f"{key} is {x} in A, {y} in B: {text}"
 
 
 def _span(steps: list[int]) -> str:

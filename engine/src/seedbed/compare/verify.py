@@ -199,25 +199,21 @@ def _train(
         InputError: it failed.
     """
     with tempfile.TemporaryFile() as output:
-        command, count = (
-            launch.worker_command(settings, folder, request.text()),
-            settings.trainer.processes,
-        )
+        command = launch.worker_command(settings, folder, request.text())
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
-        processes = launch.Processes(command, launch.alone(environment), count, **streams)
+        processes = launch.Processes(
+            command, launch.alone(environment), settings.trainer.processes, **streams
+        )
         try:
             status = processes.wait()
         finally:
             processes.end(_STOP_SECONDS)
-        has_summary = (folder / "summary.json").exists()
-        summary = record.read_summary(folder) if has_summary else {}
-        if summary.get("status") in ("finished", "interrupted") and status in (
-            *(0, signals.DIFFERS),
-            *signals.INTERRUPTED,
-        ):
-            return
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
+    summary = record.read_summary(folder) if (folder / "summary.json").exists() else {}
+    ended = summary.get("status") in ("finished", "interrupted")
+    if ended and status in (0, signals.DIFFERS, *signals.INTERRUPTED):
+        return
     error = str(summary.get("error") or lines[-1].removeprefix("error: "))
     if error.startswith("--"):  # of ours
         raise InputError(error)

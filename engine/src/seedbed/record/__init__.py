@@ -5,19 +5,21 @@ from seedbed.record.change import Change, Origin, changes
 from seedbed.record.files import sync_folder, write_atomically, write_json
 from seedbed.record.folder import (
     FILES,
+    FORMAT_VERSION,
     LAST_CHECKPOINTS,
     LENGTHS,
     SWEEP,
+    altered,
     is_begun,
     is_run,
     is_sweep,
     lock,
     read_config,
+    read_summary,
     require_run,
     require_unfinished,
     runs_below,
 )
-from seedbed.record.summary import FORMAT_VERSION, altered, read_summary
 from seedbed.record.tables import (
     FINGERPRINT_FIELDS,
     METRIC_FIELDS,

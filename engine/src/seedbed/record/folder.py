@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 
 from seedbed.errors import InputError
 from seedbed.record import untrusted
-from seedbed.record.summary import read_summary
 
 _MAX_DEPTH = 16  # of folders of runs
+_NOT_FINITE = ("nan", "inf", "-inf")  # JSON has no such numbers: `text.as_json`
+FORMAT_VERSION = 2  # 1: other random numbers for equal seeds, and other fingerprints
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LENGTHS = ("trainer.max_epochs", "trainer.max_steps")  # settings that make a run longer
 LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
@@ -53,6 +54,35 @@ def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder is that of a sweep."""
     return (folder / SWEEP).is_file()
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read summary.json, its results as numbers; a record of a newer format is refused."""
+    summary = untrusted.read_json(folder / "summary.json")
+    version = summary.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise InputError(
+            f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}; "
+            "read it with the version of Seedbed that wrote it"
+        )
+    for results in (summary.get("metrics"), summary.get("objective")):
+        if isinstance(results, dict):
+            results.update({k: float(v) for k, v in results.items() if v in _NOT_FINITE})
+    return summary
+
+
+def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
+    """Return where a run was resumed with changes that can alter bits: (step, changed keys).
+
+    Such a record is that of no single configuration, code and environment.
+    """
+    resumes = summary.get("resumes")
+    found = []
+    for resume in resumes if isinstance(resumes, list) else []:
+        keys = resume.get("can_alter_bits") if isinstance(resume, Mapping) else None
+        if isinstance(keys, list) and keys:
+            found.append((resume.get("step"), [str(key) for key in keys]))
+    return found
 
 
 def require_run(folder: Path) -> Path:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from seedbed.errors import InputError, printable
 from seedbed.record.files import write_atomically
-from seedbed.record.folder import read_config
-from seedbed.record.summary import read_summary
+from seedbed.record.folder import read_config, read_summary
 from seedbed.record.tables import Row, read_metrics
 
 if TYPE_CHECKING:

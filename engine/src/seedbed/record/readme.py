@@ -10,7 +10,7 @@ from pathlib import Path
 from seedbed.errors import printable
 from seedbed.names import flatten
 from seedbed.record.files import write_atomically
-from seedbed.record.summary import read_summary
+from seedbed.record.folder import read_summary
 from seedbed.record.untrusted import read_json
 
 COMMAND = "SEEDBED_COMMAND"  # the environment variable that holds the command of a run
