@@ -651,7 +651,7 @@ def test_a_loss_that_is_not_finite_is_met_with_advice_that_helps(
     for saved in (False, True):
         if saved:
             written.save_checkpoint(Progress())
-        written.log_step(1, torch.tensor(math.nan), None, None)
+        written.log_step(2, torch.tensor(math.nan), None, None)
         with pytest.raises(InputError, match=r"^loss: expected a finite number") as refused:
             written.write(Progress())
         written._pending.clear()

@@ -19,7 +19,16 @@ from seedbed.training.evaluate import end_training, evaluate, look_at
 from seedbed.training.logger import Logger, NullLogger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.state import Evaluation, Progress
-from seedbed.worker import assemble, best, environment, first_look, inputs, restore, statistics
+from seedbed.worker import (
+    assemble,
+    best,
+    environment,
+    first_look,
+    inputs,
+    not_finite,
+    restore,
+    statistics,
+)
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts, evaluation_batches
@@ -111,16 +120,19 @@ def resume(
 
 def train(parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    loop.fit(
-        parts.training,
-        parts.plan,
-        progress,
-        parts.training_batches(progress.step),
-        partial(evaluation_batches, parts.settings, parts.sources.validation, parts.shards),
-        run_logger,
-        parts.shards,
-        rehearsal(parts),
-    )
+    try:
+        loop.fit(
+            parts.training,
+            parts.plan,
+            progress,
+            parts.training_batches(progress.step),
+            partial(evaluation_batches, parts.settings, parts.sources.validation, parts.shards),
+            run_logger,
+            parts.shards,
+            rehearsal(parts),
+        )
+    except not_finite.NotFinite as error:
+        raise not_finite.explained(error, parts) from None
     if early := stopped_early(parts, progress):
         run_logger.log(
             f"stopped early at step {early['step']} of {parts.plan.total_steps}: no better "

@@ -17,6 +17,7 @@ from seedbed.training import checkpoint, schedules
 from seedbed.training.logger import Logger
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
+from seedbed.worker.not_finite import NotFinite
 from seedbed.worker.replayed import Replayed
 
 # The values of a step by name, on the device, and the learning rates of the groups.
@@ -106,7 +107,7 @@ class RunLogger(Logger):
         rows = []
         for (step, _, noted), loss in zip(self._pending, losses, strict=True):
             if not math.isfinite(loss):
-                raise InputError(self._not_finite("loss", loss, step))
+                raise self._not_finite("loss", loss, step)
             if noted is not None:
                 rows.append(self._training_row(step, loss, noted))
         self._pending = []
@@ -127,7 +128,7 @@ class RunLogger(Logger):
         self.write(progress)
         loss = result.values.get("loss", 0.0)
         if not math.isfinite(loss):
-            raise InputError(self._not_finite("validation loss", loss, progress.step))
+            raise self._not_finite("validation loss", loss, progress.step, "validation")
         self.last |= {f"validation_{name}": value for name, value in result.values.items()}
         self._append([self._row("validation", progress.step, result.values)])
         mark = " (best so far)" if is_best else ""
@@ -165,9 +166,9 @@ class RunLogger(Logger):
             InputError: a weight is not finite. The last good checkpoint is not replaced.
         """
         self.write(progress)
-        for parameter in self._training.model.parameters():
+        for name, parameter in self._training.model.named_parameters():
             if parameter.requires_grad and not parameter.isfinite().all():
-                raise InputError(self._not_finite("weights", math.nan, progress.step))
+                raise self._not_finite(f"model.{name}", math.nan, progress.step)
         for observer in self.observers:
             observer.save()
         now = time.perf_counter()
@@ -236,16 +237,19 @@ class RunLogger(Logger):
         elif int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
             print(f"step {row['step']}  {'  '.join(texts)}", flush=True)
 
-    def _not_finite(self, what: str, value: float, step: int) -> str:
+    def _not_finite(self, what: str, value: float, step: int, phase: str = "train") -> NotFinite:
         epoch = 1 + (step - 1) // self._plan.steps_per_epoch
         clips = self._training.gradient_clip_norm is not None
         advice = "" if clips else " or set trainer.gradient_clip_norm"
+        updates = step - (what == "loss")  # whose loss is computed before its own
+        advice = f"lower optimizer.lr{advice}" if updates else "look at the samples and the loss"
         last = self._folder / "checkpoints" / checkpoint.LAST
         kept = f"; the last checkpoint is kept in {last}" if last.exists() else ""
-        return (
-            f"{what}: expected a finite number, got {value} in step {step} (epoch {epoch}); lower "
-            f"optimizer.lr{advice}{kept}"
+        message = (
+            f"{what}: expected a finite number, got {value} in step {step} (epoch {epoch}), "
+            f"after {updates} update{'' if updates == 1 else 's'}; {advice}{kept}"
         )
+        return NotFinite(message, phase, step)
 
 
 def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
