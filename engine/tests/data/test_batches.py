@@ -151,14 +151,6 @@ def test_a_batch_moves_by_its_own_method() -> None:
     assert move(batches(encoding, 0)[0].inputs, META)["ids"].is_meta
 
 
-def test_a_dataclass_is_copied_with_other_tensors() -> None:
-    """The tensors are moved, the rest is kept, and the original stays as it was."""
-    batch = batches(padded, 0)[0].inputs
-    moved = move(batch, META)
-    assert (moved.values.is_meta, moved.mask.is_meta) == (True, True)
-    assert (moved.lengths, batch.values.is_cpu) == (batch.lengths, True)
-    doubled = map_tensors(lambda tensor: tensor * 2, replace(batch, mask=batch.values))
-    assert torch.equal(doubled.values, 2 * batch.values)
 
 
 class Whole(Uneven):

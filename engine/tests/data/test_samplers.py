@@ -114,11 +114,6 @@ def test_a_curriculum_begins_with_what_is_easy() -> None:
     assert {i for batch in ids_of(order, 4) for i in batch} == set(range(N))
 
 
-@pytest.mark.parametrize("values", ["colour", [1.0], [float("nan")] * N])
-def test_values_that_do_not_fit_are_refused(values: Any) -> None:
-    """One line that says what was expected of which argument."""
-    with pytest.raises(InputError, match=r"data\.sampler\.weights: expected a finite number for e"):
-        samplers.Weighted(Uneven(), 8, values)
 
 
 def hashes(batches: Iterator[Batch]) -> list[int]:
@@ -217,42 +212,10 @@ def test_a_sampler_that_is_not_pure_is_refused(target: type) -> None:
     assert "\n" not in str(found.value)
 
 
-def test_a_pure_sampler_is_not_refused() -> None:
-    """Negative control."""
-    assert ids_of(sampled(Plain()), 3) == ids_of(sampled(Plain()), 3)
 
 
-@pytest.mark.parametrize(
-    ("answer", "got"),
-    [
-        ([], "got no batch in epoch 0"),
-        ([[]], r"got float64 of shape \(0,\) in epoch 0"),
-        ([[0.5, 1.0]], r"got float64 of shape \(2,\) in epoch 0"),
-        ([[0, N]], f"got ids from 0 to {N} in epoch 0"),
-        ([[0, -1]], "got ids from -1 to 0 in epoch 0"),
-    ],
-)
-def test_batches_of_the_wrong_kind_are_refused(answer: Any, got: str) -> None:
-    """One line that names the sampler."""
-
-    class Odd:
-        def batches(self, _epoch: int, _n: int, _rng: Any) -> Any:
-            return answer
-
-    with pytest.raises(InputError, match=rf"^data\.sampler: expected batches of sample ids.*{got}"):
-        sampled(Odd())
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, iter])
-def test_batches_may_be_of_any_usual_kind(kind: Any) -> None:
-    """Lists, tuples, arrays, tensors, and a generator of them."""
-
-    class Kind:
-        def batches(self, _epoch: int, _n: int, _rng: Any) -> Any:
-            batches = [[1, 2], [3, 4]]
-            return iter(batches) if kind is iter else [kind(batch) for batch in batches]
-
-    assert ids_of(sampled(Kind()), 0) == [[1, 2], [3, 4]]
 
 
 def test_epochs_of_different_length_are_refused() -> None:

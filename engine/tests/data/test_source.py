@@ -181,16 +181,8 @@ class TestTrainingPositions:
         assert first != second
         assert first != other
 
-    @pytest.mark.parametrize("step", range(13))
-    def test_the_rest_of_a_run_does_not_depend_on_where_it_starts(self, step: int) -> None:
-        """Positions from any step on are those that an uninterrupted run has there."""
-        assert self.ids(range(step, 13)) == self.ids(range(13))[step:]
 
 
-def test_an_evaluation_covers_a_data_set_once() -> None:
-    """Evaluation takes every sample once, in order, the last batch being what is left."""
-    found = evaluation_positions(10, 4)
-    assert [position.ids.tolist() for position in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -368,11 +360,6 @@ def test_a_program_may_end_while_it_loads(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
 
 
-def test_a_program_ends_when_a_worker_cannot_load(tmp_path: Path) -> None:
-    """The exception keeps all that loads alive; it is told to end all the same."""
-    done = command(str(early_end(tmp_path, "pass", fails=True)), timeout_seconds=60)
-    assert done.returncode == 1
-    assert "ValueError: no such sample" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -391,19 +378,8 @@ def test_no_worker_outlives_a_killed_training_process(start_method: str, tmp_pat
     assert not [worker for worker in workers if worker.exists()]
 
 
-class Pair(NamedTuple):
-    left: Tensor
-    right: Tensor
 
 
-def test_nested_tensors_are_all_found() -> None:
-    """Tuples, named tuples, lists and mappings are walked in order; the rest is left alone."""
-    tensors = [torch.tensor(i) for i in range(5)]
-    nested = {"a": (tensors[0], [tensors[1]]), "b": Pair(tensors[2], tensors[3]), "c": "text"}
-    assert [int(t) for t in tensors_of((nested, tensors[4]))] == [0, 1, 2, 3, 4]
-    doubled = map_tensors(lambda t: t * 2, nested)
-    assert isinstance(doubled["b"], Pair)
-    assert (int(doubled["b"].right), doubled["c"]) == (6, "text")
 
 
 @pytest.mark.parametrize(("data", "collate"), [(Kept, longest_first), (Whole, None)])

@@ -50,22 +50,8 @@ class Counted(Numbers):
         return self.samples
 
 
-class Features(Counted):
-    """What the models of tests/tiny take."""
-
-    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
-        return ((torch.randn(tiny.FEATURES), label) for _, label in super().__iter__())
 
 
-class Reordered(Features):
-    """Begins elsewhere at each reading: a shuffle may by chance begin with the same."""
-
-    readings = itertools.count()
-
-    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
-        samples = list(super().__iter__())
-        first = next(self.readings)
-        return iter(samples[first:] + samples[:first])
 
 
 class Sought(Counted):
@@ -166,12 +152,6 @@ def test_workers_change_no_batch(kind: type) -> None:
     assert loaded(kind(), seed=1, last=28) != here, "negative control"
 
 
-def test_workers_that_inherit_nothing_change_no_batch() -> None:
-    """Started by spawn, also after a stream was read in the training process."""
-    source, order = source_of(Counted()), order_of()
-    here = hashes(iter([source[place] for place in positions(order, 0, 3)]))
-    found = load(source, positions(order, 0, 3), Loading(2, start_method="spawn"), PRESET)
-    assert hashes(found) == here
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -221,15 +201,6 @@ def test_shards_read_streams_of_their_own(processes: int) -> None:
     assert np.concatenate(parts, axis=1).tolist() == whole
 
 
-@pytest.mark.parametrize(("streams", "wanted", "processes", "workers"), [
-    (8, 0, 1, 0), (8, 3, 1, 2), (8, 5, 1, 4), (8, 16, 1, 8), (6, 3, 1, 3), (7, 3, 1, 1),
-    (8, 3, 2, 2), (8, 8, 4, 2), (8, 2, 8, 1), (6, 2, 4, 1),
-])  # fmt: skip
-def test_loader_workers_divide_the_streams(
-    streams: int, wanted: int, processes: int, workers: int
-) -> None:
-    """So that a stream has one reader."""
-    assert Streamed(streams, 8, 1, 1).workers(wanted, processes) == workers
 
 
 @pytest.mark.parametrize("samples", [90, 97, 128])
@@ -312,18 +283,5 @@ def test_streams_are_built_from_the_configuration() -> None:
     assert built(streams=COUNT, target="Numbers", samples_per_epoch=45).steps_per_epoch == 11
 
 
-SAMPLER = {"_target_": "seedbed.data.samplers.Weighted"}
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({}, r"data\.streams: expected an integer.*Counted.*; set data\.streams=8"),
-        ({"streams": 4, "sampler": SAMPLER}, r"data\.sampler: expected a map-style training set"),
-        ({"streams": 4, "batch_size": 97}, r"data\.batch_size: expected at most 96"),
-    ],
-)
-def test_what_cannot_be_streamed_is_refused(data: dict[str, Any], message: str) -> None:
-    """One line that names the key."""
-    with pytest.raises(InputError, match=message):
-        built(**data)

@@ -2,33 +2,38 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import config, fingerprint, tasks
+from seedbed import config, fingerprint
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch
 from seedbed.distributed.processes import Processes, find
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Supervised
+from seedbed.tasks import Classification
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards, SharedShards, tree_sum
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
+from tests import tiny
+from tests.tiny import methods, models
 
-SHARDS, BATCH_SIZE, FEATURES, CLASSES = 4, 16, 12, 5
+SHARDS, BATCH_SIZE = 4, 16
 # Long, so that a slow machine is not taken for a rank that hangs; short where one does.
 TIMEOUT_SECONDS, SHORT_SECONDS = 60, 5
 Work = Callable[[Processes], Any]
@@ -106,15 +111,10 @@ def bits(tensor: Tensor) -> bytes:
 
 
 def test_the_tree_is_the_one_that_is_drawn() -> None:
-    """Four lists of tensors are summed as (a + b) + (c + d)."""
-    a, b, c, d = map(numbers, range(4))
-    (total,) = tree_sum(iter([[a], [b], [c], [d]]), 4)
-    assert bits(total) == bits((a + b) + (c + d))
-
-
-def test_a_tree_of_another_number_lacks_its_last_leaves() -> None:
-    """Five are ((a + b) + (c + d)) + e; of any number, each is summed once."""
+    """(a + b) + (c + d), and with a fifth ((a + b) + (c + d)) + e; twin: the order shows in bits."""
     a, b, c, d, e = map(numbers, range(5))
+    (total,) = tree_sum(iter([[a], [b], [c], [d]]), 4)
+    assert bits(total) == bits((a + b) + (c + d)) != bits(((a + b) + c) + d)
     (total,) = tree_sum(iter([[a], [b], [c], [d], [e]]), 5)
     assert bits(total) == bits(((a + b) + (c + d)) + e)
     for count in range(1, 20):
@@ -135,30 +135,19 @@ def test_gradients_that_share_their_memory_are_summed_like_others() -> None:
         assert [mean.tolist() for mean in means] == [[1 / processes] * 2] * 3
 
 
-def test_another_order_of_sums_gives_other_bits() -> None:
-    """Twin: floating-point sums do depend on their order."""
-    a, b, c, d = map(numbers, range(4))
-    assert bits((a + b) + (c + d)) != bits(((a + b) + c) + d)
-
-
 def test_the_tree_holds_few_lists_at_a_time() -> None:
     """Of 64 lists, no more than 7 are alive when the next one is made."""
-    alive: list[int] = []
+    alive: WeakSet[Tensor] = WeakSet()
     most = 0
-
-    class Noted(list[Tensor]):
-        def __init__(self) -> None:
-            super().__init__([torch.ones(1)])
-            alive.append(1)
-
-        def __del__(self) -> None:
-            alive.pop()
 
     def parts() -> Iterator[list[Tensor]]:
         nonlocal most
         for _ in range(64):
-            most = max(most, len(alive) + 1)
-            yield Noted()
+            part = torch.ones(1)
+            alive.add(part)
+            most = max(most, len(alive))
+            yield [part]
+            del part
 
     assert tree_sum(parts(), 64)[0].item() == 64
     assert most <= 7
@@ -207,11 +196,11 @@ def test_plain_allreduce_may_give_other_bits() -> None:
 class Net(nn.Module):
     def __init__(self, recurrent: bool) -> None:
         super().__init__()
-        self.first = nn.LSTM(FEATURES, 16, batch_first=True) if recurrent else None
+        self.first = nn.LSTM(tiny.FEATURES, 16, batch_first=True) if recurrent else None
         convolution = nn.Sequential(nn.Conv1d(1, 16, 3), nn.ReLU(), nn.AdaptiveMaxPool1d(1))
         self.second = None if recurrent else nn.Sequential(convolution, nn.Flatten())
         self.dropout = nn.Dropout(0.3)
-        self.last = nn.Linear(16, CLASSES)
+        self.last = nn.Linear(16, tiny.CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.first is not None:
@@ -222,63 +211,82 @@ class Net(nn.Module):
         return self.last(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
-def training_of(model: nn.Module) -> TrainingState:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    task = tasks.Classification(0.1)
-    return TrainingState(
-        model,
-        {"optimizer": optimizer},
-        Supervised(task),
-        torch.device("cpu"),
-        gradient_clip_norm=1.0,
-    )
+# Models of methods in tests.tiny.methods; "CNN" and "LSTM" are trained by Supervised.
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "CNN": partial(Net, False),
+    "LSTM": partial(Net, True),
+    "VAE": methods.Autoencoder,
+    "WassersteinGAN": methods.Players,
+    "Teacher": methods.Averaged,
+    "FineTuning": partial(models.Dense, tiny.FEATURES, 3, 16, 0.1),
+    "Tokens": partial(models.Dense, tiny.FEATURES, 3, 16, 0.1),
+    "LogsParameters": methods.Scaled,
+    "WeighsByBuffer": methods.Scaled,
+}
+
+
+def training_of(name: str = "CNN", model: nn.Module | None = None) -> TrainingState:
+    """Return what a method trains, always the same."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = model or MODELS[name]()
+    method = getattr(methods, name, Supervised)()
+    method.task = Classification(0.1)
+
+    def make(parameters: Any, lr: float = 0.01, **options: Any) -> torch.optim.Optimizer:
+        named = [each if isinstance(each, dict) else each[1] for each in parameters]
+        trained = [each for each in named if isinstance(each, dict) or each.requires_grad]
+        return torch.optim.AdamW(trained, lr=lr, **options)
+
+    found = method.configure_optimizers(model, make)
+    optimizers = found if isinstance(found, dict) else {"optimizer": found}
+    return TrainingState(model, optimizers, method, torch.device("cpu"), gradient_clip_norm=1.0)
 
 
 def batch_of(step: int, shards: Shards) -> list[Batch]:
+    """Return the slices of a step's batch that are ours."""
     generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(BATCH_SIZE, FEATURES, generator=generator)
-    targets = torch.randint(CLASSES, (BATCH_SIZE,), generator=generator)
+    inputs = torch.randn(BATCH_SIZE, tiny.FEATURES, generator=generator)
+    targets = torch.randint(tiny.CLASSES, (BATCH_SIZE,), generator=generator)
     positions = shards.divide(iter([Position(0, np.arange(BATCH_SIZE))]))
     return [Batch(torch.from_numpy(ids), inputs[ids], targets[ids]) for _, ids, _ in positions]
 
 
-def fingerprint_rows(
-    processes: Processes | None, recurrent: bool, shards: Shards | None = None
-) -> list[Any]:
-    """Train for eight steps; return all fingerprints and the losses."""
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
+def rows(processes: Processes | None, name: str, shards: Shards | None = None) -> list[Any]:
+    """Train for six steps, then evaluate; return fingerprints, losses and values."""
+    training = training_of(name)
     shards = shards or SharedShards(SHARDS, lambda: False, processes)
-    training = training_of(Net(recurrent))
     hasher = fingerprint.Hasher(training.device)
-    found = []
-    for step in range(1, 9):
-        batches = batch_of(step, shards)
-        loss, values, stages = train_step(training, batches, step, shards, True, hasher)
-        assert values is not None
-        assert stages is not None
-        found.append((loss.item(), values["accuracy"].item(), stages.tolist()))
-    return found
+    found: list[Any] = []
+    shards.begin(training, 0)
+    for step in range(1, 7):
+        taken = train_step(training, batch_of(step, shards), step, shards, True, hasher)
+        assert taken.values is not None
+        assert taken.stages is not None
+        values = {key: value.item() for key, value in taken.values.items()}
+        found.append((taken.loss.item(), values, taken.stages.tolist()))
+    shards.compare(training, 6)
+    return [*found, evaluate(training, batch_of(9, shards), shards).values]
 
 
-@pytest.mark.parametrize(("count", "recurrent"), [(4, False), (2, True)], ids=["CNN", "LSTM"])
-def test_training_does_not_depend_on_the_number_of_processes(count: int, recurrent: bool) -> None:
-    """Every stage of every step is the same on 1 process and on several, with dropout too."""
-    alone = fingerprint_rows(None, recurrent)
-    found = in_processes(count, partial(fingerprint_rows, recurrent=recurrent))
-    assert found == dict.fromkeys(range(count), alone)
-
-
-def test_the_number_of_shards_is_part_of_the_experiment() -> None:
-    """Twin: one batch whole is another sum, and other dropout, than four slices of it."""
-    assert fingerprint_rows(None, False)[0] != fingerprint_rows(None, False, Shards())[0]
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [(name, 2) for name in MODELS if name != "CNN"]
+    # Of as many processes as shards, each sends what its shard returned.
+    + [(name, 4) for name in ("CNN", "LogsParameters", "WeighsByBuffer")],
+)
+def test_training_does_not_depend_on_the_number_of_processes(name: str, count: int) -> None:
+    """Every stage of every step, with dropout; parameters and buffers that are logged, too."""
+    alone = rows(None, name)
+    assert in_processes(count, partial(rows, name=name)) == dict.fromkeys(range(count), alone)
+    if not isinstance(MODELS[name], type):
+        assert len({str(row) for row in alone}) == 7, "negative control: steps differ"
 
 
 def test_one_shard_is_the_single_process_path() -> None:
-    """With one shard, SharedShards changes nothing of what Shards does."""
-    assert fingerprint_rows(None, True, Shards()) == fingerprint_rows(
-        None, True, SharedShards(1, lambda: False)
-    )
+    """Twin: of four, the batch is another sum with other dropout than as a whole."""
+    whole = rows(None, "LSTM", Shards())
+    assert rows(None, "LSTM", SharedShards(1, lambda: False)) == whole != rows(None, "LSTM")
 
 
 # Who does what
@@ -314,7 +322,7 @@ def test_a_batch_is_divided_into_its_samples() -> None:
 def evaluated(processes: Processes | None) -> list[Any]:
     torch.manual_seed(0)
     shards = SharedShards(SHARDS, lambda: False, processes)
-    training = training_of(Net(recurrent=False))
+    training = training_of()
     positions = [Position(0, np.arange(i, i + 4)) for i in range(0, BATCH_SIZE, 4)][:3]
     everything = batch_of(1, Shards())[0]
     batches = [
@@ -336,8 +344,8 @@ class Adapts(nn.Module):
 
     def __init__(self, in_evaluation: bool) -> None:
         super().__init__()
-        self.head, self.in_evaluation = nn.Linear(FEATURES, CLASSES), in_evaluation
-        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.head, self.in_evaluation = nn.Linear(tiny.FEATURES, tiny.CLASSES), in_evaluation
+        self.register_buffer("mean", torch.zeros(tiny.FEATURES))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.in_evaluation and not self.training:
@@ -351,7 +359,7 @@ def test_state_that_an_evaluation_changes_is_refused_with_shards(
     shards: Shards, changes: bool
 ) -> None:
     """Each process would see some of the batches; negative controls: without either."""
-    training = training_of(Adapts(changes))
+    training = training_of(model=Adapts(changes))
     refused = pytest.raises(InputError, match=r"^model: expected an evaluation that leaves")
     with refused if changes and shards.count > 1 else nullcontext():
         evaluate(training, batch_of(1, Shards()), shards)
@@ -442,7 +450,7 @@ def test_the_first_failure_is_the_reason_for_all() -> None:
 
 def drift(processes: Processes, rank: int | None) -> None:
     torch.manual_seed(0)
-    training = training_of(Net(recurrent=False))
+    training = training_of()
     if processes.rank == rank:
         weights = training.model.get_parameter("last.weight")
         weights.data.view(torch.int32)[0, 0] ^= 1
@@ -450,67 +458,50 @@ def drift(processes: Processes, rank: int | None) -> None:
 
 
 def test_a_rank_whose_weights_drifted_by_one_bit_is_named() -> None:
-    """One flipped bit on rank 2 stops all processes, and they say where."""
+    """All processes stop and say where; twin: without the flipped bit nothing happens."""
     for result in in_processes(4, partial(drift, rank=2)).values():
         assert message(result).startswith("rank 2: expected the weights of rank 0 after step 7")
-
-
-def test_ranks_with_the_same_weights_go_on() -> None:
-    """Twin: without the flipped bit nothing happens."""
     assert in_processes(4, partial(drift, rank=None)) == dict.fromkeys(range(4))
 
 
 # Bad input
 
 
-def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 cannot serve the store where somebody else listens, and says which port."""
+@pytest.mark.parametrize(
+    ("rank", "line"),
+    [
+        (0, "MASTER_PORT: expected a free port, got {port}"),
+        (1, "MASTER_ADDR: expected rank 0 or torchrun at localhost"),
+    ],
+)
+def test_a_store_that_nobody_can_or_does_serve_is_named(
+    rank: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0, where somebody else listens on the port; rank 1, where nobody does."""
     with socket.socket() as listener:
         listener.bind(("", 0))
-        listener.listen()
         port = listener.getsockname()[1]
-        variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+        if rank == 0:
+            listener.listen()
+        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
         for name, value in (variables | {"MASTER_PORT": str(port)}).items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(InputError, match=f"MASTER_PORT: expected a free port, got {port}"):
+        with pytest.raises(InputError, match=line.format(port=port)):
             find(1)
 
 
-def test_a_store_that_nobody_serves_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1 waits for rank 0 as long as it was told, and says where."""
-    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
-    for name, value in (variables | {"MASTER_PORT": str(free_port())}).items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="MASTER_ADDR: expected rank 0 or torchrun at localhost"):
-        find(1)
-
-
 @pytest.mark.parametrize(
-    ("shards", "processes", "batch_size", "said"),
+    ("shards", "processes", "batch_size", "refused"),
     [
-        (6, 2, 60, "trainer.shards: expected a power of two"),
-        (3, 1, 64, "trainer.shards: expected a divisor of data.batch_size .64., got 3"),
-        (4, 3, 64, "trainer.processes: expected a power of two"),
-        (2, 4, 64, "trainer.shards: expected at least one for each of 4 processes, got 2"),
-        (128, 1, 64, "trainer.shards: expected a divisor of data.batch_size .64., got 128"),
-        (8, 8, 60, "trainer.shards: expected a divisor of data.batch_size .60., got 8"),
+        (1, 1, 1, ""), (4, 1, 64, ""), (3, 1, 60, ""), (4, 4, 64, ""), (64, 2, 64, ""),
+        (6, 2, 60, "trainer.shards"), (3, 1, 64, "trainer.shards"), (2, 4, 64, "trainer.shards"),
+        (128, 1, 64, "trainer.shards"), (4, 3, 64, "trainer.processes"),
     ],
-)
-def test_shards_that_cannot_be(shards: int, processes: int, batch_size: int, said: str) -> None:
-    """Each way to ask for impossible shards has its own line."""
-    with pytest.raises(InputError, match=said):
-        config.check_shards(shards, processes, batch_size)
-
-
-def test_shards_that_can_be() -> None:
-    """Twin: what fits is not refused."""
-    for shards, processes, batch_size in (
-        (1, 1, 1),
-        (4, 1, 64),
-        (3, 1, 60),
-        (4, 4, 64),
-        (64, 2, 64),
-    ):
+)  # fmt: skip
+def test_shards_divide_a_batch_and_processes_divide_them(
+    shards: int, processes: int, batch_size: int, refused: str
+) -> None:
+    with pytest.raises(InputError, match=rf"^{refused}: ") if refused else nullcontext():
         config.check_shards(shards, processes, batch_size)
 
 
@@ -540,131 +531,42 @@ def test_each_process_has_a_gpu_of_its_own_or_the_cpu(
             Rank(1, 4).device_name(asked, gpus)
 
 
-@pytest.mark.parametrize("tracks", [True, False])
-def test_running_statistics_are_refused_with_their_layer(tracks: bool) -> None:
-    """Batch norm would see one slice at a time; negative control: one that tracks nothing."""
-    norm = nn.BatchNorm1d(FEATURES, track_running_stats=tracks)
-    training = training_of(nn.Sequential(nn.Sequential(norm), nn.Linear(FEATURES, CLASSES)))
-    shards = SharedShards(SHARDS, lambda: False)
-    shards.begin(training, 0)
-    refused = pytest.raises(InputError, match=r"^model\.0\.0\.running_mean: .* use GroupNorm")
-    with refused if tracks else nullcontext():
-        train_step(training, batch_of(1, shards), 1, shards, False, None)
+class Changing(nn.Module):
+    """A model that changes its state in forward passes, from one of them on."""
 
-
-class Counting(nn.Module):
-    """A model that counts its forward passes, or only keeps a number."""
-
-    def __init__(self, counts: bool) -> None:
+    def __init__(self, change: Callable[[Any], object], after: int) -> None:
         super().__init__()
-        self.head, self.counts = nn.Linear(FEATURES, CLASSES), counts
-        self.register_buffer("passes", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.counts:
-            self.passes += 1
-        return self.head(x)
-
-
-def test_a_buffer_that_forward_passes_change_is_refused() -> None:
-    """One process would change it for every slice, two for half of them; negative control: one
-    that stays."""
-    for counts in (False, True):
-        training, shards = training_of(Counting(counts)), SharedShards(SHARDS, lambda: False)
-        shards.begin(training, 0)
-        step = partial(train_step, training, batch_of(1, shards), 1, shards, False, None)
-        if counts:
-            with pytest.raises(InputError, match=r"model\.passes: expected state that no forward"):
-                step()
-        else:
-            step()
-
-
-class Follows(nn.Module):
-    """A model whose slow weights follow in each forward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.slow = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, CLASSES)
-        self.slow.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.slow.weight.lerp_(self.head.weight, 0.1)
-        return self.head(x) + self.slow(x)
-
-
-class Annealed(nn.Module):
-    """A model that counts its forward passes in an extra state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.calls = nn.Linear(FEATURES, CLASSES), 0
+        self.head = nn.Linear(tiny.FEATURES, tiny.CLASSES)
+        self.slow = nn.Linear(tiny.FEATURES, tiny.CLASSES).requires_grad_(False)
+        self.register_buffer("scale", torch.ones(()))
+        self.norm = nn.BatchNorm1d(tiny.FEATURES, track_running_stats=change is track)
+        self.change, self.after, self.calls, self.extra = change, after, 0, 0
 
     def get_extra_state(self) -> int:
-        return self.calls
+        return self.extra
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return self.head(x) / self.calls
-
-
-class Shrinks(nn.Module):
-    """A model that makes its own trained weights smaller in each forward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(FEATURES, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            self.head.weight.mul_(0.9)
-        return self.head(x)
+            if self.calls > self.after:
+                self.change(self)
+        return self.head(self.norm(x)) * self.scale + self.slow(x)
 
 
-@pytest.mark.parametrize(
-    ("model", "path"),
-    [
-        (Follows, r"slow\.weight"),
-        (Annealed, r"get_extra_state\(\)"),
-        (Shrinks, r"head\.weight"),
-    ],
-)
-def test_other_state_that_forward_passes_change_is_refused(model: Any, path: str) -> None:
-    """Weights, trained or not, and extra states: as often as there are slices here."""
-    training, shards = training_of(model()), SharedShards(SHARDS, lambda: False)
-    shards.begin(training, 0)
-    with pytest.raises(InputError, match=rf"^model\.{path}: expected state that no forward pass"):
-        train_step(training, batch_of(1, shards), 1, shards, False, None)
+def track(_: Any) -> None:
+    """Leave it to batch norm, which then sees one slice at a time."""
 
 
-def step_that_shrinks(processes: Processes | None) -> None:
-    shards, training = SharedShards(SHARDS, lambda: False, processes), training_of(Shrinks())
-    shards.begin(training, 0)
-    train_step(training, batch_of(1, shards), 1, shards, False, None)
-
-
-def test_trained_weights_that_a_forward_pass_changes_are_refused_by_each_process() -> None:
-    """In the same line as by one."""
-    for result in in_processes(2, step_that_shrinks).values():
-        assert message(result).startswith("model.head.weight: expected state that no forward pass")
-
-
-class ChangesLater(nn.Module):
-    """A model whose third forward pass and later ones change a buffer, or only read it."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.head, self.how, self.calls = nn.Linear(FEATURES, CLASSES), how, 0
-        self.register_buffer("scale", torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls > 2 * SHARDS and self.how == "in place":
-            self.scale *= 2
-        if self.calls > 2 * SHARDS and self.how == "through .data":
-            self.scale.data.copy_(self.scale.data * 2)
-        return self.head(x) * self.scale
+CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {
+    "norm.running_mean": (track, 0),
+    "scale": (lambda model: model.scale.add_(1), 0),
+    "slow.weight": (lambda model: model.slow.weight.lerp_(model.head.weight, 0.1), 0),
+    "head.weight": (lambda model: model.head.weight.mul_(0.9), 0),
+    "get_extra_state()": (lambda model: setattr(model, "extra", model.calls), 0),
+    "scale, later": (lambda model: model.scale.mul_(2), 2 * SHARDS),
+    "scale, through .data": (lambda model: model.scale.data.copy_(model.scale * 2), 2 * SHARDS),
+    "nothing": (lambda model: None, 0),
+}
 
 
 class Averaging(Supervised):
@@ -675,40 +577,38 @@ class Averaging(Supervised):
 
 
 def trained_in_shards(
-    processes: Processes | None, how: str, method: type[Supervised] = Supervised
+    processes: Processes | None, what: str, method: type[Supervised] = Supervised
 ) -> None:
     """Take steps, and compare as before a checkpoint."""
-    torch.manual_seed(0)
+    training = training_of(model=Changing(*CHANGES[what]))
+    training = replace(training, method=method(Classification()))
     shards = SharedShards(SHARDS, lambda: False, processes)
-    training = replace(training_of(ChangesLater(how)), method=method(tasks.Classification()))
     shards.begin(training, 0)
     for step in range(1, 2 * SHARDS + 3):
         train_step(training, batch_of(step, shards), step, shards, False, None)
     shards.compare(training, step)
 
 
-@pytest.mark.parametrize("method", [Supervised, Averaging])
-@pytest.mark.parametrize("how", ["in place", "through .data"])
-def test_a_buffer_that_changes_now_and_then_is_refused_on_any_number_of_processes(
-    how: str, method: type[Supervised]
-) -> None:
-    """By its bits, however it is written to, at the latest before the next checkpoint.
+@pytest.mark.parametrize(
+    ("what", "method"),
+    [(what, Supervised) for what in CHANGES]
+    + [(what, Averaging) for what in CHANGES if what.startswith(("scale,", "nothing"))],
+)
+def test_state_that_forward_passes_change_is_refused(what: str, method: type[Supervised]) -> None:
+    """As often as there are slices here, so it would depend on the number of processes.
 
-    Also with a method that changes it, rightly, after each step.
+    By its bits, however it is written to, at the latest before the next checkpoint; also with a
+    method that changes it, rightly, after each step.
     """
-    expected = r"^model\.scale: expected state that no forward pass changes"
-    with pytest.raises(InputError, match=expected):
-        trained_in_shards(None, how, method)
-    work = partial(trained_in_shards, how=how, method=method)
-    for result in in_processes(2, work).values():
-        assert message(result).startswith("model.scale: expected state")
-
-
-def test_a_buffer_that_stays_is_not_refused() -> None:
-    """Negative control: a buffer that is only read, or changed after steps."""
-    trained_in_shards(None, "not at all")
-    trained_in_shards(None, "not at all", Averaging)
-    assert in_processes(2, partial(trained_in_shards, how="not at all")) == dict.fromkeys(range(2))
+    line = f"model.{what.partition(',')[0]}: expected state that no forward pass changes"
+    if what == "nothing":  # negative control
+        trained_in_shards(None, what, method)
+    else:
+        with pytest.raises(InputError, match=rf"^{re.escape(line)}"):
+            trained_in_shards(None, what, method)
+    if what in ("head.weight", "scale, through .data", "nothing"):
+        for found in in_processes(2, partial(trained_in_shards, what=what, method=method)).values():
+            assert found is None if what == "nothing" else message(found).startswith(line)
 
 
 class Langevin(torch.optim.SGD):
@@ -724,7 +624,7 @@ class Langevin(torch.optim.SGD):
 def drawn_weights(processes: Processes | None) -> list[bytes]:
     torch.manual_seed(0)
     shards = SharedShards(SHARDS, lambda: False, processes)
-    training = training_of(Net(recurrent=False))
+    training = training_of()
     optimizer = Langevin(training.model.parameters(), lr=0.1)
     training = replace(training, optimizers={"optimizer": optimizer})
     for step in range(1, 4):
@@ -736,3 +636,98 @@ def drawn_weights(processes: Processes | None) -> list[bytes]:
 def test_what_an_optimizer_draws_is_the_same_on_any_number_of_processes() -> None:
     """Dropout leaves each process with other generators; the update draws from seeded ones."""
     assert in_processes(2, drawn_weights) == dict.fromkeys(range(2), drawn_weights(None))
+
+
+UNUSED = ["unused.weight", "unused.bias"]
+
+
+class Skips(nn.Module):
+    """Has weights that no sample uses, some that one slice of a batch uses, and a sparse one."""
+
+    def __init__(self, sparse: bool = False) -> None:
+        super().__init__()
+        self.head, self.unused = nn.Linear(tiny.FEATURES, tiny.CLASSES), nn.Linear(2, 2)
+        self.rare = nn.Parameter(torch.ones(tiny.CLASSES))
+        self.table = nn.Embedding(16, tiny.CLASSES, sparse=sparse)
+
+    def forward(self, inputs: Tensor, ids: Tensor) -> Tensor:
+        outputs = self.head(inputs) + self.table(ids)
+        return outputs * self.rare if 0 in ids else outputs
+
+
+class Skipping(Supervised):
+    """Trains it; of each slice, values go by names of their own."""
+
+    def __init__(self, names: Sequence[str] = ("a",) * SHARDS) -> None:
+        super().__init__(Classification())
+        self.names = names
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        loss = nn.functional.cross_entropy(model(batch.inputs, batch.ids), batch.targets)
+        slice_of_batch = int(batch.ids[0]) * SHARDS // BATCH_SIZE
+        return {"loss": loss} | dict.fromkeys(self.names[slice_of_batch], 1.0)
+
+
+def skipping(
+    processes: Processes | None, sparse: bool = False, names: Sequence[str] = ("a",) * SHARDS
+) -> Any:
+    """Take steps; return fingerprints and weights, or the line of a refusal."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model, shards = Skips(sparse), SharedShards(SHARDS, lambda: False, processes)
+    kind: Any = torch.optim.SGD if sparse else torch.optim.AdamW
+    optimizers = {"optimizer": kind(model.parameters(), lr=0.1)}
+    training = TrainingState(model, optimizers, Skipping(names), torch.device("cpu"))
+    hasher = None if sparse else fingerprint.Hasher(training.device)
+    found: list[Any] = []
+    try:
+        for step in range(1, 4):
+            taken = train_step(training, batch_of(step, shards), step, shards, True, hasher)
+            found.append(taken.stages.tolist() if taken.stages is not None else None)
+    except InputError as error:
+        return str(error)
+    assert [name for name, p in model.named_parameters() if p.grad is None] == UNUSED
+    return found, [parameter.tolist() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_weights_that_no_sample_uses_stay_on_any_number_of_processes(count: int) -> None:
+    """Decay would move them; what one slice alone uses is updated, in all processes alike."""
+    alone = skipping(None)
+    assert in_processes(count, skipping) == dict.fromkeys(range(count), alone)
+    torch.manual_seed(0)
+    began = {name: parameter.tolist() for name, parameter in Skips().named_parameters()}
+    pairs = zip(began.items(), alone[1], strict=True)
+    assert [name for (name, before), after in pairs if before == after] == UNUSED
+
+
+def test_sparse_gradients_are_refused_in_one_line_on_several_processes() -> None:
+    """Which name the layer; one process trains with them."""
+    line = (
+        "model.table.weight: expected a dense gradient with several processes, got a sparse one; "
+        "build the layer with sparse=False, or say trainer.processes=1"
+    )
+    assert in_processes(2, partial(skipping, sparse=True)) == {0: line, 1: line}
+    assert not isinstance(skipping(None, sparse=True), str)
+
+
+@pytest.mark.parametrize("names", ["aabb", ["a", "a", "ab", "ab"]])
+def test_values_of_other_names_are_refused_whoever_has_the_slice(names: Sequence[str]) -> None:
+    """Their means would be of different things; as many or more; negative control: above."""
+    start = "method: expected the same names from Skipping.training_step for all shards"
+    assert skipping(None, names=names).startswith(start)
+    for line in in_processes(2, partial(skipping, names=names)).values():
+        assert line.startswith(start), line
+
+
+def with_closure(processes: Processes) -> None:
+    training = training_of()
+    optimizer = torch.optim.LBFGS(training.model.parameters())
+    training = replace(training, optimizers={"optimizer": optimizer})
+    SharedShards(SHARDS, lambda: False, processes).begin(training, 0)
+
+
+def test_a_closure_is_refused_on_several_processes() -> None:
+    """Which would have to agree on how often it is called."""
+    for found in in_processes(2, with_closure).values():
+        assert message(found).startswith("optimizer: expected one whose step() needs no closure")

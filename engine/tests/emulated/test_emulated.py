@@ -45,11 +45,11 @@ def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, runs.Fin
         )  # one process trains them all: one environment
         launch.create_run_folder(run, config)
     environment = launch.training_environment(config) | PATIENT
-    program = [sys.executable, "-m", "tests.emulated.train_in_turn", *map(str, folders.values())]
-    done = subprocess.run(
-        [*prefix, *program],
+    done = subprocess.run(  # an emulated CPU takes longer to import PyTorch than to train
+        [*prefix, sys.executable, "-m", "tests.train_in_turn"],
         cwd=TEMPLATE,
         env=environment,
+        input="\n".join(map(str, folders.values())),
         capture_output=True,
         text=True,
         check=False,

@@ -335,17 +335,6 @@ def test_the_global_generators_are_nobodys_own() -> None:
     }
 
 
-def test_a_closure_may_hold_anything() -> None:
-    """Arrays and tensors, which are neither true nor false, and names without a value yet."""
-    array, tensor, own = np.ones(2), torch.ones(2), np.random.default_rng(0)
-
-    def function() -> object:
-        return array, tensor, own, later
-
-    found = held_generators({"data": function})
-    later = None
-
-    assert any(generator is own for generator in found.values())
 
 
 @pytest.mark.parametrize("sparse", [True, False])
@@ -379,12 +368,6 @@ def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
     assert first == second != trace(math.nan, 0.25)
 
 
-def test_conjugates_are_hashed_as_what_they_stand_for() -> None:
-    """A view that only says that it is conjugated or negated has the bits of one that is."""
-    x = torch.tensor([1 + 2j, 3 - 1j])
-
-    assert hashes([x.conj()]) == hashes([x.conj().resolve_conj()]) != hashes([x])
-    assert hashes([x.conj().imag]) == hashes([-x.imag])
 
 
 class ExtraState(Net):
@@ -478,11 +461,6 @@ def test_the_command_examines_the_configuration_that_train_would_make() -> None:
     assert "the same bits, nothing refused, every draw seeded" in done.stdout
 
 
-@pytest.mark.long
-def test_the_command_says_no() -> None:
-    """Something found is exit status 1; a key that does not exist is 2."""
-    assert script("model=cnn", "data.batch_size=8", "determinism.seeding=false").returncode == 1
-    assert script("no_such=1").returncode == 2
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -195,19 +195,6 @@ def test_pytorch_alone_does_not_bring_it_back(build: Build) -> None:
     assert state_of(other, fresh) != state_of(model, optimizer)
 
 
-def test_weights_and_moments_are_restored_as_they_lie_in_memory() -> None:
-    """Fused kernels go through memory as it lies; negative control: PyTorch alone."""
-    there, here = (nn.Conv2d(3, 2, 4) for _ in range(2))
-    there.weight.data = there.weight.data.contiguous(memory_format=torch.channels_last)
-    optimizer, fresh = (torch.optim.AdamW(each.parameters(), fused=True) for each in (there, here))
-    there(torch.rand(2, 3, 5, 5)).sum().backward()
-    optimizer.step()
-    captured = copy.deepcopy(capture.capture(there, {"optimizer": optimizer}))
-    here.load_state_dict(captured["model"])
-    fresh.load_state_dict(captured["optimizer"])
-    assert here.weight.stride() != there.weight.stride()
-    capture.restore(here, {"optimizer": fresh}, captured)
-    assert state_of(here, fresh) == state_of(there, optimizer)
 
 
 def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> None:
@@ -318,14 +305,3 @@ def test_all_of_an_optimizers_state_is_seen(key: str) -> None:
     assert found == [seen(counting(copy.deepcopy(entry), key)) for entry in entries]
 
 
-def test_state_of_tensors_alone_has_the_fingerprint_of_them() -> None:
-    """As records have it: each parameter's tensors, in the order of the parameters."""
-    optimizer = counting(None)
-    tensors = [
-        each
-        for parameter in optimizer.param_groups[0]["params"]
-        for each in optimizer.state[parameter].values()
-        if each is not None
-    ]
-    assert seen(optimizer) == of(*tensors)
-    assert len(tensors) == 6

@@ -17,7 +17,6 @@ from tests.running import TEMPLATE
 from tests.zoo.catalogue import Case
 
 STEPS, STOPPED_AFTER = 4, 3  # two steps an epoch: a validation lies before the stop
-TABLES = ("fingerprints.csv", "metrics.csv", "test_predictions.csv")
 SHORT = (
     "optimizer=sgd",
     "optimizer.lr=0.01",
@@ -123,15 +122,3 @@ def in_turn(settings: DictConfig, folders: Sequence[Path], *arguments: str) -> N
 def read(folder: Path) -> Mapping[str, Any]:
     """Return a run's summary."""
     return record.read_summary(folder)
-
-
-def differences(a: Path, b: Path) -> list[str]:
-    """Name everything in which two finished runs do not have the same bits."""
-    found = [f"{run.name}: {read(run)['status']}, {read(run)['error']}" for run in (a, b)
-             if read(run)["status"] != "finished"]  # fmt: skip
-    if found:
-        return found
-    names = [name for name in TABLES if (a / name).read_bytes() != (b / name).read_bytes()]
-    left, right = read(a), read(b)
-    keys = ("steps", "metrics", "objective", "fingerprints")
-    return names + [f"summary: {key}" for key in keys if left[key] != right[key]]

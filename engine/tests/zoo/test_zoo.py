@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from seedbed import record
 from seedbed.config import build
-from tests import running
+from tests import running, ways
 from tests.zoo import catalogue, runs
 from tests.zoo.catalogue import Case
 
@@ -51,7 +51,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def same(place: Path, case: Case, variant: runs.Variant) -> list[str]:
     name = runs.folder_name(case)
-    return runs.differences(place / runs.FIRST.name / name, place / variant.name / name)
+    return ways.differences(place / runs.FIRST.name / name, place / variant.name / name)
 
 
 @each(TRAINED)
@@ -119,7 +119,7 @@ def test_a_process_of_its_own_has_the_same_bits(name: str, tmp_path: Path) -> No
         environment=runs.ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr
-    assert runs.differences(hosted, tmp_path / "own") == []
+    assert ways.differences(hosted, tmp_path / "own") == []
 
 
 def generators() -> Any:
