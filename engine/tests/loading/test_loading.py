@@ -165,13 +165,6 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> N
         seeded_loader(Noisy(SAMPLES), 8, 0).seek(-1)
 
 
-@pytest.mark.parametrize("option", ["shuffle", "batch_sampler", "sampler", "generator"])
-def test_no_option_of_dataloader_changes_the_order(option: str) -> None:
-    """Python or DataLoader refuses them."""
-    with pytest.raises((TypeError, ValueError)):
-        seeded_loader(Noisy(SAMPLES), BATCH, 0, **{option: [[1]]})
-
-
 def test_an_epoch_left_early_leaves_no_gap_in_the_steps() -> None:
     """Whatever was handed out, the next batch is that of the next step: enumerate agrees."""
     expected = steps(seeded_loader(Noisy(SAMPLES), BATCH, 3))

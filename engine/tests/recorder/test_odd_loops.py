@@ -1,6 +1,5 @@
 """Loops as people write them: forks, odd settings, several values, code reached by a link."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -30,19 +29,6 @@ def step(recorder: Recorder, number: int, losses: Any = 1.0, model: Any = None) 
     recorder.step(number, None, None, losses, model or nn.Linear(1, 1), None)
 
 
-def test_a_fork_writes_nothing(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "a", write_every_steps=1) as recorder:
-        step(recorder, 1)
-        child = os.fork()
-        if not child:
-            step(recorder, 2, losses=7.0)
-            recorder.validation(2, loss=7.0)
-            os._exit(0)
-        os.waitpid(child, 0)
-        step(recorder, 2)
-    assert [row["loss"] for row in record.read_metrics(tmp_path / "a")] == ["1.0", "1.0"]
-
-
 def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     """Also after a resume; the metric whose best is kept is the first that was given."""
     with Recorder(tmp_path / "a", write_every_steps=1) as recorder:
@@ -62,13 +48,6 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     summary = record.read_summary(tmp_path / "a")
     assert summary["metric_name"] == "accuracy"
     assert summary["metrics"]["best_validation_accuracy"] == 0.75
-
-
-@pytest.mark.parametrize("model", [nn.Linear(1, 1, device="meta"), nn.LazyLinear(1)])
-def test_weights_without_values_are_not_recorded(tmp_path: Path, model: Any) -> None:
-    with pytest.raises((RuntimeError, ValueError)), Recorder(tmp_path / "a") as recorder:
-        step(recorder, 1, model=model)
-    assert record.read_fingerprints(tmp_path / "a") == []
 
 
 def test_compare_names_the_file_that_the_loop_imported(tmp_path: Path) -> None:

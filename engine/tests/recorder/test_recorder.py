@@ -223,11 +223,6 @@ class TestEnd:
         assert (summary["status"], summary["steps"]) == ("failed", 1)
         assert summary["error"] == "RuntimeError: out of luck"
 
-    def test_ctrl_c_is_an_interruption(self, tmp_path: Path) -> None:
-        with pytest.raises(KeyboardInterrupt), Recorder(tmp_path / "a"):
-            raise KeyboardInterrupt
-        assert record.read_summary(tmp_path / "a")["status"] == "interrupted"
-
     @pytest.mark.parametrize(("end", "status"), ENDS.items())
     def test_a_process_that_does_not_close_it(
         self, ended: dict[str, Path], end: str, status: str
@@ -282,25 +277,6 @@ class TestResume:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("parts", "key"),
-        [
-            ({"losses": torch.ones(2)}, "losses: expected a scalar"),
-            ({"metric": "high"}, "metric: expected a scalar"),
-            ({"metric": torch.ones(2)}, "metric: expected a scalar"),
-        ],
-    )
-    def test_a_part_of_another_kind(self, tmp_path: Path, parts: dict[str, Any], key: str) -> None:
-        """In its step, which is not recorded; those before it and after it are."""
-        good: dict[str, Any] = {"losses": 1.0, "model": nn.Linear(1, 1), "optimizers": None}
-        with Recorder(tmp_path / "a") as recorder:
-            recorder.step(1, None, None, **good)
-            with pytest.raises(InputError, match=key):
-                recorder.step(2, None, None, **good | parts)
-            recorder.step(3, None, None, **good)
-        assert [row["step"] for row in record.read_metrics(tmp_path / "a")] == ["1", "3"]
-        assert [row["step"] for row in record.read_fingerprints(tmp_path / "a")] == ["1", "3"]
-
     @pytest.mark.parametrize("part", [{"model": [1]}, {"optimizers": "adam"}])
     def test_a_part_that_is_none_is_not_recorded(self, tmp_path: Path, part: Any) -> None:
         """Python says so; the record does not claim that the step was taken."""

@@ -224,12 +224,6 @@ def test_which_way_is_better_comes_from_the_record(tmp_path: Path) -> None:
     assert machine_readable(a, b, "--metric", "test_x")["verdict"] == "higher"
 
 
-def test_one_seed_decides_nothing(tmp_path: Path) -> None:
-    for name, accuracy in (("a", 0.5), ("b", 0.9)):
-        write_run(tmp_path / name / "0", 0, accuracy=accuracy)
-    assert machine_readable(tmp_path / "a", tmp_path / "b")["verdict"] == "undecided"
-
-
 def test_sweeps_over_different_keys_are_refused(folder: Path) -> None:
     """One configuration has no counterpart in two: exit status 2, one line."""
     other = folder.parent / "other"

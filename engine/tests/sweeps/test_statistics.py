@@ -38,13 +38,6 @@ def test_equal_sweeps_are_told_apart_5_times_in_100_and_different_ones_always(pa
     assert apart(30.0) == 1.0
 
 
-def test_the_confidence_can_be_chosen() -> None:
-    """More of it is a wider interval."""
-    values = np.array([1.0, 2.0, 4.0])
-    low, high = (statistics.mean_of(values, confidence=c).interval for c in (0.5, 0.99))
-    assert high[0] < low[0] < low[1] < high[1]
-
-
 def test_what_has_no_spread_has_no_interval() -> None:
     """One value, or a difference that is the same in each pair but for rounding."""
     assert statistics.mean_of(np.array([1.0])) == statistics.Estimate(1, 1.0)

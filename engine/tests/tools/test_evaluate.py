@@ -11,7 +11,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from seedbed import launch, record
-from seedbed.config import options
 from seedbed.errors import InputError
 from seedbed.tools import request, weights
 from tests.running import command, refusal, trained
@@ -142,13 +141,6 @@ def test_invalid_overrides_are_named(run: Path, override: str, message: str) -> 
         request.settings_of(run, [override])
 
 
-def test_a_checkpoint_that_is_not_there_is_one_line(run: Path, tmp_path: Path) -> None:
-    """Which names the other one."""
-    copy = Path(shutil.copytree(run, tmp_path / "copy"))
-    (copy / "checkpoints" / "best.pt").unlink()
-    assert "--checkpoint last" in refusal(command(SCRIPT, str(copy)))
-
-
 def test_what_is_no_checkpoint_of_the_model_is_named(run: Path, tmp_path: Path) -> None:
     """Another file, another model's; control: the model's own."""
 
@@ -163,13 +155,3 @@ def test_what_is_no_checkpoint_of_the_model_is_named(run: Path, tmp_path: Path) 
     with pytest.raises(InputError, match="expected a checkpoint of this model"):
         load(run / "checkpoints/last.pt", "model.channels=[8,8,8]")
     assert load(run / "checkpoints/last.pt") == 12
-
-
-def test_places_that_do_not_fit_are_named(run: Path, tmp_path: Path) -> None:
-    """Of what is read, and of what is written."""
-    with pytest.raises(InputError, match="expected a run folder"):
-        request.settings_of(tmp_path, [])
-    with pytest.raises(InputError, match="outside run folders"):
-        options.output(str(run / "p.csv"))
-    with pytest.raises(InputError, match="in a folder that is there"):
-        options.output(str(tmp_path / "no" / "p.csv"))

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
-from seedbed.config import options
-from seedbed.errors import InputError
 from seedbed.tools import table
 from tests import fake_runs, made_up_runs
 from tests.running import ROOT, command, refusal, trained
@@ -123,13 +121,6 @@ def test_damaged_records_are_named_and_counted(runs: Path) -> None:
     assert count == "unreadable records: 2 of 4"
 
 
-def test_a_killed_run_without_a_summary_is_shown(tmp_path: Path) -> None:
-    """Its configuration is all there is."""
-    run = fake_runs.write_run(tmp_path / "run")
-    (run / "summary.json").unlink()
-    assert table.read_row(run)["status"] == "not started"
-
-
 def test_text_of_a_record_cannot_act_on_a_terminal(tmp_path: Path) -> None:
     """Escape sequences of a stranger's record are shown, not obeyed."""
     made_up_runs.write_run(tmp_path / "run", config={"model": {"name": "\x1b[2Jevil"}})
@@ -190,19 +181,3 @@ def test_no_torch_is_imported(runs: Path) -> None:
 def test_how_values_compare(word: str, value: object, holds: bool) -> None:
     """Numbers as numbers, all else as YAML writes it; a key that is missing is unequal."""
     assert table.holds({"a": value}, *table.condition(word)) is holds
-
-
-def test_rows_without_a_value_come_last() -> None:
-    """In both directions."""
-    rows = [{"a": None}, {"a": 2}, {}, {"a": 10}, {"a": "x"}]
-    assert [row.get("a") for row in table.sort(rows, "a")] == [2, 10, "x", None, None]
-    assert [row.get("a") for row in table.sort(rows, "a", True)] == ["x", 10, 2, None, None]
-
-
-def test_links_in_circles_end(tmp_path: Path) -> None:
-    """A folder of runs that links to itself is read once."""
-    run = fake_runs.write_run(tmp_path / "runs" / "a")
-    (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs")
-    assert list(record.runs_below(tmp_path / "runs")) == [run]
-    with pytest.raises(InputError, match="outside run folders"):
-        options.output(str(run / "checkpoints" / "x.pt"))

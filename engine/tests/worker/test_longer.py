@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
-from tests.end_to_end.kill_anywhere import differences
 from tests.running import command, refusal, train
+from tests.ways import differences
 
 # 4 steps an epoch; the last step, the twelfth, is logged and hashed only because it is the last.
 SHORT = (
@@ -37,7 +37,7 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(
     assert (done.returncode, done.stderr) == (0, "")
     assert differences(whole, folder) == []
     assert record.altered(record.read_summary(folder)) == []
-    assert command("scripts/compare.py", str(whole), str(folder)).returncode == 0
+    assert command("scripts/verify.py", str(folder)).returncode == 0
 
 
 def test_what_cannot_go_on_is_refused_in_one_line(short: Path, tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ exit status: 0 the same bits, 1 they differ, 2 they cannot be compared
 import argparse
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from seedbed import compare
 from seedbed.compare import Difference, Record, checkout, report
@@ -61,8 +62,7 @@ def print_all(lines: Iterable[str]) -> None:
         print(printable(line), flush=True)
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A run to compare: its folder, which can be that of a zip for a while, and what it holds."""
 
     folder: Path

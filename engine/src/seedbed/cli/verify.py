@@ -28,13 +28,13 @@ exit status: 0 reproduced, 1 it differs, 2 it cannot be replayed
 import argparse
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from seedbed import config, record
-from seedbed.compare import Record, checkout, report, verify
+from seedbed.compare import checkout, report, verify
 from seedbed.compare.checkout import Tree
 from seedbed.compare.verify import Outcome
 from seedbed.config import options
@@ -43,76 +43,49 @@ from seedbed.record import archive, text
 
 
 def main() -> int:
-    """Replay the run that the command line names and print what was found."""
+    """Replay the run that the command line names; print the outcome and return the exit status."""
     arguments = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replay ends with us
-    if arguments.keep is not None:
-        if (arguments.keep / "config.yaml").exists():
-            raise InputError(
-                f"--keep: expected a new folder, got {arguments.keep}, which holds a "
-                "run; name another"
-            )
-        return judge_run(arguments, arguments.keep)
-    with tempfile.TemporaryDirectory(prefix="seedbed-verify-") as folder:
-        return judge_run(arguments, Path(folder))
-
-
-def judge_run(arguments: argparse.Namespace, folder: Path) -> int:
-    """Replay a run folder with the code that is here, or with its own if that is asked for."""
     with ExitStack() as stack:
+        folder = arguments.keep or Path(stack.enter_context(TemporaryDirectory("-verify")))
+        if (folder / "config.yaml").exists():
+            raise InputError(f"--keep: expected a new folder, got {folder}, which holds a run")
         run = stack.enter_context(archive.run_folder(arguments.run))
-        held = verify.read(run)
-        tree = stack.enter_context(checkout.code_of(run, held.code, arguments.restore_code))
+        before = verify.read(run)
+        tree = stack.enter_context(checkout.code_of(run, before.code, arguments.restore_code))
         verify.trusted_config(run, arguments.trust)  # what is refused begins nothing
-        return judge(arguments, run, folder, tree, str(arguments.run))
-
-
-def judge(arguments: argparse.Namespace, run: Path, folder: Path, tree: Tree, name: str) -> int:
-    """Replay a run into a folder, print the outcome, and return the exit status.
-
-    Args:
-        tree: the code to replay it with.
-        name: what to call the run.
-    """
-    before = verify.read(run)
-    steps = verify.range_of(before, arguments.from_step, arguments.steps)
-    tolerances = dict(arguments.tolerance)
-    if unknown := tolerances.keys() - report.metrics(before).keys():
-        known = ", ".join(report.metrics(before))
-        raise InputError(
-            f"--tolerance: expected a metric of the record ({known}), got {min(unknown)}"
+        steps = verify.range_of(before, arguments.from_step, arguments.steps)
+        tolerances = dict(arguments.tolerance)
+        if unknown := tolerances.keys() - report.metrics(before).keys():
+            known = ", ".join(report.metrics(before))
+            raise InputError(
+                f"--tolerance: expected a metric of the record ({known}), got {min(unknown)}"
+            )
+        # For whoever waits; the first line of the output is the outcome.
+        count = f"{steps.last - steps.start} step{'s' * (steps.last - steps.start != 1)}"
+        print(printable(f"replaying {count}: {arguments.run}"), file=sys.stderr, flush=True)
+        outcome = verify.replay(
+            *(run, folder, steps, arguments.trust, tree, arguments.online),
+            to_the_end=bool(tolerances),
         )
-    # For whoever waits; the first line of the output is the outcome.
-    print(printable(f"{_replaying(before, steps)}: {name}"), file=sys.stderr, flush=True)
-    outcome = verify.replay(
-        *(run, folder, steps, arguments.trust, tree, arguments.online),
-        to_the_end=bool(tolerances),
-    )
-    if arguments.json:
-        more = {"same": outcome.reproduced, "other_results": outcome.forged}
-        compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
-        print(text.as_json(compared | more))
-        return 0 if outcome.reproduced else 1
-    for line in lines(outcome, name, tree, tolerances):
-        print(printable(line))
-    if arguments.explain and not outcome.reproduced:
-        from seedbed.explain import of_replay  # needs torch, and can be deleted
+        status = 0 if outcome.reproduced else 1
+        if arguments.json:
+            more = {"same": outcome.reproduced, "other_results": outcome.forged}
+            compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
+            print(text.as_json(compared | more))
+            return status
+        for line in lines(outcome, str(arguments.run), tree, tolerances):
+            print(printable(line))
+        if arguments.explain and status:
+            from seedbed.explain import of_replay  # needs torch, and can be deleted
 
-        again = of_replay(run, outcome, arguments.trust, tree, arguments.online)
-        print(*map(printable, again), sep="\n")
-    if arguments.keep is not None:
-        print(f"\nreplay: {folder}")
-    elif not outcome.reproduced and arguments.run == run:
-        print("\nTo look closer, keep the replay (--keep DIR) and run scripts/compare.py RUN DIR")
-    return 0 if outcome.reproduced else 1
-
-
-def _replaying(held: Record, steps: verify.Range) -> str:
-    """Return the line that is printed until there is an outcome."""
-    count, seconds = steps.last - steps.start, held.summary.get("seconds")
-    took = f", which took {seconds:.0f} s" if steps.whole and isinstance(seconds, float) else ""
-    after = f" after step {steps.start}" if steps.start else ""
-    return f"replaying {count} step{'' if count == 1 else 's'}{after}{took}"
+            again = of_replay(run, outcome, arguments.trust, tree, arguments.online)
+            print(*map(printable, again), sep="\n")
+        if arguments.keep is not None:
+            print(f"\nreplay: {folder}")
+        elif status and arguments.run == run:
+            print("\nTo look closer: --keep DIR, then scripts/compare.py RUN DIR")
+    return status
 
 
 def lines(outcome: Outcome, name: str, tree: Tree, tolerances: dict[str, float]) -> Iterator[str]:
@@ -161,10 +134,11 @@ def parse() -> argparse.Namespace:
     parser.add("--tolerance", type=tolerance, action="append", default=[])
     parser.add("--keep", type=Path).add_flags("--json", "--explain", "--restore-code")
     arguments = parser.parse_args()
-    if arguments.steps is not None and arguments.steps < 1:
-        raise InputError(f"--steps: expected an integer >= 1, got {arguments.steps}; try --steps 1")
-    if arguments.from_step < 0:
-        raise InputError(f"--from-step: expected an integer >= 0, got {arguments.from_step}")
+    for name, least in (("steps", 1), ("from_step", 0)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option}: expected an integer >= {least}, got {value}")
     return arguments
 
 
