@@ -258,12 +258,6 @@ END = Event(Place("m", "", AFTER), "weight", (), (9,))
         ),
         # An operation that is added and whose result is used.
         ([A, B], [A, event("x", (2,), (7,)), event("b", (7,), (8,))], ("x", "runs in B only")),
-        # Two that are added: the first of those that led to it.
-        (
-            [A, B],
-            [A, event("x", (2,), (6,)), event("y", (6,), (7,)), event("b", (7,), (8,))],
-            ("x", "runs in B only"),
-        ),
         # One that is missing.
         ([A, B, C], [A, event("c", (2,), (8,))], ("b", "runs in A only")),
         # One that is added and does nothing, before one that goes wrong itself.

@@ -58,11 +58,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         model: nn.Module,
         optimizers: Iterable[torch.optim.Optimizer],
-        stops: bool,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self._model, self._stops = model, stops
+        self._model = model
         self._parameters = list(model.named_parameters())
         self._known = {_address(t): name for name, t in state(model, optimizers)}
         self._made_at: dict[int, Place] = {}
@@ -106,8 +105,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 draws=torch.Tag.nondeterministic_seeded in func.tags,
             )
         )
-        if refusal and self._stops:
-            raise RuntimeError(refusal)
         return result
 
     def _names(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
@@ -144,14 +141,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def traced(
-    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = (), stops: bool = False
+    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()
 ) -> Iterator[list[Event]]:
-    """Collect the operations that run meanwhile.
-
-    Args:
-        stops: whether an operation that deterministic algorithms refuse raises, once it is noted.
-    """
-    tracer = Tracer(model, optimizers, stops)
+    """Collect the operations that run meanwhile."""
+    tracer = Tracer(model, optimizers)
     with tracer:
         yield tracer.events
 

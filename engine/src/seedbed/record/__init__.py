@@ -14,7 +14,6 @@ from seedbed.record.folder import (
     is_run,
     is_sweep,
     lock,
-    read_config,
     read_summary,
     require_run,
     require_unfinished,
@@ -30,7 +29,7 @@ from seedbed.record.tables import (
     require_bytes,
     values_of,
 )
-from seedbed.record.untrusted import read_json
+from seedbed.record.untrusted import read_config, read_json
 
 __all__ = [
     "FILES",

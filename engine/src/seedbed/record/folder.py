@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 
@@ -112,11 +110,6 @@ def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any
             "trainer.max_epochs=N, or repeat it by scripts/verify.py"
         )
     return summary
-
-
-def read_config(path: Path) -> DictConfig:
-    """Read a resolved configuration, from a run folder or a YAML file."""
-    return untrusted.read_config(path / "config.yaml" if path.is_dir() else path)
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from seedbed.errors import InputError, printable
 from seedbed.record.files import write_atomically
-from seedbed.record.folder import read_config, read_summary
+from seedbed.record.folder import read_summary
 from seedbed.record.tables import Row, read_metrics
+from seedbed.record.untrusted import read_config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -61,14 +61,14 @@ def read_yaml(path: Path) -> Any:
     return _parsed(path, "YAML", lambda: yaml.load(_yaml_text(path), _Loader))
 
 
-def read_config(path: Path, resolved: bool = True) -> DictConfig:
-    """Return a configuration as OmegaConf reads it.
+def read_config(path: Path) -> DictConfig:
+    """Return the configuration in a run folder or a YAML file, as OmegaConf reads it.
 
-    Args:
-        resolved: refuse interpolations (`${oc.env:HOME}`) and missing values (`???`), which the
-            configuration of a run has none of. Nothing is resolved in either case.
+    Interpolations (`${oc.env:HOME}`) and missing values (`???`), which the configuration of a run
+    has none of, are refused; nothing is resolved.
     """
-    config = _parsed(path, "YAML", lambda: OmegaConf.load(io.StringIO(_yaml_text(path, resolved))))
+    path = path / "config.yaml" if path.is_dir() else path
+    config = _parsed(path, "YAML", lambda: OmegaConf.load(io.StringIO(_yaml_text(path, True))))
     if not isinstance(config, DictConfig):
         raise InputError(f"{path}: expected a mapping, got a list; name a run's config.yaml")
     return config
