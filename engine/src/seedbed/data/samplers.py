@@ -149,7 +149,7 @@ def values_of(dataset: Any, values: str | Sequence[float], argument: str) -> Flo
         raise InputError(
             f"data.sampler.{argument}: expected a finite number for each of {n} samples, or the "
             f"name of an attribute of {type(dataset).__name__} with them, got {got} "
-            f"({str(values)[:60]}); see docs/data.md"
+            f"({str(values)[:60]}); see docs/your-code.md"
         )
     return numbers
 

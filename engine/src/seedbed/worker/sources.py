@@ -71,7 +71,7 @@ def _as_streams(dataset: Any, data: Settings, split: str, role: str, seed: int) 
     if count is None:
         raise InputError(
             "data.streams: expected an integer, since the training set is iterable "
-            f"({type(dataset).__name__}), got none; set data.streams=8, see docs/data.md"
+            f"({type(dataset).__name__}), got none; set data.streams=8, see docs/your-code.md"
         )
     samples = data.get("samples_per_epoch") if split == "train" else None
     return Streams(dataset, role, count, samples or len(dataset), seed)
