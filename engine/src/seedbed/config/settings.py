@@ -43,17 +43,11 @@ class Section:
             known = ", ".join("null" if each is None else str(each) for each in options)
             raise InputError(f"{self.key}.{name}: expected one of {known}, got {value}")
 
-
-class Placed(Section):
-    """A section that names a device."""
-
-    device: str
-
-    def require_device(self) -> None:
+    def require_device(self, device: str) -> None:
         """Raise InputError for a device that PyTorch would not know."""
-        if not re.fullmatch("auto|cpu|mps|cuda(:[0-9]{1,2})?", self.device):
+        if not re.fullmatch("auto|cpu|mps|cuda(:[0-9]{1,2})?", device):
             raise InputError(
-                f"{self.key}.device: expected auto, cpu, cuda, cuda:N or mps, got {self.device}"
+                f"{self.key}.device: expected auto, cpu, cuda, cuda:N or mps, got {device}"
             )
 
 
@@ -189,7 +183,7 @@ class _Mkldnn:
 
 
 @dataclass
-class Determinism(Placed):
+class Determinism(Section):
     """A preset: all of its settings, and the environment variables of the training process."""
 
     name: str
@@ -219,7 +213,7 @@ class Determinism(Placed):
         self.require_one_of("mkl_branch", "COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF", None)
         self.require_within(1, 1024, "threads", "interop_threads")
         self.require_within(0, math.inf, "fingerprint_every_steps")
-        self.require_device()
+        self.require_device(self.device)
         for name, value in self.env.items():
             is_text = value is None or (isinstance(value, str) and "\0" not in value)
             if not (is_text and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)):
@@ -229,7 +223,7 @@ class Determinism(Placed):
 
 
 @dataclass
-class Trainer(Placed):
+class Trainer(Section):
     """How long a run trains, on what, and what it does on the way."""
 
     device: str
@@ -263,7 +257,7 @@ class Trainer(Placed):
         self.require_one_of("mode", "min", "max", None)
         self.require_one_of("reduce", "tree", "allreduce")
         self.require_one_of("test_weights", "best", "last")
-        self.require_device()
+        self.require_device(self.device)
 
 
 @dataclass

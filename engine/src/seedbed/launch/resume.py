@@ -7,7 +7,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, record
-from seedbed.config import loggers
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.record import untrusted
@@ -37,13 +36,16 @@ def parse(overrides: Sequence[str], recorded: DictConfig) -> dict[str, Any]:
     Raises:
         InputError: a key that the run's configuration does not have, or a value that cannot be.
     """
-    from seedbed.config import hydra_errors  # which imports Hydra
+    from seedbed.config import compose, hydra_errors  # which import Hydra
 
     values: dict[str, Any] = {}
     for one in hydra_errors.parse(overrides):
         known = OmegaConf.select(recorded, one.key_or_group, default=_MISSING)
         if one.key_or_group == "logger":
-            values["logger"] = loggers.choose(one.value(), recorded)
+            # As Hydra composes it; its ${...} refer to the run's own configuration.
+            chosen = compose.compose(str(one.input_line)).logger
+            own = OmegaConf.create({**recorded, "logger": chosen})
+            values["logger"] = OmegaConf.to_container(own.logger, resolve=True)
             continue
         if known is _MISSING or isinstance(known, DictConfig):
             raise InputError(

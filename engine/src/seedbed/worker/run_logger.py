@@ -1,6 +1,7 @@
 """What a run writes down while it trains: tables, checkpoints, the terminal."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from seedbed import fingerprint, record
-from seedbed.errors import InputError
 from seedbed.training import checkpoint, schedules
 from seedbed.training.logger import Logger
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
@@ -78,8 +78,19 @@ class RunLogger(Logger):
         self._since = time.perf_counter()
         self.last: dict[str, float] = dict(resumed_from.get("last", {}))
         self._saved_step = -1
-        first_step = checkpoint.progress_of(resumed_from).step
-        self._bar = _bar(plan.total_steps, first_step)
+        # For the terminal, if somebody watches, and not for train.log.
+        stream = getattr(sys.stdout, "stream", sys.stdout)
+        self._is_watched = stream.isatty()
+        self._bar = tqdm(
+            total=plan.total_steps,
+            initial=checkpoint.progress_of(resumed_from).step,
+            unit=" steps",
+            file=stream,
+            disable=bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched,
+            leave=False,
+            dynamic_ncols=True,
+            smoothing=0.1,
+        )
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
@@ -91,8 +102,7 @@ class RunLogger(Logger):
             self._pending_fingerprints.add(step, stages)
         if self.replayed is not None:
             self.replayed.reach(step)
-        if self._bar is not None:
-            self._bar.update()
+        self._bar.update()
 
     def write(self, progress: Progress) -> None:
         """Write down the steps noted since the last call; waits for the device once.
@@ -193,11 +203,9 @@ class RunLogger(Logger):
 
     def log(self, text: str) -> None:
         """Print a line without disturbing the progress bar."""
-        if self._bar is not None:
-            self._bar.clear()
+        self._bar.clear()
         print(text, flush=True)
-        if self._bar is not None:
-            self._bar.refresh()
+        self._bar.refresh()
 
     def close(self) -> None:
         """Close the tables, the observers and the progress bar."""
@@ -205,8 +213,7 @@ class RunLogger(Logger):
         self._fingerprints.close()
         for observer in self.observers:
             observer.close(self._finished)
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
     def _append(self, rows: list[dict[str, object]]) -> None:
         self._metrics.append(rows)
@@ -232,9 +239,8 @@ class RunLogger(Logger):
     def _show(self, row: dict[str, object], progress: Progress) -> None:
         cells = record.values_of(row).items()
         texts = [f"{name} {float(x):.4f}" for name, x in cells if "learning_rate" not in name]
-        if self._bar is not None:
-            self._bar.set_postfix_str(", ".join(texts), refresh=False)
-        elif int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
+        self._bar.set_postfix_str(", ".join(texts), refresh=False)
+        if not self._is_watched and int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
             print(f"step {row['step']}  {'  '.join(texts)}", flush=True)
 
     def _not_finite(self, what: str, value: float, step: int, phase: str = "train") -> NotFinite:
@@ -259,14 +265,3 @@ def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
         f"{sample},{target!r},{prediction!r}\n" for sample, (target, prediction) in enumerate(pairs)
     ]
     return "sample_id,target,prediction\n" + "".join(lines)
-
-
-def _bar(total_steps: int, first_step: int) -> "tqdm[Any] | None":
-    """Return a progress bar if somebody watches; it is for the terminal, not for train.log."""
-    stream = getattr(sys.stdout, "stream", sys.stdout)
-    if not stream.isatty():
-        return None
-    return tqdm(
-        total=total_steps, initial=first_step, unit=" steps", file=stream, leave=False,
-        dynamic_ncols=True, smoothing=0.1,
-    )  # fmt: skip
