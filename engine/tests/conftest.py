@@ -34,6 +34,26 @@ def signals_as_before() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
+@pytest.fixture
+def this_process_trains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
+    import torch
+
+    from seedbed import determinism
+    from seedbed.record import code, plots
+    from seedbed.worker import assemble
+
+    monkeypatch.setattr(assemble, "prepare_backends", lambda _preset: None)
+    monkeypatch.setattr(determinism, "require_in_force", lambda _preset: None)
+    monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
+    nothing = ({"commit": None, "dirty": None}, b"")
+    monkeypatch.setattr(code, "git_state", lambda _root: nothing)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def shared(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that is the same one for all processes of this test session (tests/once.py)."""

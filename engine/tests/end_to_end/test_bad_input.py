@@ -12,7 +12,7 @@ from seedbed.training import checkpoint
 from tests import tiny
 from tests.running import QUICK, ROOT, called, command, refusal, train, trained
 
-STREAMS = "tests.data.test_streams"
+STREAMS = "tests.tiny.streams"
 STREAMED = (
     *(f"data.train._target_={STREAMS}.Features", "data.train.samples=80", "data.num_workers=2"),
     *("+data.streams=4", "+data.samples_per_epoch=96", "trainer.max_steps=20"),

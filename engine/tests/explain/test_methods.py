@@ -6,17 +6,15 @@ import pytest
 
 from seedbed import record
 from seedbed.explain import replay
-from tests.worker.test_methods import begun, work
-from tests.worker.test_methods import (
-    this_process_as_training_process as this_process_as_training_process,
-)
+from tests.worker.runs import of_method, trained
+
+pytestmark = pytest.mark.usefixtures("this_process_trains")
 
 
 @pytest.mark.parametrize("method", ["WassersteinGAN", "FineTuning"])
 def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path: Path) -> None:
     """From the checkpoint before it; the state of each optimizer is named."""
-    run = begun(tmp_path / "run", method, "trainer.max_steps=5")
-    assert work(run) == 0
+    run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
     settings = record.read_config(run)
     plain = replay.OmegaConf.to_container(settings)
     trace = replay.replay(plain, 5, run / "checkpoints")  # type: ignore[arg-type]

@@ -28,7 +28,8 @@ from seedbed.record import code, plots
 from seedbed.training import checkpoint
 from seedbed.worker import assemble
 from tests.running import QUICK, ROOT, command, refusal, train, trained
-from tests.worker.test_resume import begun, stopped, work
+from tests.worker.runs import work
+from tests.worker.test_resume import begun, stopped
 
 LIBRARIES = ("tensorboard", "mlflow", "wandb")
 INSTALLED = [name for name in LIBRARIES if config_loggers.is_installed(name)]

@@ -9,65 +9,107 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import config, launch, record
+from seedbed import record
 from seedbed.errors import InputError
 from seedbed.methods import Make, Supervised
 from seedbed.training import checkpoint
-from seedbed.worker import experiment
 from tests import tiny
-from tests.running import composed
 from tests.ways import differences
-from tests.worker.test_resume import StopAt, work
-from tests.worker.test_resume import (
-    this_process_as_training_process as this_process_as_training_process,
+from tests.worker.runs import METHODS, StopAt, begun, of_method, resumed, trained, work
+
+pytestmark = pytest.mark.usefixtures("this_process_trains")
+
+Whole = Callable[..., Path]
+VAE, GAN, TEACHER, TUNING, TOKENS = (
+    of_method(name) for name in ("VAE", "WassersteinGAN", "Teacher", "FineTuning", "Tokens")
 )
-
-MODULES = "tests.tiny.methods"
-NETS = {"VAE": "Autoencoder", "WassersteinGAN": "Players", "Teacher": "Averaged"}
-METHODS = ("VAE", "WassersteinGAN", "Teacher", "FineTuning", "Tokens")
-SHORT = (
-    "determinism=strict",
-    "determinism.threads=1",
-    "trainer.max_steps=14",
-    "trainer.log_every_steps=1",
-    "trainer.checkpoint_every_steps=3",
-)
+OWN = {"module": __name__}
+NORMS = f"+callbacks.norms._target_={METHODS}.Norms"
+BFLOAT16 = ("trainer.precision=bfloat16", "trainer.max_steps=6")
 
 
-def begun(
-    folder: Path,
-    method: str,
-    *overrides: str,
-    module: str = MODULES,
-    model: dict[str, Any] | None = None,
-) -> Path:
-    """Make the run folder of a method, as train.py does."""
-    target = f"{MODULES}.{NETS[method]}" if method in NETS else None
-    model = model or ({"name": "own", "_target_": target} if target else tiny.DENSE)
-    chosen = ("~method", f"+method={{name:{method},_target_:{module}.{method}}}")
-    words = ("seed=0", *SHORT, *tiny.overrides(model), *chosen, *overrides)
-    settings = config.resolve(composed(*words))
-    config.check(settings)
-    launch.create_run_folder(folder, settings)
-    return folder
+def optimizer(name: str, **arguments: Any) -> tuple[str, ...]:
+    """Return overrides that choose an optimizer."""
+    return ("~optimizer", f"+optimizer={{name:own,_target_:{name}{_with(arguments)}}}",
+            "schedule=constant")  # fmt: skip
 
 
-def trained(folder: Path, method: str, *overrides: str) -> Path:
-    assert work(begun(folder, method, *overrides)) == 0
-    return folder
+def schedule(name: str, **arguments: Any) -> tuple[str, ...]:
+    """Return overrides that choose a schedule of tests.tiny."""
+    return ("~schedule", f"+schedule={{name:own,_target_:{METHODS}.{name}{_with(arguments)}}}")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return runs that nobody stopped, one for each method."""
-    runs: dict[str, Path] = {}
+def _with(arguments: dict[str, Any]) -> str:
+    return "".join(f",{name}:{value}" for name, value in arguments.items())
 
-    def run(method: str) -> Path:
-        if method not in runs:
-            runs[method] = trained(tmp_path_factory.mktemp("whole") / "run", method)
-        return runs[method]
 
-    return run
+def shards(count: int) -> tuple[str, ...]:
+    """Return overrides for any number of them on one process, which is gradient accumulation."""
+    return (f"trainer.shards={count}", f"data.batch_size={4 * count}", "trainer.max_steps=8")
+
+
+LBFGS = (*TOKENS, *optimizer("torch.optim.LBFGS", lr=0.1, line_search_fn="strong_wolfe"))
+SAM, UNMOVED = ((*TOKENS, *optimizer("tests.odd_optimizers.SAM", lr=0.1, rho=rho))
+                for rho in (0.5, 0))  # fmt: skip
+SAWTOOTH = (*TUNING, *schedule("Sawtooth", period=4))
+CASES: dict[str, tuple[str, ...]] = {
+    "VAE": VAE,
+    "GAN": GAN,
+    "teacher": TEACHER,
+    "fine-tuning": TUNING,
+    "tokens": TOKENS,
+    "VAE in bfloat16": (*VAE, *BFLOAT16),
+    "GAN in bfloat16": (*GAN, *BFLOAT16),
+    "VAE in 2 shards": (*VAE, *shards(2)),
+    "VAE in 3 shards": (*VAE, *shards(3)),
+    "GAN in shards": (*GAN, *shards(2)),
+    "teacher in shards": (*TEACHER, *shards(2)),
+    "fine-tuning in shards": (*TUNING, *shards(2)),
+    "LBFGS, which repeats its passes": LBFGS,
+    "SAM, which moves before it": SAM,
+    "SAM without a move": UNMOVED,
+    "master weights": (*TOKENS, *optimizer("tests.odd_optimizers.Master", lr=0.01)),
+    "a schedule of groups": SAWTOOTH,
+    "a callback of a GAN": (*GAN, NORMS),
+    "a callback of a teacher": (*TEACHER, NORMS),
+    "a method that sets options": of_method("Decaying", **OWN),
+    "a method that clears its optimizer": of_method("Forgetting", **OWN),
+    "two optimizers, one frozen": of_method("TwoFrozen", **OWN),
+    "a model that freezes later": of_method("Freezing", **OWN),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
+    case: str, whole: Whole, tmp_path: Path
+) -> None:
+    resumed(tmp_path / "run", whole(*CASES[case]), 6, *CASES[case])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("check", [5, 15])
+@pytest.mark.parametrize("words", [VAE, GAN, TEACHER, TUNING, TOKENS], ids=lambda w: w[-1])
+def test_so_does_one_stopped_elsewhere(
+    words: tuple[str, ...], check: int, whole: Whole, tmp_path: Path
+) -> None:
+    """Before and after columns were added to metrics.csv, and frozen weights are trained."""
+    resumed(tmp_path / "run", whole(*words), check, *words)
+
+
+@pytest.mark.long
+def test_a_compiled_model_resumes_with_the_same_bits(whole: Whole, tmp_path: Path) -> None:
+    words = (*VAE, "trainer.compile=true", "trainer.max_steps=4")
+    resumed(tmp_path / "run", whole(*words), 3, *words)
+
+
+@pytest.mark.parametrize("words", [VAE, GAN, TEACHER, TUNING, TOKENS], ids=lambda w: w[-1])
+def test_the_number_of_loader_workers_changes_no_bit(
+    words: tuple[str, ...], whole: Whole, tmp_path: Path
+) -> None:
+    run = trained(tmp_path / "run", *words, "data.num_workers=2")
+    assert differences(whole(*words), run) == []
+    other = trained(tmp_path / "other", *words, "seed=1", "trainer.max_steps=2")
+    assert stages(other, "loss")[0] != stages(run, "loss")[0], "negative control"
 
 
 def rows(folder: Path, phase: str) -> list[dict[str, str]]:
@@ -82,33 +124,14 @@ def stages(folder: Path, name: str) -> list[str]:
     return [row[name] for row in record.read_fingerprints(folder)]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.long
-def test_a_method_stopped_at_any_point_ends_with_the_same_bits(
-    method: str, whole: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Before and after columns were added to metrics.csv, and frozen weights are trained."""
-    for check in (5, 15):
-        folder = begun(tmp_path / str(check), method)
-        assert work(folder, StopAt(check)) == 143
-        assert work(folder) == 0
-        assert differences(whole(method), folder) == [], f"stopped at check {check}"
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_number_of_loader_workers_changes_no_bit(
-    method: str, whole: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = trained(tmp_path / "run", method, "data.num_workers=2")
-    assert differences(whole(method), folder) == []
-    other = trained(tmp_path / "other", method, "seed=1", "trainer.max_steps=2")
-    assert stages(other, "loss")[0] != stages(folder, "loss")[0], "negative control"
+def weights(folder: Path, name: str = "last.pt") -> dict[str, Tensor]:
+    return checkpoint.load(folder / "checkpoints" / name)["model"]  # type: ignore[no-any-return]
 
 
 class TestWhatIsLogged:
-    def test_each_part_of_a_loss_is_a_column(self, whole: Callable[[str], Path]) -> None:
+    def test_each_part_of_a_loss_is_a_column(self, whole: Whole) -> None:
         """In training and in evaluations; the loss is their sum, and what best.pt follows."""
-        run = whole("VAE")
+        run = whole(*VAE)
         for phase in ("train", "validation", "test"):
             for row in rows(run, phase):
                 parts = float(row["reconstruction"]) + float(row["kl"])
@@ -120,189 +143,159 @@ class TestWhatIsLogged:
         assert summary["metrics"]["best_validation_loss"] == float(best)
         assert not (run / "test_predictions.csv").exists()
 
-    def test_each_optimizer_has_its_loss_and_learning_rate(
-        self, whole: Callable[[str], Path]
-    ) -> None:
+    def test_each_optimizer_has_its_loss_and_learning_rate(self, whole: Whole) -> None:
         """A cell is empty in steps that do not update it."""
-        run = whole("WassersteinGAN")
+        run = whole(*GAN)
         assert [bool(cell) for cell in column(run, "generator_loss")] == 7 * [True, False]
         assert all(column(run, "critic_loss"))
         assert column(run, "loss")[0] == column(run, "generator_loss")[0], "of the last update"
-        ratios = {
-            round(float(a) / float(b), 6)
-            for a, b in zip(
-                column(run, "learning_rate_critic"),
-                column(run, "learning_rate_generator"),
-                strict=True,
-            )
-        }
+        rates = [column(run, f"learning_rate_{name}") for name in ("critic", "generator")]
+        ratios = {round(float(a) / float(b), 6) for a, b in zip(*rates, strict=True)}
         assert ratios == {round(0.01 / 0.006, 6)}
 
-    def test_a_mean_over_the_set_is_that_of_all_its_tokens(
-        self, whole: Callable[[str], Path]
-    ) -> None:
+    def test_a_mean_over_the_set_is_that_of_all_its_tokens(self, whole: Whole) -> None:
         """(sum, count) of batches that have different numbers of them."""
-        assert set(column(whole("Tokens"), "tokens", "validation")) == {"16.0"}
-        assert "drawn at the end: " in (whole("Tokens") / "train.log").read_text()
+        assert set(column(whole(*TOKENS), "tokens", "validation")) == {"16.0"}
+        assert "drawn at the end: " in (whole(*TOKENS) / "train.log").read_text()
 
-    def test_monitor_and_mode_choose_what_best_pt_follows(self, tmp_path: Path) -> None:
-        run = trained(tmp_path / "run", "VAE", "trainer.monitor=validation_kl", "trainer.mode=max")
+    def test_monitor_and_mode_choose_what_best_pt_follows(
+        self, whole: Whole, tmp_path: Path
+    ) -> None:
+        """The columns do not depend on it, byte for byte; control: another seed."""
+        words = ("trainer.monitor=validation_kl", "trainer.mode=max")
+        run = trained(tmp_path / "run", *VAE, *words)
         best = checkpoint.load(run / "checkpoints" / "best.pt")
         assert best["metric"] == max(map(float, column(run, "kl", "validation")))
         assert "best_validation_kl" in record.read_summary(run)["metrics"]
-
-    def test_columns_do_not_depend_on_what_is_followed(
-        self, whole: Callable[[str], Path], tmp_path: Path
-    ) -> None:
-        """Each metric has its own, byte for byte the same; control: another seed."""
-        run = trained(tmp_path / "run", "VAE", "trainer.monitor=validation_kl", "trainer.mode=max")
-        phases = ("train", "validation")  # other weights are the best, and tested
-        followed, loss = ([rows(each, phase) for phase in phases] for each in (run, whole("VAE")))
-        assert followed == loss
+        other = trained(tmp_path / "other", *VAE, "seed=1")
+        followed, loss, others = (  # the test is of the best weights, which are other ones
+            [rows(each, phase) for phase in ("train", "validation")]
+            for each in (run, whole(*VAE), other)
+        )
         assert list(followed[0][0])[:6] == [*record.METRIC_FIELDS, "reconstruction"]
-        other = trained(tmp_path / "other", "VAE", "seed=1")
-        assert [rows(other, phase) for phase in phases] != loss
+        assert followed == loss != others
 
 
 @pytest.mark.parametrize(
-    ("method", "chosen", "line"),
+    ("words", "line"),
     [
-        ("Supervised", "trainer.monitor=f1",
+        (of_method("Supervised", "trainer.monitor=f1", module="seedbed.methods"),
          "trainer.monitor: expected a value of Supervised.validation_step, got validation_f1"),
-        ("VAE", "trainer.monitor=kl",
+        ((*VAE, "trainer.monitor=kl"),
          "trainer.mode: expected min or max, since nothing says which kl is better, got null; "
          "say which, or mend trainer.monitor, if misspelt; known so far are validation_"),
-        ("Supervised", "objective=test_f1",
+        (of_method("Supervised", "objective=test_f1", module="seedbed.methods"),
          "objective: expected one of last_train_loss, validation_loss"),
+        ((*VAE, "+callbacks.own={_target_:torch.nn.Identity}"),
+         "callbacks.own: expected a class that extends"),
+        ((*TOKENS, *schedule("Impure")), "schedule: expected the same learning rate in step 2"),
+        ((*TOKENS, *schedule("wordy")), "schedule: expected a finite number for the learning rate"),
+        ((*TOKENS, *schedule("VAE")), "schedule: expected a class with factor(step, total_steps)"),
+        ((*TOKENS, *optimizer("tests.odd_optimizers.NumPyScale", lr=0.01)),
+         "optimizer.state.scale: expected tensors, numbers"),
+        (of_method("Counting", **OWN), "model: expected the same loss in step 2"),
+        (of_method("Drawing", **OWN), "model: expected the same loss in step 2"),
+        (of_method("Pupil", **OWN), "model: expected the same evaluation in step 2"),
+        (of_method("Swapping", **OWN), "model: expected the parameters that its"),
+        (of_method("Linear", module="torch.nn"), "method: expected"),
     ],
 )  # fmt: skip
-def test_what_no_evaluation_has_is_refused_before_training(
-    method: str, chosen: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_trained_is_refused_in_one_line(
+    words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What exists is said before the mode is asked for."""
-    module = "seedbed.methods" if method == "Supervised" else MODULES
-    folder = begun(tmp_path / "run", method, chosen, module=module)
-    assert work(folder) == 2
-    assert capsys.readouterr().err.startswith(f"error: {line}")
+    """Names that nothing has, state that no checkpoint keeps, parameters of no optimizer."""
+    assert work(begun(tmp_path / "run", *words)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {line}")
+    assert error.count("\n") == 1
+    assert record.read_summary(tmp_path / "run")["status"] == "failed"
 
 
 class TestWhatIsTrained:
-    def test_an_update_changes_the_parameters_of_its_optimizer_alone(
-        self, whole: Callable[[str], Path], tmp_path: Path
-    ) -> None:
+    def test_an_update_changes_the_parameters_of_its_optimizer_alone(self, tmp_path: Path) -> None:
         """The generator rests in every second step: its weights are those of the step before."""
-        weights = []
-        for steps in (1, 2, 3):
-            run = trained(tmp_path / str(steps), "WassersteinGAN", f"trainer.max_steps={steps}",
-                          "schedule=constant")  # fmt: skip
-            weights.append(checkpoint.load(run / "checkpoints" / "last.pt")["model"])
-        for name in weights[0]:
-            first, second, third = (state[name] for state in weights)
-            assert torch.equal(first, second) == name.startswith("generator."), name
-            assert not torch.equal(second, third), name
+        first, second, third = (
+            weights(trained(tmp_path / str(steps), *GAN, f"trainer.max_steps={steps}",
+                            "schedule=constant"))
+            for steps in (1, 2, 3)
+        )  # fmt: skip
+        for name in first:
+            assert torch.equal(first[name], second[name]) == name.startswith("generator."), name
+            assert not torch.equal(second[name], third[name]), name
 
     def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(
         self, tmp_path: Path
     ) -> None:
-        weights = []
-        for steps in (1, 3, 4):
-            run = trained(tmp_path / str(steps), "FineTuning", f"trainer.max_steps={steps}")
-            weights.append(checkpoint.load(run / "checkpoints" / "last.pt")["model"])
-        first, third, fourth = weights
+        first, third, fourth = (
+            weights(trained(tmp_path / str(steps), *TUNING, f"trainer.max_steps={steps}"))
+            for steps in (1, 3, 4)
+        )
         assert torch.equal(first["0.weight"], third["0.weight"])
         assert not torch.equal(first["3.weight"], third["3.weight"])
         assert not torch.equal(third["0.weight"], fourth["0.weight"])
 
-    def test_an_average_is_updated_before_the_fingerprint(
-        self, whole: Callable[[str], Path]
-    ) -> None:
+    def test_an_average_is_updated_before_the_fingerprint(self, whole: Whole) -> None:
         """And draws of its own belong to the step: the buffer differs in each."""
-        assert len(set(stages(whole("Teacher"), "buffers"))) == 14
+        assert len(set(stages(whole(*TEACHER), "buffers"))) == 14
 
-    def test_named_values_and_fingerprints_change_no_bit(self, tmp_path: Path) -> None:
+    def test_named_values_and_fingerprints_change_no_bit(
+        self, whole: Whole, tmp_path: Path
+    ) -> None:
         """Of a GAN, whose steps have several updates."""
-        runs = [
-            trained(tmp_path / str(every), "WassersteinGAN", f"trainer.log_every_steps={every}",
-                    f"fingerprint.every_steps={1 + every}")
-            for every in (1, 4)
-        ]  # fmt: skip
-        first, second = (record.read_summary(run)["fingerprints"]["weights"] for run in runs)
-        assert first == second
+        words = ("trainer.log_every_steps=4", "fingerprint.every_steps=5")
+        run = trained(tmp_path / "run", *GAN, *words)
+        first, second = (record.read_summary(each)["fingerprints"] for each in (run, whole(*GAN)))
+        assert first["weights"] == second["weights"]
 
-    def test_lbfgs_repeats_its_passes_and_resumes(self, tmp_path: Path) -> None:
-        optimizer = (
-            "optimizer={name:lbfgs,_target_:torch.optim.LBFGS,lr:0.1,line_search_fn:strong_wolfe}"
-        )
-        chosen = ("~optimizer", f"+{optimizer}", "schedule=constant", "data.batch_size=24")
-        run, stopped = (begun(tmp_path / name, "Tokens", *chosen) for name in "ab")
-        assert work(run) == 0
-        assert work(stopped, StopAt(6)) == 143
-        assert work(stopped) == 0
-        assert differences(run, stopped) == []
-        state = checkpoint.load(run / "checkpoints" / "last.pt")["optimizer"]["state"][0]
-        assert state["func_evals"] > 14, "several in a step"
+    def test_lbfgs_repeats_its_passes(self, whole: Whole) -> None:
+        """Several in a step."""
+        state = checkpoint.load(whole(*LBFGS) / "checkpoints" / "last.pt")["optimizer"]["state"][0]
+        assert state["func_evals"] > 14
 
+    def test_a_closure_is_run_at_the_weights_that_an_optimizer_has_moved(
+        self, whole: Whole
+    ) -> None:
+        """Sharpness-aware minimisation; negative control: it moves by nothing."""
+        for words in (SAM, UNMOVED):
+            state = checkpoint.load(whole(*words) / "checkpoints" / "last.pt")["optimizer"]["state"]
+            before, moved = (torch.stack(each) for each in zip(*state["losses"], strict=True))
+            assert len(before) == 14
+            assert torch.equal(before, moved) == (words == UNMOVED)
 
-@pytest.mark.parametrize("method", ["VAE", "WassersteinGAN"])
-def test_methods_train_in_bfloat16(
-    method: str, whole: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """The weights stay float32; negative control: other bits than in float32."""
-    chosen = (method, "trainer.precision=bfloat16", "trainer.max_steps=6")
-    run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
-    assert work(run) == 0
-    assert work(stopped, StopAt(4)) == 143
-    assert work(stopped) == 0
-    assert differences(run, stopped) == []
-    assert stages(run, "loss")[0] != stages(whole(method), "loss")[0]
+    def test_bfloat16_is_another_computation(self, whole: Whole) -> None:
+        """Twin: the weights stay float32, and the bits are not those of float32."""
+        for words in (VAE, GAN):
+            run = whole(*words, *BFLOAT16)
+            assert stages(run, "loss")[0] != stages(whole(*words), "loss")[0]
+            assert {each.dtype for each in weights(run).values()} == {torch.float32}
 
-
-@pytest.mark.long
-def test_a_compiled_model_resumes_with_the_same_bits(tmp_path: Path) -> None:
-    run, stopped = (
-        begun(tmp_path / name, "VAE", "trainer.compile=true", "trainer.max_steps=4")
-        for name in "ab"
-    )
-    assert work(run) == 0
-    assert work(stopped, StopAt(3)) == 143
-    assert work(stopped) == 0
-    assert differences(run, stopped) == []
-
-
-class TestShards:
     def test_gradients_are_weighted_by_what_a_shard_counts(self, tmp_path: Path) -> None:
         """The mean over tokens does not depend on how a batch is cut, but for its rounding."""
         chosen = ("model.dropout=0", "trainer.max_steps=1")
         one, four = (
-            trained(tmp_path / str(n), "Tokens", *chosen, f"trainer.shards={n}") for n in (1, 4)
+            trained(tmp_path / str(n), *TOKENS, *chosen, f"trainer.shards={n}") for n in (1, 4)
         )
         assert float(column(one, "loss")[0]) == pytest.approx(float(column(four, "loss")[0]), 1e-5)
-        a, b = (checkpoint.load(run / "checkpoints" / "last.pt")["model"] for run in (one, four))
+        a, b = weights(one), weights(four)
         assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
 
-    @pytest.mark.parametrize(
-        ("method", "shards"),
-        [("VAE", 2), ("WassersteinGAN", 2), ("Teacher", 2), ("FineTuning", 2), ("VAE", 3)],
-    )
-    def test_methods_train_in_shards(self, method: str, shards: int, tmp_path: Path) -> None:
-        """Any number of them on one process, which is gradient accumulation."""
-        size = 12 if shards == 3 else 8
-        chosen = (method, f"trainer.shards={shards}", f"data.batch_size={size}",
-                  "trainer.max_steps=8")  # fmt: skip
-        run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
-        assert work(run) == 0
-        assert work(stopped, StopAt(5)) == 143
-        assert work(stopped) == 0
-        assert differences(run, stopped) == []
+    def test_each_group_has_the_factor_of_its_name(self, whole: Whole) -> None:
+        """As metrics.csv logs it, truly; a function is a schedule, too."""
+        run = whole(*SAWTOOTH)
+        first = [float(cell) for cell in column(run, "learning_rate_first")]
+        assert first == [0.001 * (1 - step % 4 / 4) for step in range(14)]
+        assert set(column(run, "learning_rate_rest")) == {repr(0.006 * 0.5)}
+        run = whole(*VAE, *schedule("halved", start=0.5))
+        rates = [float(cell) for cell in column(run, "learning_rate")]
+        assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
 
 
 def refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], members: dict[str, Any], *overrides: str,
-    model: dict[str, Any] | None = None,
-) -> str:  # fmt: skip
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], members: dict[str, Any], *overrides: str
+) -> str:
     """Return the one line with which a run ends whose method has such members."""
     globals()["Made"] = type("Made", (Supervised,), {**members, "__module__": __name__})
-    folder = begun(tmp_path / "run", "Made", *overrides, module=__name__, model=model)
+    folder = begun(tmp_path / "run", *of_method("Made", *overrides, module=__name__))
     assert work(folder) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: "), error
@@ -396,31 +389,6 @@ class Pupil(Supervised):
         return super().validation_step(self.teacher, batch)
 
 
-@pytest.mark.parametrize(
-    ("method", "line"),
-    [("Counting", "error: model: expected the same loss in step 2"),
-     ("Drawing", "error: model: expected the same loss in step 2"),
-     ("Pupil", "error: model: expected the same evaluation in step 2")],
-)  # fmt: skip
-def test_state_that_a_method_keeps_is_refused(
-    method: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert work(begun(tmp_path / "run", method, module=__name__)) == 2
-    assert capsys.readouterr().err.startswith(line)
-
-
-class TestWhatMethodsKeep:
-    """The optimizers, say, or results of `compute`: looking at it changes nothing of it."""
-
-    @pytest.mark.parametrize("method", ["Decaying", "Forgetting", "TwoFrozen"])
-    def test_it_resumes_with_the_same_bits(self, method: str, tmp_path: Path) -> None:
-        run, stopped = (begun(tmp_path / name, method, module=__name__) for name in "ab")
-        assert work(run) == 0
-        assert work(stopped, StopAt(6)) == 143
-        assert work(stopped) == 0
-        assert differences(run, stopped) == []
-
-
 class Decaying(Supervised):
     """Changes an option of its optimizer after each step."""
 
@@ -453,53 +421,21 @@ class TwoFrozen(Supervised):
         return ["0.*"] if step < 5 else None
 
 
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        (lambda model: model.eval(), 0),
-        (lambda model: model[0].requires_grad_(False), 0),
-        (lambda model: setattr(model[0], "weight", nn.Parameter(torch.ones(16, 8))), 2),
-        (lambda model: model.__setitem__(3, nn.Linear(16, 3)), 2),
-    ],
-)
-def test_what_a_later_step_changes_of_a_model_is_restored_or_refused(
-    change: Callable[[Any], Any], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Modes and frozen weights are in checkpoints; other parameters are none of the optimizer's."""
+class Freezing(Supervised):
+    """Freezes a layer of the model later, and leaves its training mode."""
 
-    def later(_: Any, model: Any, step: int) -> None:
+    def on_step_end(self, model: Any, step: int) -> None:
+        if step == 4:
+            model[0].requires_grad_(False)
+            model.eval()
+
+
+class Swapping(Supervised):
+    """Puts a layer into the model later, whose parameters are none of the optimizer's."""
+
+    def on_step_end(self, model: Any, step: int) -> None:
         if step == 5:
-            change(model)
-
-    globals()["Made"] = type("Made", (Supervised,), {"on_step_end": later})
-    run, stopped = (begun(tmp_path / name, "Made", module=__name__) for name in "ab")
-    assert work(run) == status
-    if status == 0:
-        assert work(stopped, StopAt(9)) == 143
-        assert work(stopped) == 0
-        assert differences(run, stopped) == []
-    else:
-        assert capsys.readouterr().err.startswith("error: model: expected the parameters that its")
-
-
-def test_a_closure_is_run_at_the_weights_that_an_optimizer_has_moved(tmp_path: Path) -> None:
-    """Sharpness-aware minimisation: a closure that is no longer needed without a move."""
-    optimizer = "optimizer={name:sam,_target_:tests.odd_optimizers.SAM,lr:0.1,rho:RHO}"
-    for rho in ("0.5", "0"):
-        run, stopped = (
-            begun(
-                tmp_path / rho / name, "Tokens", "~optimizer", f"+{optimizer.replace('RHO', rho)}"
-            )
-            for name in "ab"
-        )
-        assert work(run) == 0
-        assert work(stopped, StopAt(6)) == 143
-        assert work(stopped) == 0
-        assert differences(run, stopped) == []
-        losses = checkpoint.load(run / "checkpoints" / "last.pt")["optimizer"]["state"]["losses"]
-        before, moved = (torch.stack(each) for each in zip(*losses, strict=True))
-        assert len(losses) == 14
-        assert torch.equal(before, moved) == (rho == "0")
+            model[3] = nn.Linear(16, 3)
 
 
 def test_shards_must_agree_on_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -513,33 +449,23 @@ def test_shards_must_agree_on_names(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_method_needs_no_task(tmp_path: Path) -> None:
     """And Supervised says in one line that it does."""
-    run = trained(tmp_path / "run", "VAE", "~data.task")
-    assert record.read_summary(run)["task"] is None
+    assert record.read_summary(trained(tmp_path / "run", *VAE, "~data.task"))["task"] is None
     with pytest.raises(InputError, match=r"^data\.task: expected a task for method=supervised"):
-        begun(tmp_path / "plain", "Supervised", "~data.task", module="seedbed.methods")
+        begun(tmp_path / "plain",
+              *of_method("Supervised", "~data.task", module="seedbed.methods"))  # fmt: skip
 
 
 class TestCallbacks:
-    CHOSEN = f"+callbacks.norms._target_={MODULES}.Norms"
-
-    @pytest.mark.parametrize("method", ["WassersteinGAN", "Teacher"])
-    def test_callbacks_read_everything_and_change_no_bit(
-        self, method: str, whole: Callable[[str], Path], tmp_path: Path
-    ) -> None:
-        """They draw, switch modes and keep state, which resumes with the run."""
-        run, stopped = (begun(tmp_path / name, method, self.CHOSEN) for name in "ab")
-        assert work(run) == 0
-        assert work(stopped, StopAt(9)) == 143
-        assert work(stopped) == 0
-        assert differences(run, stopped) == []
-        assert record.read_fingerprints(run) == record.read_fingerprints(whole(method))
-        texts = [(each / "seen_at_12.txt").read_text() for each in (run, stopped)]
-        assert texts[0] == texts[1]
+    def test_callbacks_read_everything_and_change_no_bit(self, whole: Whole) -> None:
+        """They draw, switch modes and keep state."""
+        for words in (GAN, TEACHER):
+            prints = [record.read_fingerprints(whole(*each)) for each in (words, (*words, NORMS))]
+            assert prints[0] == prints[1]
 
     def test_what_callbacks_log_is_a_column(self, tmp_path: Path) -> None:
         """Of the gradients before they are clipped; negative control: clipped, they are shorter."""
         clipped = "trainer.gradient_clip_norm=0.001"
-        run = trained(tmp_path / "run", "VAE", self.CHOSEN, clipped, "trainer.max_steps=8")
+        run = trained(tmp_path / "run", *VAE, NORMS, clipped, "trainer.max_steps=8")
         assert min(float(cell) for cell in column(run, "gradient_norm")) > 0.01
         largest = [float(cell) for cell in column(run, "largest")]
         assert largest == sorted(largest)
@@ -557,53 +483,29 @@ class TestCallbacks:
         self, at: str, hook: str, through_data: bool, tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:  # fmt: skip
-        target = (
-            f"+callbacks.own={{_target_:{MODULES}.Meddling,at:{at},through_data:{through_data}}}"
-        )
-        assert work(begun(tmp_path / "run", "VAE", target, "trainer.max_steps=6")) == 2
-        line = (
-            f"error: callbacks.own: expected a callback that changes nothing, got Meddling.{hook}"
-        )
-        assert capsys.readouterr().err.startswith(line)
-
-
-class TestSchedulesOfOnesOwn:
-    @staticmethod
-    def own(target: str, **arguments: Any) -> tuple[str, ...]:
-        more = "".join(f",{name}:{value}" for name, value in arguments.items())
-        return ("~schedule", f"+schedule={{name:own,_target_:{MODULES}.{target}{more}}}")
-
-    def test_each_group_has_the_factor_of_its_name(self, tmp_path: Path) -> None:
-        """As metrics.csv logs it, truly; stopped and resumed as well."""
-        chosen = ("FineTuning", *self.own("Sawtooth", period=4))
-        run, stopped = (begun(tmp_path / name, *chosen) for name in "ab")
-        assert work(run) == 0
-        assert work(stopped, StopAt(6)) == 143
-        assert work(stopped) == 0
-        assert differences(run, stopped) == []
-        first = [float(cell) for cell in column(run, "learning_rate_first")]
-        assert first == [0.001 * (1 - step % 4 / 4) for step in range(14)]
-        assert set(column(run, "learning_rate_rest")) == {repr(0.006 * 0.5)}
+        own = f"+callbacks.own={{_target_:{METHODS}.Meddling,at:{at},through_data:{through_data}}}"
+        assert work(begun(tmp_path / "run", *VAE, own, "trainer.max_steps=6")) == 2
+        line = "callbacks.own: expected a callback that changes nothing, got Meddling"
+        assert capsys.readouterr().err.startswith(f"error: {line}.{hook}")
 
 
 class TestFineTuning:
     @staticmethod
-    def model(file: Path, **arguments: Any) -> dict[str, Any]:
+    def words(file: Path, *overrides: str, **arguments: Any) -> tuple[str, ...]:
         inner = {key: value for key, value in tiny.DENSE.items() if key != "name"}
-        return {"name": "tuned", "_target_": "seedbed.weights.Loaded", "file": str(file),
-                "model": inner, **arguments}  # fmt: skip
+        model = {"name": "tuned", "_target_": "seedbed.weights.Loaded", "file": str(file),
+                 "model": inner, **arguments}  # fmt: skip
+        return of_method("Tokens", *overrides, model=model)
 
     def test_a_run_starts_from_the_best_weights_of_another(
-        self, whole: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Whose file the record knows by its digest: another content refuses to resume."""
         file = tmp_path / "weights.pt"
-        file.write_bytes((whole("FineTuning") / "checkpoints" / "best.pt").read_bytes())
-        model = self.model(file, skip=["3.bias"])
-        run = begun(tmp_path / "run", "Tokens", "optimizer.lr=0", model=model)
+        file.write_bytes((whole(*TUNING) / "checkpoints" / "best.pt").read_bytes())
+        run = begun(tmp_path / "run", *self.words(file, "optimizer.lr=0", skip=["3.bias"]))
         assert work(run, StopAt(9)) == 143
-        found = checkpoint.load(run / "checkpoints" / "last.pt")["model"]
-        before = checkpoint.load(file)["model"]
+        found, before = weights(run), checkpoint.load(file)["model"]
         assert [name for name in found if not torch.equal(found[name], before[name])] == ["3.bias"]
         digests = record.read_json(run / "environment.json")["files_sha256"]
         assert list(digests) == [str(file)]
@@ -624,33 +526,15 @@ class TestFineTuning:
     ) -> None:
         file = tmp_path / "weights.pt"
         torch.save(state, file)
-        assert work(begun(tmp_path / "run", "Tokens", model=self.model(file))) == 2
+        assert work(begun(tmp_path / "run", *self.words(file))) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: model.file: expected")
         assert line in error
 
 
-def test_without_a_test_set_there_are_no_test_values(tmp_path: Path) -> None:
+def test_without_a_test_set_there_are_no_test_values(whole: Whole) -> None:
     """Those of the validation set are no test's; negative control: with one, there are."""
-    for name, words in (("none", ("++data.test=null",)), ("one", ())):
-        run = begun(tmp_path / name, "Tokens", *words)
-        assert work(run) == 0
+    for words, has in (((*TOKENS, "++data.test=null"), False), (TOKENS, True)):
+        run = whole(*words)
         named = [key for key in record.read_summary(run)["metrics"] if key.startswith("test_")]
-        assert bool(named) == bool(rows(run, "test")) == (name == "one")
-
-
-def test_a_resume_that_fails_early_keeps_what_the_summary_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = begun(tmp_path / "run", "Tokens")
-    assert work(run, StopAt(6)) == 143
-    before = record.read_summary(run)
-
-    def closed(*_: object) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(experiment, "print_header", closed)
-    assert work(run) == 1
-    after = record.read_summary(run)
-    assert (after["status"], after["steps"]) == ("failed", before["steps"])
-    assert after["metrics"] == before["metrics"]
+        assert bool(named) == bool(rows(run, "test")) == has

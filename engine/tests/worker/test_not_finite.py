@@ -11,11 +11,9 @@ from seedbed import record
 from seedbed.tasks import Classification
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
-from tests.worker.test_methods import begun
-from tests.worker.test_resume import (
-    this_process_as_training_process as this_process_as_training_process,
-)
-from tests.worker.test_resume import work
+from tests.worker.runs import begun, of_method, work
+
+pytestmark = pytest.mark.usefixtures("this_process_trains")
 
 
 class Holed(Noisy):
@@ -54,7 +52,8 @@ class Divided(Classification):
 
 
 def message(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert work(begun(folder, "Supervised", "trainer.max_steps=7", *words, module="seedbed.methods")) == 2
+    chosen = of_method("Supervised", "trainer.max_steps=7", *words, module="seedbed.methods")
+    assert work(begun(folder, *chosen)) == 2
     line = capsys.readouterr().err.removeprefix("error: ").rstrip("\n")
     assert record.read_summary(folder)["error"] == line
     return line
@@ -70,7 +69,9 @@ def test_samples_that_are_not_finite_are_named(
     for split, where in (("train", "step "), ("validation", "the validation after step ")):
         chosen = f"data.{split}._target_={__name__}.Holed"
         found = message(tmp_path / split, capsys, *words, chosen)
-        expected = f"data.{split}: expected finite inputs, got nan in column 3 of sample 5, in {where}"
+        expected = (
+            f"data.{split}: expected finite inputs, got nan in column 3 of sample 5, in {where}"
+        )
         assert found.startswith(expected), found
         assert "optimizer.lr" not in found
 
@@ -82,7 +83,9 @@ def test_the_first_module_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found.startswith("model.root: expected finite outputs of Root, got nan in the first for")
     assert "before any update" in found
     found = message(tmp_path / "evaluation", capsys, *model, "+model.in_evaluation=true")
-    assert found.startswith("model.root: expected finite outputs of Root, got nan in the validation")
+    assert found.startswith(
+        "model.root: expected finite outputs of Root, got nan in the validation"
+    )
 
 
 def test_a_loss_without_a_module_is_the_methods(
@@ -90,7 +93,9 @@ def test_a_loss_without_a_module_is_the_methods(
 ) -> None:
     chosen = f"++data.task={{name:own,_target_:{__name__}.Divided}}"
     found = message(tmp_path / "run", capsys, chosen)
-    assert found.startswith("method: expected a finite loss of finite outputs from Supervised.train")
+    assert found.startswith(
+        "method: expected a finite loss of finite outputs from Supervised.train"
+    )
 
 
 def test_training_is_to_blame_where_nothing_else_is(

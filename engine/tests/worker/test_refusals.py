@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from seedbed import config, launch, record
+from seedbed import record
 from seedbed.training import checkpoint
 from tests import tiny
-from tests.running import QUICK, composed
-from tests.worker.test_resume import (
-    this_process_as_training_process as this_process_as_training_process,
-)
-from tests.worker.test_resume import work
+from tests.running import QUICK
+from tests.worker.runs import begun, work
 
+pytestmark = pytest.mark.usefixtures("this_process_trains")
 SAMPLERS = "tests.data.test_samplers"
 # The last step's loss is finite; by the learning rate its update is not.
 ONE_STEP = ("trainer.max_steps=1", "optimizer=sgd", "trainer.gradient_clip_norm=null")
@@ -20,10 +18,7 @@ ONE_STEP = ("trainer.max_steps=1", "optimizer=sgd", "trainer.gradient_clip_norm=
 
 def ended(folder: Path, *overrides: str) -> int:
     """Train as train.py does, but in this process; return the exit status."""
-    settings = config.resolve(composed(*QUICK, *overrides))
-    config.check(settings)
-    launch.create_run_folder(folder, settings)
-    return work(folder)
+    return work(begun(folder, *QUICK, *overrides))
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
@@ -68,8 +63,8 @@ def test_a_sampler_that_is_not_pure_is_refused(
 def test_a_stream_in_another_order_when_it_is_read_again_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As WebDataset shuffles without a seed: the rehearsal of a resume reads another batch."""
-    streams = "tests.data.test_streams"
+    """The rehearsal of a resume reads another batch."""
+    streams = "tests.tiny.streams"
     words = [*tiny.OVERRIDES, "+data.streams=1", "data.train.samples=96"]
     assert ended(tmp_path / "pure", *words, f"data.train._target_={streams}.Features") == 0
     message = refused(tmp_path / "run", capsys, *words, f"data.train._target_={streams}.Reordered")

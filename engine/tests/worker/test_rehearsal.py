@@ -10,11 +10,9 @@ from seedbed import record
 from seedbed.worker import parts
 from tests.tiny.data import Noisy
 from tests.ways import differences
-from tests.worker.test_methods import begun
-from tests.worker.test_resume import (
-    this_process_as_training_process as this_process_as_training_process,
-)
-from tests.worker.test_resume import work
+from tests.worker.runs import begun, of_method, work
+
+pytestmark = pytest.mark.usefixtures("this_process_trains")
 
 
 class Tabled(Noisy):
@@ -35,12 +33,12 @@ def test_a_data_set_that_draws_at_first_access_is_refused(
 ) -> None:
     """Whoever loads; negative control: unrehearsed it trains."""
     chosen = (f"data.train._target_={__name__}.Tabled", f"data.num_workers={workers}")
-    assert work(begun(tmp_path / "run", "Tokens", *chosen)) == 2
+    assert work(begun(tmp_path / "run", *of_method("Tokens", *chosen))) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: data.train: expected the same batch in step 2"), error
     assert error.count("\n") == 1
     off = "trainer.rehearse_resume=false"
-    assert work(begun(tmp_path / "off", "Tokens", *chosen, off)) == 0
+    assert work(begun(tmp_path / "off", *of_method("Tokens", *chosen, off))) == 0
 
 
 def test_a_rehearsal_changes_no_bit(tmp_path: Path) -> None:
@@ -50,7 +48,7 @@ def test_a_rehearsal_changes_no_bit(tmp_path: Path) -> None:
         ("off", ("trainer.rehearse_resume=false",)),
         ("each", ("trainer.replay_every_steps=1", "trainer.max_steps=14")),
     ):
-        assert work(begun(tmp_path / name, "Teacher", *words)) == 0
+        assert work(begun(tmp_path / name, *of_method("Teacher", *words))) == 0
     for name in ("off", "each"):
         assert not set(differences(tmp_path / "usual", tmp_path / name)) & {
             "metrics.csv", "fingerprints.csv", "last.pt: model", "last.pt: optimizer",
@@ -74,6 +72,6 @@ def test_a_run_is_built_anew_as_often_as_it_is_rehearsed(
         return rebuilt(self, step)
 
     monkeypatch.setattr(parts.Parts, "rebuilt", noted)
-    assert work(begun(tmp_path / "run", "Tokens", *words)) == 0
+    assert work(begun(tmp_path / "run", *of_method("Tokens", *words))) == 0
     assert steps == [2, 5, 10][:count]
     assert record.read_summary(tmp_path / "run")["status"] == "finished"

@@ -4,8 +4,9 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,83 +15,29 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from seedbed import config, determinism, launch, record, signals
-from seedbed.config.compose import compose
-from seedbed.config.request import Request
+from seedbed import launch, record
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import Change, Origin, code, plots
 from seedbed.training import capture, checkpoint
-from seedbed.worker import assemble, restore, worker
-from seedbed.worker.job import Alone, Job
+from seedbed.worker import experiment, restore, worker
 from tests.odd_optimizers import Master
-from tests.running import composed
 from tests.ways import differences
+from tests.worker import runs
+from tests.worker.runs import EARLY_STOPPING, LSTM, StopAt, resumed, work
 
-# An LSTM that is done in tenths of a second: 4 steps an epoch, a validation after each.
-TINY = (
-    "experiment=adding_lstm",
-    "determinism=strict",
-    "determinism.threads=1",
-    "seed=0",
-    "data.length=6",
-    "data.batch_size=16",
-    "data.train.samples=64",
-    "data.validation.samples=40",
-    "data.test.samples=40",
-    "data.eval_batch_size=20",
-    "model.hidden_size=4",
-    "trainer.max_steps=14",
-    "trainer.log_every_steps=1",
-    "trainer.checkpoint_every_steps=3",
-)
-# Its best weights, of step 12, are not its last ones, of step 20.
-EARLY_STOPPING = ("optimizer.lr=0.3", "schedule=constant", "trainer.max_steps=24",
-                  "trainer.early_stopping_patience=2")  # fmt: skip
+pytestmark = pytest.mark.usefixtures("this_process_trains")
 
-
-@pytest.fixture(autouse=True)
-def this_process_as_training_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the flags of the test process alone, draw no pictures, and ask git nothing."""
-    monkeypatch.setattr(assemble, "prepare_backends", lambda _preset: None)
-    monkeypatch.setattr(determinism, "require_in_force", lambda _preset: None)
-    monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
-    nothing = ({"commit": None, "dirty": None}, b"")
-    monkeypatch.setattr(code, "git_state", lambda _root: nothing)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-class StopAt(signals.Stop):
-    """Asks a run to stop when it looks for the n-th time."""
-
-    def __init__(self, check: int | None = None) -> None:
-        self.signal = self._status = None
-        self._check = check
-        self.checks = 0
-
-    def requested(self) -> bool:
-        self.checks += 1
-        if self.checks == self._check:
-            self.signal = 15
-        return self.signal is not None
+Whole = Callable[..., Path]
 
 
 def begun(folder: Path, *overrides: str) -> Path:
-    """Make the run folder of a tiny run, as train.py does."""
-    settings = config.resolve(composed(*TINY, *overrides))
-    config.check(settings)
-    launch.create_run_folder(folder, settings)
-    return folder
+    return runs.begun(folder, *LSTM, *overrides)
 
 
-def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
-    """Do the training process's work, from the beginning or from a checkpoint."""
-    asked = Request(**request)
-    settings = asked.applied_to(record.read_config(folder))
-    return worker.lead(Job(folder, settings, asked, stop or StopAt(), Alone()))
+@pytest.fixture
+def whole(whole: Whole) -> Whole:
+    return partial(whole, *LSTM)
 
 
 def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
@@ -101,21 +48,6 @@ def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return runs that nobody stopped, one for each set of overrides."""
-    runs: dict[tuple[str, ...], Path] = {}
-
-    def run(*overrides: str) -> Path:
-        if overrides not in runs:
-            folder = tmp_path_factory.mktemp("whole") / "run"
-            assert work(begun(folder, *overrides)) == 0
-            runs[overrides] = folder
-        return runs[overrides]
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -131,22 +63,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     ],
 )
 def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
-    every: int, overrides: tuple[str, ...], whole: Callable[..., Path], tmp_path: Path
+    every: int, overrides: tuple[str, ...], whole: Whole, tmp_path: Path
 ) -> None:
     """Between any two steps, in any validation, in the test; early stopping counts on."""
-    reference = whole(*overrides)
+    reference, counted = whole(*overrides), StopAt()
+    assert work(begun(tmp_path / "counted", *overrides), counted) == 0
     for check in range(1, 100, every):
-        folder = begun(tmp_path / str(check), *overrides)
-        if work(folder, StopAt(check)) == 0:
+        if check > counted.checks:
             break
-        assert record.read_summary(folder)["status"] == "interrupted"
-        assert work(folder) == 0
-        assert differences(reference, folder) == [], f"stopped at check {check}"
+        resumed(tmp_path / str(check), reference, check, *LSTM, *overrides)
     assert check > 14, "it was not stopped everywhere"
 
 
 def test_a_run_stopped_again_and_again_ends_with_the_same_bits(
-    whole: Callable[..., Path], tmp_path: Path
+    whole: Whole, tmp_path: Path
 ) -> None:
     """A resume that is interrupted at once, or after a few steps, is resumed."""
     folder = begun(tmp_path / "run")
@@ -156,33 +86,6 @@ def test_a_run_stopped_again_and_again_ends_with_the_same_bits(
     assert stops > 5
     assert differences(whole(), folder) == []
     assert len(record.read_summary(folder)["resumes"]) == stops
-
-
-def begun_with(target: str, folder: Path) -> Path:
-    """Make the run folder of a tiny run with an optimizer that no YAML file names."""
-    settings = config.resolve(compose(*TINY))
-    settings.optimizer = {"name": "own", "_target_": target, "lr": 0.01}
-    config.check(settings)
-    launch.create_run_folder(folder, settings)
-    return folder
-
-
-def test_a_run_with_an_optimizer_of_ones_own_ends_with_the_same_bits(tmp_path: Path) -> None:
-    """Master weights of another type, lists of tensors, a count of its own."""
-    a, b = (
-        begun_with("tests.odd_optimizers.Master", tmp_path / name) for name in ("whole", "stopped")
-    )
-    assert work(a) == 0
-    assert work(b, StopAt(9)) == 143
-    assert work(b) == 0
-    assert differences(a, b) == []
-
-
-def test_another_seed_ends_with_other_bits(whole: Callable[..., Path]) -> None:
-    """Twin: the comparison can fail, in every part."""
-    found = differences(whole(), whole("seed=1"))
-    assert {"metrics.csv", "fingerprints.csv", "last.pt: model", "best.pt: model"} <= set(found)
-    assert "summary: fingerprints" in found
 
 
 class Killed(BaseException):
@@ -216,7 +119,7 @@ def killed(folder: Path, place: int, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 @pytest.mark.long
 def test_a_run_killed_at_any_write_ends_with_the_same_bits(
-    whole: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before every 9th call that reaches the disk, and its resume before the 5th of its own."""
     kills = 0
@@ -238,7 +141,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def test_a_damaged_checkpoint_falls_back_and_says_so(
-    whole: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run goes on from the one before it, to the same bits."""
     folder = stopped(tmp_path / "run")
@@ -297,7 +200,7 @@ def test_a_checkpoint_of_another_model_is_refused(
 
 
 def test_what_cannot_alter_bits_may_change(
-    whole: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is said, recorded and kept, and the bits are the same."""
     folder = stopped(tmp_path / "run")
@@ -317,7 +220,7 @@ def test_what_cannot_alter_bits_may_change(
 
 
 def test_a_change_that_can_alter_bits_is_refused_under_strict(
-    whole: Callable[..., Path],
+    whole: Whole,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -363,7 +266,7 @@ def test_a_changed_option_is_what_the_configuration_makes_of_it() -> None:
 
 
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(
-    whole: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed before its first one, and it says so, or before all but config.yaml was written."""
     for name, left in (("early", 3), ("earliest", 1)):
@@ -420,7 +323,7 @@ def test_bad_overrides_are_refused(
 
 
 def test_folders_that_hold_no_run_to_go_on_with_are_refused(
-    whole: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No folder, no run, one that finished, a newer format, a damaged configuration."""
     monkeypatch.setattr(launch, "run_worker", no_worker)
@@ -500,7 +403,7 @@ def test_changes_of_the_environment_are_found(changes: dict[str, Any], alters: b
     assert [change.alters_bits for change in found] == ([] if alters is None else [alters])
 
 
-def test_checkpoints_say_under_what_they_were_made(whole: Callable[..., Path]) -> None:
+def test_checkpoints_say_under_what_they_were_made(whole: Whole) -> None:
     """Settings, environment and the files imported so far, as in the record."""
     state = checkpoint.load(whole() / "checkpoints" / "last.pt")
     environment = record.read_json(whole() / "environment.json")
@@ -593,16 +496,14 @@ def own(model: type[nn.Module]) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("model", [Lazy, Frozen, FromAHub])
 def test_a_model_of_ones_own_is_resumed_with_the_same_bits(
-    model: type[nn.Module], whole: Callable[..., Path], tmp_path: Path
+    model: type[nn.Module], whole: Whole, tmp_path: Path
 ) -> None:
     """Lazy modules, frozen parts; stopped in the second epoch, after a validation."""
-    folder = stopped(tmp_path / "run", 9, *own(model))
-    assert work(folder) == 0
-    assert differences(whole(*own(model)), folder) == []
+    resumed(tmp_path / "run", whole(*own(model)), 9, *LSTM, *own(model))
 
 
 def test_lazy_weights_are_a_function_of_the_seed_of_the_weights(
-    whole: Callable[..., Path],
+    whole: Whole,
 ) -> None:
     """A model in evaluation mode as a whole is the same one; one with a frozen part is not."""
 
@@ -657,7 +558,7 @@ def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("written", [True, False])
 def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
-    written: bool, whole: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: bool, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before or after they are written: who resumes has them, and ends with the same."""
     folder, original = begun(tmp_path / "run"), checkpoint.save
@@ -682,25 +583,27 @@ def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
     assert differences(whole(), folder) == []
 
 
-def test_ctrl_c_while_the_picture_is_drawn_leaves_a_run_that_can_be_finished(
-    whole: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The line says how; the record says that it has not finished."""
+@pytest.mark.parametrize(
+    ("stop", "status", "said"),
+    [(KeyboardInterrupt(), 143, "resume it: python scripts/resume.py "),
+     (OSError(28, "No space left on device"), 2, "error: ")],
+)  # fmt: skip
+def test_a_run_that_is_stopped_at_its_very_end_can_be_finished(
+    stop: BaseException, status: int, said: str, whole: Whole, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """By Ctrl-C or a full disk while the picture is drawn: the record says that it goes on."""
 
-    def interrupted(_folder: Path) -> None:
-        raise KeyboardInterrupt
+    def stopped(_folder: Path) -> None:
+        raise stop
 
-    folder, stop = begun(tmp_path / "run"), StopAt()
-    stop.signal = None
+    folder = begun(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(plots, "loss_curve", interrupted)
-        assert work(folder, stop) == 143
-    out = capsys.readouterr().out
+        patch.setattr(plots, "loss_curve", stopped)
+        assert work(folder) == status
+    out, errors = capsys.readouterr()
     assert "finished" not in out
-    assert out.endswith(f"resume it: python scripts/resume.py {folder}\n")
+    assert (out + errors).splitlines()[-1].startswith(said)
     assert record.read_summary(folder)["status"] == "running"
     assert work(folder) == 0
     assert differences(whole(), folder) == []
@@ -721,3 +624,19 @@ def test_moments_that_a_fused_kernel_would_write_beyond_are_refused(
     error = capsys.readouterr().err
     assert error.startswith("error: optimizer: expected exp_avg of shape, dtype and strides")
     assert error.count("\n") == 1
+
+
+def test_a_resume_that_fails_early_keeps_what_the_summary_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = stopped(tmp_path / "run")
+    before = record.read_summary(run)
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(experiment, "print_header", closed)
+    assert work(run) == 1
+    after = record.read_summary(run)
+    assert (after["status"], after["steps"]) == ("failed", before["steps"])
+    assert after["metrics"] == before["metrics"]

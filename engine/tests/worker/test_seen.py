@@ -21,11 +21,9 @@ from seedbed.training.state import TrainingState
 from tests import pages
 from tests.running import TEMPLATE
 from tests.ways import differences
-from tests.worker.test_methods import begun
-from tests.worker.test_resume import StopAt, work
-from tests.worker.test_resume import (
-    this_process_as_training_process as this_process_as_training_process,
-)
+from tests.worker.runs import StopAt, begun, of_method, work
+
+pytestmark = pytest.mark.usefixtures("this_process_trains")
 
 
 class Confusion(Callback):
@@ -70,11 +68,11 @@ def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Pat
     """Stopped and resumed as well; what they log of the test is a column and in the summary."""
     run, stopped, plain = (tmp_path / name for name in ("run", "stopped", "plain"))
     logger = f"+logger.own._target_={__name__}.Pictures"
-    assert work(begun(run, "FineTuning", *CHOSEN, logger)) == 0
-    assert work(begun(stopped, "FineTuning", *CHOSEN, logger), StopAt(9)) == 143
+    assert work(begun(run, *of_method("FineTuning", *CHOSEN, logger))) == 0
+    assert work(begun(stopped, *of_method("FineTuning", *CHOSEN, logger)), StopAt(9)) == 143
     assert work(stopped) == 0
     assert differences(run, stopped) == []
-    assert work(begun(plain, "FineTuning", CHOSEN[1])) == 0
+    assert work(begun(plain, *of_method("FineTuning", CHOSEN[1]))) == 0
     assert record.read_fingerprints(run) == record.read_fingerprints(plain)
     assert not (plain / "figures").exists(), "negative control"
 
@@ -95,12 +93,12 @@ def test_the_confusion_matrix_of_the_documentation(
 ) -> None:
     """As it stands there, in eight lines."""
     files = pages.files((TEMPLATE / "docs/methods.md").read_text())
-    [(name, text)] = [(name, text) for name, text in files.items() if "confusion" in str(name)]
+    [text] = [text for name, text in files.items() if "confusion" in str(name)]
     assert text[text.index("class") :].strip().count("\n") + 1 == 8
     (tmp_path / "confusion_of_docs.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     chosen = "+callbacks.own._target_=confusion_of_docs.Confusion"
-    assert work(begun(tmp_path / "run", "FineTuning", chosen)) == 0
+    assert work(begun(tmp_path / "run", *of_method("FineTuning", chosen))) == 0
     assert {path.name.partition("_")[0] for path in (tmp_path / "run/figures").iterdir()} == {
         "validation",
         "test",

@@ -17,11 +17,9 @@ from tests.fake_runs import write_run
 from tests.tiny import FEATURES
 from tests.tiny.models import Dense
 from tests.ways import differences
-from tests.worker.test_methods import begun
-from tests.worker.test_resume import StopAt, work
-from tests.worker.test_resume import (
-    this_process_as_training_process as this_process_as_training_process,
-)
+from tests.worker.runs import StopAt, begun, of_method, work
+
+pytestmark = pytest.mark.usefixtures("this_process_trains")
 
 CALLS: list[int] = []
 
@@ -73,14 +71,14 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> 
     """Of the training samples alone; a run that is stopped, resumed or loaded has the same."""
     CALLS.clear()
     run, stopped = tmp_path / "run", tmp_path / "stopped"
-    assert work(begun(run, "FineTuning", *chosen())) == 0
+    assert work(begun(run, *of_method("FineTuning", *chosen()))) == 0
     assert CALLS == [48], "also with a rehearsal"
     settings: Any = record.read_config(run)
     expected = Points(48).points
     assert list(settings.model.statistics.mean) == expected.mean(0).tolist()
     for split in ("train", "validation", "test"):
         assert settings.data[split].statistics == settings.model.statistics
-    assert work(begun(stopped, "FineTuning", *chosen()), StopAt(9)) == 143
+    assert work(begun(stopped, *of_method("FineTuning", *chosen())), StopAt(9)) == 143
     assert work(stopped) == 0
     assert CALLS == [48, 48]
     assert differences(run, stopped) == []
@@ -94,8 +92,8 @@ def test_statistics_change_what_is_trained(tmp_path: Path) -> None:
     runs = [tmp_path / "with", tmp_path / "without"]
     words = ("data.train.shift=5",)
     words = tuple(f"+{word}" for word in words)
-    assert work(begun(runs[0], "FineTuning", *chosen(*words))) == 0
-    assert work(begun(runs[1], "FineTuning", *chosen(*words, "~data.statistics"))) == 0
+    assert work(begun(runs[0], *of_method("FineTuning", *chosen(*words)))) == 0
+    assert work(begun(runs[1], *of_method("FineTuning", *chosen(*words, "~data.statistics")))) == 0
     first, second = (record.read_fingerprints(run)[0] for run in runs)
     assert first["sample_ids"] == second["sample_ids"]
     assert first["batch"] != second["batch"]
@@ -109,7 +107,7 @@ def test_what_are_no_statistics_is_refused(
     target: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = chosen(f"data.statistics._target_={__name__}.{target}")
-    assert work(begun(tmp_path / "run", "FineTuning", *words)) == 2
+    assert work(begun(tmp_path / "run", *of_method("FineTuning", *words))) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: data.statistics: ")
     assert line in error

@@ -19,11 +19,9 @@ from seedbed.worker import best, parts, run_logger, sources
 from tests.running import train
 from tests.tiny.data import Noisy
 from tests.ways import differences
-from tests.worker.test_resume import EARLY_STOPPING, TINY, StopAt, begun, work
-from tests.worker.test_resume import (
-    this_process_as_training_process as this_process_as_training_process,
-)
-from tests.worker.test_resume import whole as whole
+from tests.worker.runs import EARLY_STOPPING, LSTM, StopAt, begun, work
+
+pytestmark = pytest.mark.usefixtures("this_process_trains")
 
 BEST, LAST = 12, 20  # steps; the validation loss is larger at the last one
 
@@ -46,7 +44,7 @@ def named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
 
 
 def test_the_best_weights_are_tested_and_the_last_ones_stay(whole: Callable[..., Path]) -> None:
-    run = whole(*EARLY_STOPPING)
+    run = whole(*LSTM, *EARLY_STOPPING)
     summary, log = record.read_summary(run), (run / "train.log").read_text()
     values, table, _ = evaluated(run, "best.pt")
     last_values, last_table, last_weights = evaluated(run, "last.pt")
@@ -92,7 +90,10 @@ def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -
 
 def test_the_last_weights_are_tested_where_that_is_chosen(whole: Callable[..., Path]) -> None:
     """Which changes no bit of the training."""
-    run, other = whole(*EARLY_STOPPING, "trainer.test_weights=last"), whole(*EARLY_STOPPING)
+    run, other = (
+        whole(*LSTM, *EARLY_STOPPING, "trainer.test_weights=last"),
+        whole(*LSTM, *EARLY_STOPPING),
+    )
     summary, values = record.read_summary(run), evaluated(run, "last.pt")[0]
     assert named("test_", summary["metrics"]) == values
     assert not named("last_test_", summary["metrics"])
@@ -107,7 +108,7 @@ def test_the_last_weights_are_tested_where_that_is_chosen(whole: Callable[..., P
 
 def test_one_test_is_enough_where_the_last_weights_are_the_best(whole: Callable[..., Path]) -> None:
     """Negative control for early stopping as well: this run did not stop early."""
-    run = whole()
+    run = whole(*LSTM)
     summary = record.read_summary(run)
     assert summary["best_step"] == summary["tested_step"] == summary["steps"]
     assert not named("last_test_", summary["metrics"])
@@ -119,9 +120,9 @@ def test_a_run_stopped_in_its_test_has_the_last_weights(
     whole: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Stopped while the model holds the best ones; other moments are those of test_resume."""
-    whole_run, stop = whole(*EARLY_STOPPING), StopAt()
-    assert work(begun(tmp_path / "counted", *EARLY_STOPPING), stop) == 0
-    run = begun(tmp_path / "run", *EARLY_STOPPING)
+    whole_run, stop = whole(*LSTM, *EARLY_STOPPING), StopAt()
+    assert work(begun(tmp_path / "counted", *LSTM, *EARLY_STOPPING), stop) == 0
+    run = begun(tmp_path / "run", *LSTM, *EARLY_STOPPING)
     assert work(run, StopAt(stop.checks)) == 143
     found = record.read_summary(run)["fingerprints"]["weights"]
     assert found == record.read_summary(whole_run)["fingerprints"]["weights"]
@@ -148,7 +149,7 @@ def test_processes_test_the_same_weights(tmp_path: Path) -> None:
     runs = []
     for processes in (1, 2):
         runs.append(tmp_path / str(processes))
-        words = (*TINY, *EARLY_STOPPING, "trainer.shards=2", f"trainer.processes={processes}")
+        words = (*LSTM, *EARLY_STOPPING, "trainer.shards=2", f"trainer.processes={processes}")
         done = train(runs[-1], *words)
         assert done.returncode == 0, done.stderr
     assert differences(*runs) == []

@@ -1,0 +1,82 @@
+"""Runs in the process of a test: begun as train.py does, stopped at a check, gone on with."""
+
+from pathlib import Path
+from typing import Any
+
+from seedbed import config, launch, record, signals
+from seedbed.config.request import Request
+from seedbed.worker import worker
+from seedbed.worker.job import Alone, Job
+from tests import tiny
+from tests.running import composed
+from tests.ways import differences
+
+SHORT = (
+    *("seed=0", "determinism=strict", "determinism.threads=1", "trainer.max_steps=14"),
+    *("trainer.log_every_steps=1", "trainer.checkpoint_every_steps=3"),
+)
+# An LSTM that is done in tenths of a second: 4 steps an epoch, a validation after each.
+LSTM = (
+    *("experiment=adding_lstm", *SHORT, "data.length=6", "data.batch_size=16"),
+    *("data.train.samples=64", "data.validation.samples=40", "data.test.samples=40"),
+    *("data.eval_batch_size=20", "model.hidden_size=4"),
+)
+# Its best weights, of step 12, are not its last ones, of step 20.
+EARLY_STOPPING = ("optimizer.lr=0.3", "schedule=constant", "trainer.max_steps=24",
+                  "trainer.early_stopping_patience=2")  # fmt: skip
+METHODS = "tests.tiny.methods"
+_NETS = {"VAE": "Autoencoder", "WassersteinGAN": "Players", "Teacher": "Averaged"}
+
+
+class StopAt(signals.Stop):
+    """Asks a run to stop when it looks for the n-th time."""
+
+    def __init__(self, check: int | None = None) -> None:
+        self.signal = self._status = None
+        self._check = check
+        self.checks = 0
+
+    def requested(self) -> bool:
+        self.checks += 1
+        if self.checks == self._check:
+            self.signal = 15
+        return self.signal is not None
+
+
+def begun(folder: Path, *words: str) -> Path:
+    """Make the run folder of a command line, as train.py does."""
+    settings = config.resolve(composed(*words))
+    config.check(settings)
+    launch.create_run_folder(folder, settings)
+    return folder
+
+
+def of_method(
+    method: str, *overrides: str, module: str = METHODS, model: dict[str, Any] | None = None
+) -> tuple[str, ...]:
+    """Return a command line that trains by a method, one of tests.tiny or of another module."""
+    target = f"{METHODS}.{_NETS[method]}" if method in _NETS else None
+    model = model or ({"name": "own", "_target_": target} if target else tiny.DENSE)
+    chosen = ("~method", f"+method={{name:{method},_target_:{module}.{method}}}")
+    return (*SHORT, *tiny.overrides(model), *chosen, *overrides)
+
+
+def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
+    """Do the training process's work, from the beginning or from a checkpoint."""
+    asked = Request(**request)
+    settings = asked.applied_to(record.read_config(folder))
+    return worker.lead(Job(folder, settings, asked, stop or StopAt(), Alone()))
+
+
+def trained(folder: Path, *words: str) -> Path:
+    """Train to the end."""
+    assert work(begun(folder, *words)) == 0
+    return folder
+
+
+def resumed(folder: Path, whole: Path, check: int, *words: str) -> None:
+    """Stop at a check, go on, and require the bits of the run that nobody stopped."""
+    assert work(begun(folder, *words), StopAt(check)) == 143
+    assert record.read_summary(folder)["status"] == "interrupted"
+    assert work(folder) == 0
+    assert differences(whole, folder) == [], f"stopped at check {check}"
