@@ -106,6 +106,6 @@ def test_training_is_to_blame_where_nothing_else_is(
     found = message(tmp_path / "run", capsys, *rate)
     assert found.startswith("loss: expected a finite number, got ")
     assert "updates; lower optimizer.lr" in found or "update; lower optimizer.lr" in found
-    usual = begun(tmp_path / "usual", "Supervised", rate[0], rate[1].replace("1e20", "0.1"),
-                  "trainer.max_steps=7", module="seedbed.methods")  # fmt: skip
-    assert work(usual) == 0
+    usual = (rate[0], rate[1].replace("1e20", "0.1"), "trainer.max_steps=7")
+    chosen = of_method("Supervised", *usual, module="seedbed.methods")
+    assert work(begun(tmp_path / "usual", *chosen)) == 0
