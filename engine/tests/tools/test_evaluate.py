@@ -127,7 +127,7 @@ def test_a_strangers_record_executes_nothing(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model=lstm", "data=NAME"),
+        ("model=lstm", "with a value of its own"),
         ("data=nothing", "data: expected one of adding, squares,"),
         ("data=adding", "kind sequence"),
         ("data.eval_batch_size=1,2", "one value for one key"),

@@ -30,8 +30,14 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
     return launch.run_worker(settings, folder, environment, request.text())
 
 
-def parse(overrides: Sequence[str], recorded: DictConfig) -> dict[str, Any]:
+def parse(
+    overrides: Sequence[str], recorded: DictConfig, free: str | None = None
+) -> dict[str, Any]:
     """Read `key=value` overrides in Hydra's grammar; return values by key.
+
+    Args:
+        recorded: the run's configuration.
+        free: a section that may get new keys.
 
     Raises:
         InputError: a key that the run's configuration does not have, or a value that cannot be.
@@ -47,10 +53,11 @@ def parse(overrides: Sequence[str], recorded: DictConfig) -> dict[str, Any]:
             own = OmegaConf.create({**recorded, "logger": chosen})
             values["logger"] = OmegaConf.to_container(own.logger, resolve=True)
             continue
-        if known is _MISSING or isinstance(known, DictConfig):
+        is_new = known is _MISSING and one.key_or_group.partition(".")[0] != free
+        if is_new or isinstance(known, DictConfig):
             raise InputError(
                 f"{one.key_or_group}: expected a key of the run's config.yaml with a value of its "
-                f"own, got {'a group' if known is not _MISSING else 'a new one'}; see config.yaml"
+                f"own, got {'a new one' if is_new else 'a group'}; see config.yaml"
             )
         values[one.key_or_group] = one.value()
     return values

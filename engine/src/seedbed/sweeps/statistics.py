@@ -35,17 +35,17 @@ class Estimate:
     interval: Interval | None = None
 
 
-def mean_of(values: Floats, confidence: float = CONFIDENCE) -> Estimate:
+def mean_of(values: Floats) -> Estimate:
     """Return the mean of at least one value."""
     n, mean = len(values), float(np.mean(values))
     sd = float(np.std(values, ddof=1)) if n > 1 else None
     if sd is None or sd <= _ROUNDING * float(np.abs(values).max()):
         return Estimate(n, mean, sd)
-    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(confidence)
+    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(CONFIDENCE)
     return Estimate(n, mean, sd, (float(low), float(high)))
 
 
-def difference(a: Floats, b: Floats, paired: bool, confidence: float = CONFIDENCE) -> Estimate:
+def difference(a: Floats, b: Floats, paired: bool) -> Estimate:
     """Return mean(b) - mean(a) of at least two values a side: of pairs, or by Welch's t test."""
     n, mean = min(len(a), len(b)), float(np.mean(b) - np.mean(a))
     variances = [np.var(b - a, ddof=1)] if paired else [np.var(a, ddof=1), np.var(b, ddof=1)]
@@ -53,20 +53,18 @@ def difference(a: Floats, b: Floats, paired: bool, confidence: float = CONFIDENC
     if sd <= _ROUNDING * float(np.abs([*a, *b]).max()):
         return Estimate(n, mean, sd)
     test = stats.ttest_rel(b, a) if paired else stats.ttest_ind(b, a, equal_var=False)
-    low, high = test.confidence_interval(confidence)
+    low, high = test.confidence_interval(CONFIDENCE)
     return Estimate(n, mean, sd, (float(low), float(high)))
 
 
-def seeds_to_decide(
-    mean: float, sd: float, paired: bool, confidence: float = CONFIDENCE, power: float = POWER
-) -> int:
-    """Return how many seeds a side exclude 0 from the interval with some power.
+def seeds_to_decide(mean: float, sd: float, paired: bool) -> int:
+    """Return how many seeds a side exclude 0 from the interval with a power of POWER.
 
     Assumes that the true difference d (not 0) and deviation s are the observed ones. With z = a +
-    b, of the normal quantiles a of `confidence` (two-sided) and b of `power`, it takes
+    b, of the normal quantiles a of CONFIDENCE (two-sided) and b of POWER, it takes
     (z s / d)^2 + a^2 / 2 pairs, or 2 (z s / d)^2 + a^2 / 4 unpaired seeds a side; the last terms
     correct for Student's t (Guenther 1981, The American Statistician 35(4)).
     """
-    a, b = float(stats.norm.ppf(0.5 + confidence / 2)), float(stats.norm.ppf(power))
+    a, b = float(stats.norm.ppf(0.5 + CONFIDENCE / 2)), float(stats.norm.ppf(POWER))
     n = ((a + b) * sd / mean) ** 2
     return max(2, math.ceil(n + a**2 / 2 if paired else 2 * n + a**2 / 4))

@@ -13,11 +13,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
-from seedbed.config import compose, hydra_errors
-from seedbed.errors import InputError
+from seedbed.config import compose
+from seedbed.launch import resume
 from seedbed.record import untrusted
-
-_MISSING: Any = object()
 
 
 def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> DictConfig:
@@ -37,7 +35,12 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
     settings = record.read_config(run)
     config.require_replayable(settings)
     settings.pop("logger", None)
-    _override(settings, overrides)
+    for each in overrides:
+        if each.startswith("data="):  # first: other overrides change keys of it
+            settings.data = compose.compose(each).data
+    others = [each for each in overrides if not each.startswith("data=")]
+    for key, value in resume.parse(others, settings, free="data").items():
+        OmegaConf.update(settings, key, value, merge=False, force_add=True)
     settings.trainer.processes = 1
     settings = config.resolve(settings)
     config.require_trusted(settings, run, trust)
@@ -69,19 +72,3 @@ def read() -> tuple[Path, dict[str, Any], dict[str, Any]]:
     offline.enforce()
     plain: Any = OmegaConf.to_container(record.read_config(folder))
     return folder, plain, record.read_json(folder / "request.json")
-
-
-def _override(settings: DictConfig, overrides: Sequence[str]) -> None:
-    """Apply the overrides of a command line, that of the data set first."""
-    for each in sorted(hydra_errors.parse(overrides), key=lambda one: one.key_or_group != "data"):
-        key = each.key_or_group
-        known = OmegaConf.select(settings, key, default=_MISSING)
-        if key == "data":
-            settings.data = compose.compose(str(each.input_line)).data
-        elif isinstance(known, DictConfig) or (known is _MISSING and not key.startswith("data.")):
-            raise InputError(
-                f"{key}: expected data=NAME, or a key of the run's config.yaml with a value of its "
-                f"own, got {'a new one' if known is _MISSING else 'a group'}; see config.yaml"
-            )
-        else:
-            OmegaConf.update(settings, key, each.value(), merge=False, force_add=True)
