@@ -346,7 +346,7 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
         settings = OmegaConf.create(text)
         OmegaConf.update(settings, section, [], merge=False)
         OmegaConf.save(settings, newer / "config.yaml")
-        assert "expected a section with keys, got []" in line(newer)
+        assert line(newer).startswith(f"{section}: expected a section with keys, got []")
     for length in range(0, len(text) - 20, 97):
         (newer / "config.yaml").write_text(text[:length])
         assert "expected" in line(newer)

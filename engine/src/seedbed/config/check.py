@@ -6,11 +6,11 @@ input is the file.
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from seedbed.config import hydra_errors, loggers
@@ -97,14 +97,15 @@ def typed(config: DictConfig) -> Settings:
     kinds["schedule"] = OwnSchedule if schedule and "_target_" in schedule else Schedule
     # The seed first: all seeds follow it.
     names = sorted(map(str, config), key=lambda name: name != "seed")
-    declared = {name: _declared(config[name], name, kinds.get(name)) for name in names}
-    schema = OmegaConf.structured(Settings)
+    merged: Any = OmegaConf.structured(Settings)
+    merged.schedule = OmegaConf.structured(kinds["schedule"])
+    name = "configuration"
     try:
-        schema.schedule = OmegaConf.structured(kinds["schedule"])
-        merged = OmegaConf.merge(schema, declared)
+        for name in names:
+            merged.merge_with({name: _declared(config[name], name, kinds.get(name))})
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        raise _explained(error, config) from None
+        raise _explained(error, name, config) from None
     plain: Any = OmegaConf.to_container(merged)
     for name in names:
         is_open = name in kinds and issubclass(kinds[name], Open)
@@ -127,30 +128,20 @@ def _declared(value: Any, name: str, kind: type[Section] | None) -> Any:
     return {key: each for key, each in value.items() if key in known}
 
 
-def _explained(error: OmegaConfBaseException, config: DictConfig) -> InputError:
-    """Return in one line why OmegaConf does not take a configuration."""
-    key, text = error.full_key or "", str(error).splitlines()[0]
+def _explained(error: OmegaConfBaseException, name: str, config: DictConfig) -> InputError:
+    """Return in one line why OmegaConf does not take a section; of a list there it has no key."""
+    key, text = error.full_key or name, str(error).splitlines()[0]
+    if not error.full_key:
+        lists = (k for k, value in config[name].items() if f"value: {value}" in text)
+        key = next((f"{name}.{each}" for each in lists), name)
     if isinstance(error, ConfigKeyError):
         near = did_you_mean(key, hydra_errors.known_keys())
         return InputError(f"{key}: expected a known key, got a new one{near}")
     if isinstance(error, MissingMandatoryValue):
         return InputError(f"{key}: expected a value, got nothing; add it")
-    if not key:  # of a list in place of a section, OmegaConf shows the value alone
-        shown = text.rpartition("value: ")[2]
-        keys = [k for k, v in _sections(config) if str(v) == shown and k not in ("files", "tags")]
-        key = next(iter(keys), "configuration")
     value = OmegaConf.select(config, key, throw_on_missing=False)
     expected = next(words for pattern, words in _EXPECTED.items() if re.search(pattern, text))
     return InputError(f"{key}: expected {expected}, got {_shown(value)}")
-
-
-def _sections(tree: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield key and value of each part that is no plain value."""
-    for name, value in tree.items():
-        if isinstance(value, DictConfig | ListConfig):
-            yield f"{prefix}{name!s}", value
-        if isinstance(value, DictConfig):
-            yield from _sections(value, f"{prefix}{name!s}.")
 
 
 def _shown(value: Any) -> str:
