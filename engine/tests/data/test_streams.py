@@ -18,7 +18,7 @@ from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.training.shards import SharedShards
+from seedbed.training.shards import Shards
 from seedbed.worker import sources
 from tests import tiny
 
@@ -192,7 +192,7 @@ def test_shards_read_streams_of_their_own(processes: int) -> None:
     whole = numbers(source_of(Counted()), positions(order, 0, 8))
     parts, size = [], 4 // processes
     for rank in range(processes):
-        shards = SharedShards(4, lambda: False)
+        shards = Shards(4)
         shards.mine = range(rank * size, (rank + 1) * size)
         source = source_of(Counted())
         found = numbers(source, shards.divide(positions(order, 0, 8)))

@@ -27,7 +27,7 @@ from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Supervised
 from seedbed.tasks import Classification
 from seedbed.training.evaluate import evaluate
-from seedbed.training.shards import Shards, SharedShards, tree_sum
+from seedbed.training.shards import Shards, tree_sum
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from tests import tiny
@@ -128,7 +128,7 @@ def test_gradients_that_share_their_memory_are_summed_like_others() -> None:
     parts = iter([[part.view(1, 3), part.view(3, 1)] for part in shared])
     assert [t.flatten().tolist() for t in tree_sum(parts, 2)] == [[2.0] * 3] * 2
     for processes in (1, 2):
-        shards = SharedShards(2, lambda: False)
+        shards = Shards(2)
         shards.mine = range(2 // processes)
         numbers = [[torch.ones(2)] * 2 + [torch.ones(2, dtype=torch.complex64)] for _ in "ab"]
         means = shards.reduce(iter(numbers))
@@ -155,7 +155,7 @@ def test_the_tree_holds_few_lists_at_a_time() -> None:
 
 def reduced(processes: Processes | None, in_tree: bool = True) -> list[bytes]:
     """Reduce floats, integers, a scalar and a tensor in another memory order."""
-    shards = SharedShards(SHARDS, lambda: False, processes, in_tree)
+    shards = Shards(SHARDS, lambda: False, processes, in_tree)
     parts = (
         [
             numbers(index),
@@ -255,7 +255,7 @@ def batch_of(step: int, shards: Shards) -> list[Batch]:
 def rows(processes: Processes | None, name: str, shards: Shards | None = None) -> list[Any]:
     """Train for six steps, then evaluate; return fingerprints, losses and values."""
     training = training_of(name)
-    shards = shards or SharedShards(SHARDS, lambda: False, processes)
+    shards = shards or Shards(SHARDS, lambda: False, processes)
     hasher = fingerprint.Hasher(training.device)
     found: list[Any] = []
     shards.begin(training, 0)
@@ -283,10 +283,9 @@ def test_training_does_not_depend_on_the_number_of_processes(name: str, count: i
         assert len({str(row) for row in alone}) == 7, "negative control: steps differ"
 
 
-def test_one_shard_is_the_single_process_path() -> None:
-    """Twin: of four, the batch is another sum with other dropout than as a whole."""
-    whole = rows(None, "LSTM", Shards())
-    assert rows(None, "LSTM", SharedShards(1, lambda: False)) == whole != rows(None, "LSTM")
+def test_the_number_of_shards_is_part_of_the_experiment() -> None:
+    """Twin: a batch whole is another sum, and other dropout, than four slices of it."""
+    assert rows(None, "LSTM", Shards())[0] != rows(None, "LSTM")[0]
 
 
 # Who does what
@@ -304,7 +303,7 @@ def test_shards_and_evaluation_batches_are_covered_once_in_order(count: int) -> 
     """Ranks in order have the shards in order, and the batches of an evaluation, even if few."""
     for batches in (1, 3, 8, 21):
         positions = [Position(0, np.arange(i, i + 2)) for i in range(batches)]
-        everybody = [SharedShards(8, lambda: False, Rank(r, count)) for r in range(count)]
+        everybody = [Shards(8, lambda: False, Rank(r, count)) for r in range(count)]
         assert [i for shards in everybody for i in shards.mine] == list(range(8))
         shared = [position for shards in everybody for position in shards.share(positions)]
         assert [p.ids[0] for p in shared] == [p.ids[0] for p in positions]
@@ -313,7 +312,7 @@ def test_shards_and_evaluation_batches_are_covered_once_in_order(count: int) -> 
 def test_a_batch_is_divided_into_its_samples() -> None:
     """The samples of a batch, in order, are those of its shards; each rank loads its own only."""
     ids = np.random.default_rng(0).permutation(BATCH_SIZE)
-    everybody = [SharedShards(SHARDS, lambda: False, Rank(rank, 2)) for rank in range(2)]
+    everybody = [Shards(SHARDS, lambda: False, Rank(rank, 2)) for rank in range(2)]
     parts = [list(shards.divide(iter([Position(3, ids)]))) for shards in everybody]
     assert [len(part) for part in parts] == [2, 2]
     assert np.concatenate([p.ids for part in parts for p in part]).tolist() == ids.tolist()
@@ -321,7 +320,7 @@ def test_a_batch_is_divided_into_its_samples() -> None:
 
 def evaluated(processes: Processes | None) -> list[Any]:
     torch.manual_seed(0)
-    shards = SharedShards(SHARDS, lambda: False, processes)
+    shards = Shards(SHARDS, lambda: False, processes)
     training = training_of()
     positions = [Position(0, np.arange(i, i + 4)) for i in range(0, BATCH_SIZE, 4)][:3]
     everything = batch_of(1, Shards())[0]
@@ -354,7 +353,7 @@ class Adapts(nn.Module):
 
 
 @pytest.mark.parametrize("changes", [True, False])
-@pytest.mark.parametrize("shards", [Shards(), SharedShards(SHARDS, lambda: False)])
+@pytest.mark.parametrize("shards", [Shards(), Shards(SHARDS)])
 def test_state_that_an_evaluation_changes_is_refused_with_shards(
     shards: Shards, changes: bool
 ) -> None:
@@ -371,7 +370,7 @@ def test_state_that_an_evaluation_changes_is_refused_with_shards(
 def steps_until_stop(processes: Processes) -> int:
     """Count the steps until all agree to stop; rank 2 is asked to in its third."""
     step = 0
-    shards = SharedShards(SHARDS, lambda: processes.rank == 2 and step >= 3, processes)
+    shards = Shards(SHARDS, lambda: processes.rank == 2 and step >= 3, processes)
     while not shards.stop_requested():
         step += 1
         shards.reduce(iter([[torch.ones(1)]]))
@@ -390,7 +389,7 @@ def interrupted(processes: Processes) -> str:
         return processes.rank
 
     try:
-        return str(SharedShards(SHARDS, lambda: False, processes).gather(work))
+        return str(Shards(SHARDS, lambda: False, processes).gather(work))
     except Interrupted:
         return "interrupted"
 
@@ -413,7 +412,7 @@ def test_a_rank_that_never_arrives_is_named() -> None:
 def lose(processes: Processes, how: str) -> None:
     if processes.rank == 3:
         os.kill(os.getpid(), signal.SIGKILL) if how == "dies" else time.sleep(3 * SHORT_SECONDS)
-    SharedShards(SHARDS, lambda: False, processes).reduce(iter([[torch.ones(1)]]))
+    Shards(SHARDS, lambda: False, processes).reduce(iter([[torch.ones(1)]]))
 
 
 @pytest.mark.parametrize(("how", "said"), [("dies", "closed"), ("hangs", "within 5 s, got none")])
@@ -428,7 +427,7 @@ def test_a_rank_that_dies_or_hangs_is_named_by_all(how: str, said: str) -> None:
 def lose_in_allreduce(processes: Processes) -> None:
     if processes.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    shards = SharedShards(SHARDS, lambda: False, processes, in_tree=False)
+    shards = Shards(SHARDS, lambda: False, processes, in_tree=False)
     shards.reduce(iter([[torch.ones(1)]] * 2))
 
 
@@ -454,7 +453,7 @@ def drift(processes: Processes, rank: int | None) -> None:
     if processes.rank == rank:
         weights = training.model.get_parameter("last.weight")
         weights.data.view(torch.int32)[0, 0] ^= 1
-    SharedShards(SHARDS, lambda: False, processes).compare(training, 7)
+    Shards(SHARDS, lambda: False, processes).compare(training, 7)
 
 
 def test_a_rank_whose_weights_drifted_by_one_bit_is_named() -> None:
@@ -582,7 +581,7 @@ def trained_in_shards(
     """Take steps, and compare as before a checkpoint."""
     training = training_of(model=Changing(*CHANGES[what]))
     training = replace(training, method=method(Classification()))
-    shards = SharedShards(SHARDS, lambda: False, processes)
+    shards = Shards(SHARDS, lambda: False, processes)
     shards.begin(training, 0)
     for step in range(1, 2 * SHARDS + 3):
         train_step(training, batch_of(step, shards), step, shards, False, None)
@@ -623,7 +622,7 @@ class Langevin(torch.optim.SGD):
 
 def drawn_weights(processes: Processes | None) -> list[bytes]:
     torch.manual_seed(0)
-    shards = SharedShards(SHARDS, lambda: False, processes)
+    shards = Shards(SHARDS, lambda: False, processes)
     training = training_of()
     optimizer = Langevin(training.model.parameters(), lr=0.1)
     training = replace(training, optimizers={"optimizer": optimizer})
@@ -674,7 +673,7 @@ def skipping(
     """Take steps; return fingerprints and weights, or the line of a refusal."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model, shards = Skips(sparse), SharedShards(SHARDS, lambda: False, processes)
+    model, shards = Skips(sparse), Shards(SHARDS, lambda: False, processes)
     kind: Any = torch.optim.SGD if sparse else torch.optim.AdamW
     optimizers = {"optimizer": kind(model.parameters(), lr=0.1)}
     training = TrainingState(model, optimizers, Skipping(names), torch.device("cpu"))
@@ -724,7 +723,7 @@ def with_closure(processes: Processes) -> None:
     training = training_of()
     optimizer = torch.optim.LBFGS(training.model.parameters())
     training = replace(training, optimizers={"optimizer": optimizer})
-    SharedShards(SHARDS, lambda: False, processes).begin(training, 0)
+    Shards(SHARDS, lambda: False, processes).begin(training, 0)
 
 
 def test_a_closure_is_refused_on_several_processes() -> None:

@@ -23,7 +23,7 @@ from seedbed.training import loop
 from seedbed.training.logger import NullLogger
 from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.rehearsal import Rebuilt, Rehearsal
-from seedbed.training.shards import Shards, SharedShards
+from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, Progress, TrainingState
 from tests.odd_optimizers import SAM, Master, NumPyScale
 
@@ -747,7 +747,7 @@ def test_shards_go_on_with_the_model_that_was_built_anew() -> None:
     """Four slices of a batch, on one process."""
     build = partial(state, optimizer=torch.optim.AdamW)
     a, b = (
-        train(build, rehearsed=rehearsed, shards=SharedShards(4, lambda: False))
+        train(build, rehearsed=rehearsed, shards=Shards(4))
         for rehearsed in (False, True)
     )
     assert bits(a) == bits(b)

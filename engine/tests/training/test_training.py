@@ -411,7 +411,7 @@ class TestAModelComesBackFromEvaluation:
         for stops in (False, True):
             trained = replace(training(strict=True), model=Meddling(False))
             with pytest.raises(Interrupted) if stops else nullcontext():
-                evaluate(trained, samples(), Shards(functools.partial(bool, stops)))
+                evaluate(trained, samples(), Shards(asked_to_stop=functools.partial(bool, stops)))
             assert [each.training for each in trained.model.children()] == [False, True]
 
     def test_buffers_that_an_evaluation_changes_are_refused(self) -> None:

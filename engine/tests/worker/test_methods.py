@@ -330,8 +330,6 @@ def with_loss(**others: Any) -> dict[str, Any]:
          "in 'predictions' of Made.validation_step, got a tensor of shape (3,)"),
         ({"validation_step": constant({"f1": torch.ones(3)})},
          "trainer.monitor: expected a value of Made.validation_step, got validation_accuracy"),
-        ({"compute": constant({"loss": torch.ones(2)})}, "in 'loss' of Made.compute, got a tensor"),
-        ({"updates": constant(["critic"])}, "from Made.updates, got 'critic'; return those"),
         ({"trainable": constant(["head.*"])}, "from Made.trainable, got 'head.*', which none does"),
         ({"trainable": constant(["0.*"]), "updates": constant(["second"]),
           "configure_optimizers":

@@ -16,7 +16,7 @@ from seedbed.methods import Supervised
 from seedbed.tasks import Classification
 from seedbed.training import metrics
 from seedbed.training.evaluate import evaluate
-from seedbed.training.shards import SharedShards
+from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from tests.running import refusal, train, trained
 
@@ -42,7 +42,7 @@ def evaluated(processes: Any, cut: int = BATCH) -> dict[str, float]:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
     inputs, targets = torch.randn(SAMPLES, 4), torch.randint(3, (SAMPLES,))
-    shards = SharedShards(2, lambda: False, processes)
+    shards = Shards(2, lambda: False, processes)
     positions = [Position(0, np.arange(i, min(i + cut, SAMPLES))) for i in range(0, SAMPLES, cut)]
     batches = [
         Batch(torch.from_numpy(ids), inputs[ids], targets[ids])

@@ -5,12 +5,12 @@ weights need gradients. Optimizers' state is assigned as it was saved: PyTorch's
 would cast it to the dtype of its parameter.
 """
 
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from seedbed.errors import InputError
 
@@ -194,7 +194,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
             continue
         parameter, group = owners[key]
         if known and parameter.device.type not in known:
-            value = _map_tensors(_to_device_of(parameter, group), value)
+            value = tree_map_only(Tensor, _to_device_of(parameter, group), value)
         optimizer.state[parameter] = value
     require_fused_state_fits(optimizer)
 
@@ -210,13 +210,3 @@ def _to_device_of(parameter: Tensor, group: Mapping[str, Any]) -> Callable[[Tens
         return tensor.to(parameter.device) if tensor.dim() or reads_counts else tensor
 
     return move
-
-
-def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if type(value) in (dict, OrderedDict, Counter):
-        return type(value)({key: _map_tensors(function, item) for key, item in value.items()})
-    if type(value) in (list, tuple):
-        return type(value)(_map_tensors(function, item) for item in value)
-    return value

@@ -38,87 +38,29 @@ class Others(Protocol):
     rank: int
     count: int
 
-    def partners(self) -> Iterator[int]:
-        """Yield the ranks to exchange with, at distances 1, 2, 4, ..."""
+    def partners(self) -> Iterator[int]: ...
 
-    def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
-        """Send tensors to a rank, and receive its own into others of the same kind."""
+    def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None: ...
 
-    def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
-        """Sum tensors over all processes, in place."""
+    def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None: ...
 
-    def gather(self, value: T) -> list[T]:
-        """Return everybody's value, in the order of ranks."""
+    def gather(self, value: T) -> list[T]: ...
 
 
 class Shards:
-    """One shard, one process: a batch is worked on whole.
+    """The slices of a batch, shared by one or several processes; by default it is whole.
 
-    `SharedShards` does the same for more.
+    Attributes:
+        mine: the slices that this process works on.
+        processes: how many share them.
+        writes_record: whether this process does; one of them does.
+        order_is_fixed: of sums, whatever the number of processes.
     """
-
-    count = 1
-    mine = range(1)  # the shards that this process works on
-    processes = 1
-    writes_record = True  # one of the processes does
-    order_is_fixed = True  # of sums, whatever the number of processes
-
-    def __init__(self, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
-        """Take what says whether this process was asked to stop."""
-        self.asked_to_stop = asked_to_stop
-
-    def stop_requested(self) -> bool:
-        """Return whether to stop before the next step; every process gets the same answer."""
-        return self.asked_to_stop()
-
-    def begin(self, training: TrainingState, step: int) -> None:
-        """Refuse what cannot be trained in shards, and processes that begin unlike."""
-
-    def keep(self, training: TrainingState) -> None:
-        """Note the state that no forward pass may change."""
-
-    def require_kept(self, training: TrainingState) -> None:
-        """Refuse a model whose forward passes have changed it."""
-
-    def compare(self, training: TrainingState, step: int) -> None:
-        """Refuse to go on if the processes' weights or optimizers have drifted apart."""
-
-    def refuse_repeating(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that repeats passes on several processes."""
-
-    def divide(self, positions: Iterator[Position]) -> Iterator[Position]:
-        """Yield the positions of our shards, batch after batch."""
-        return positions
-
-    def share(self, positions: list[Position]) -> list[Position]:
-        """Return those batches of an evaluation that are ours."""
-        return positions
-
-    def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Put the tensors of all shards together, then those of all processes.
-
-        Args:
-            parts: yields for each of our shards its tensors, alike in number and shape. They are
-                written to, so nobody else may refer to their memory.
-            ours: integers of this process, to be summed over all processes.
-
-        Returns:
-            The means of floats and the sums of integers.
-        """
-        return [*next(parts), *ours]
-
-    def gather(self, work: Callable[[], T]) -> list[T]:
-        """Do something in every process; return all results, in the order of the processes."""
-        return [work()]
-
-
-class SharedShards(Shards):
-    """The slices of a batch, shared by one or several processes."""
 
     def __init__(
         self,
-        count: int,
-        asked_to_stop: Callable[[], bool],
+        count: int = 1,
+        asked_to_stop: Callable[[], bool] = lambda: False,
         processes: Others | None = None,
         in_tree: bool = True,
     ) -> None:
@@ -130,10 +72,8 @@ class SharedShards(Shards):
             processes: None if there is only this one.
             in_tree: whether processes sum in the tree, or as fast as the backend can.
         """
-        super().__init__(asked_to_stop)
-        self.count = count
+        self.count, self.asked_to_stop, self._others = count, asked_to_stop, processes
         rank, self.processes = (processes.rank, processes.count) if processes else (0, 1)
-        self._others = processes
         self.order_is_fixed = in_tree or processes is None
         size = count // self.processes
         self.mine = range(rank * size, (rank + 1) * size)
@@ -157,14 +97,16 @@ class SharedShards(Shards):
         for name, optimizer in training.optimizers.items():
             if training.needs_closure[name]:
                 self.refuse_repeating(optimizer)
-        self._training = training
-        self._at_first = bits_of_state(training.model)
+        if self.count > 1:
+            self._training = training
+            self._at_first = bits_of_state(training.model)
         self.keep(training)
         self.compare(training, step)
 
     def keep(self, training: TrainingState) -> None:
         """Note buffers, and weights that are not trained: updates leave them alone."""
-        self._kept = bits_of_state(training.model, training.to_train)
+        if self.count > 1:
+            self._kept = bits_of_state(training.model, training.to_train)
 
     def require_kept(self, training: TrainingState) -> None:
         """Raise InputError if they have changed: by forward passes, as often as a process has."""
@@ -214,8 +156,19 @@ class SharedShards(Shards):
         return positions[n * self.mine.start // self.count : n * self.mine.stop // self.count]
 
     def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Return the means of floats and the sums of integers over all slices."""
+        """Put the tensors of all slices together, then those of all processes.
+
+        Args:
+            parts: yields for each of our slices its tensors, alike in number and shape. They are
+                written to, so nobody else may refer to their memory.
+            ours: integers of this process, to be summed over all processes.
+
+        Returns:
+            The means of floats and the sums of integers.
+        """
         sums = [*tree_sum(parts, len(self.mine)), *ours]
+        if self.count == 1:
+            return sums
         if self._at_first is not None:  # later ones, but for trained weights: `compare`
             refuse_changes(self._training.model, self._at_first)
             self._at_first = None

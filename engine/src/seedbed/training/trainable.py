@@ -8,7 +8,6 @@ from typing import NamedTuple
 from torch import nn
 
 from seedbed.errors import InputError
-from seedbed.training import values
 from seedbed.training.state import TrainingState
 
 
@@ -48,14 +47,7 @@ def named_by(training: TrainingState, patterns: Iterable[str] | None) -> frozens
     where = f"{type(training.method).__name__}.trainable"
     if patterns is None:
         return None
-    if isinstance(patterns, str) or not isinstance(patterns, Iterable):
-        raise InputError(
-            f"method: expected a list of patterns from {where}, got {patterns!r}; return, for "
-            "instance, ['head.*'], or None for all parameters"
-        )
     names, found = tuple(training.to_train), tuple(map(str, patterns))
-    if not found:
-        raise InputError(f"method: expected a pattern at least from {where}, got []; name one")
     by_pattern = _fitting(names, found)
     for pattern, fits in by_pattern.items():
         if not fits:
@@ -79,7 +71,7 @@ def updates_of(training: TrainingState, step: int) -> list[Update]:
         for parameter in parameters:
             if not parameter.requires_grad:
                 parameter.grad = None  # an optimizer would move by the last one for ever
-    found = values.of_updates(training.method, training.method.updates(step, names), names)
+    found = training.method.updates(step, names)
     updates = [
         Update(step, number, name, [p for p in training.parameters_of[name] if p.requires_grad])
         for number, name in enumerate(found)

@@ -119,46 +119,10 @@ def of_validation_step(
 
 
 def of_compute(method: Method, found: Any) -> dict[str, float]:
-    """Return the values of an evaluation.
-
-    Raises:
-        InputError: they are no numbers by name.
-    """
-    where = f"{type(method).__name__}.compute"
-    if not isinstance(found, Mapping):
-        raise InputError(
-            f"method: expected a mapping with numbers by name from {where}, got "
-            f"{described(found)}; return, for instance, {{'loss': 0.5}}"
-        )
-    for name, value in found.items():
-        _require_name(name, where)
-        if not _is_scalar(value):
-            raise InputError(
-                f"method: expected a number in {name!r} of {where}, got {described(value)}; "
-                "return its mean, or leave it out"
-            )
+    """Return the values of an evaluation."""
+    for name in found:
+        _require_name(name, f"{type(method).__name__}.compute")
     return {name: float(value) for name, value in found.items()}
-
-
-def of_updates(method: Method, found: Any, names: Sequence[str]) -> Sequence[str]:
-    """Return the names of a step's updates.
-
-    Raises:
-        InputError: they are not those of optimizers.
-    """
-    known = f"names among {', '.join(names)}"
-    if isinstance(found, str) or not isinstance(found, Iterable):
-        unknown = described(found)
-    else:
-        found = list(found)
-        others = [repr(name) for name in found if name not in names]
-        unknown = "none" if not found else others[0] if others else ""
-    if unknown:
-        raise InputError(
-            f"method: expected {known}, of optimizers, from {type(method).__name__}.updates, got "
-            f"{unknown}; return those that this step updates, such as {[*names]}"
-        )
-    return found  # type: ignore[no-any-return]
 
 
 def monitored(method: Method, values: Mapping[str, float], name: str) -> float:

@@ -20,7 +20,7 @@ from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
 from seedbed.operations import refusals
 from seedbed.training import callbacks, metrics, schedules
-from seedbed.training.shards import Others, Shards, SharedShards
+from seedbed.training.shards import Others, Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.unchanged import evaluating
 
@@ -73,10 +73,7 @@ def cut_batches(
     Args:
         others: what connects this process to the others of the run; None if it is alone.
     """
-    if trainer["shards"] == 1:
-        return Shards(stop_requested)
-    in_tree = trainer["reduce"] == "tree"
-    return SharedShards(trainer["shards"], stop_requested, others, in_tree)
+    return Shards(trainer["shards"], stop_requested, others, trainer["reduce"] == "tree")
 
 
 def build_training_state(
