@@ -1,12 +1,13 @@
 """Measure Seedbed's speed and memory over a raw loop and Lightning; for docs/measured.md.
 
-usage: python engine/measure/benchmark.py [--rounds N] [--only WORD] [--against CHECKOUT]
-                                          [--out FILE]
+usage: python engine/measure/benchmark.py [--rounds N] [--only WORD]
+
+  --rounds N    of processes (default: 3)
+  --only WORD   print the tables whose titles have it, and write none
 
 example:
     python engine/measure/benchmark.py                     everything, about fifteen minutes
     python engine/measure/benchmark.py --only samples      print one table
-    python engine/measure/benchmark.py --against ../old    and whole runs, over another version's
 
 Programs take turns; up to ten of them are in memory at a time, about 0.6 GB each. Leave the machine
 alone meanwhile. Lightning is measured where it is installed.
@@ -22,7 +23,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from timing import Measured, Program
 
 from seedbed import compare, launch, project
 from seedbed.config import compose, options
-from seedbed.errors import InputError, exit_status
+from seedbed.errors import exit_status
 
 BASELINES = Path(__file__).parent / "baselines"
 MANY = 10**7  # more steps than anybody waits for
@@ -75,21 +75,14 @@ def main() -> int:
         if not arguments.only:
             tables.append(first_step(arguments.rounds, folder))
             print(tables[-1], flush=True)
-        if arguments.against is not None:
-            tables.append(whole_runs(arguments.rounds, arguments.against.resolve(), folder))
-            print(tables[-1], flush=True)
     if not arguments.only:
-        page.write_section(arguments.out, "benchmark", tables, first)
+        page.write_section("benchmark", tables, first)
     return 0
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = options.Parser(__doc__)
-    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="(default: 3)")
-    parser.add_argument("--only", metavar="WORD", default="", help="tables whose titles have it")
-    parser.add_argument("--against", metavar="CHECKOUT", type=Path, help="another version")
-    page.add_out(parser)
+    parser = options.Parser(__doc__).add("--rounds", type=int, default=3).add("--only", default="")
     return parser.parse_args()
 
 
@@ -197,9 +190,9 @@ def table(programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]])
     return "\n".join(lines)
 
 
-def shell(*overrides: str, folder: Path, checkout: Path | None = None) -> list[str]:
+def shell(*overrides: str, folder: Path) -> list[str]:
     """Return the command that a person types."""
-    script = str((checkout or project.root()) / "train.py")
+    script = str(project.root() / "train.py")
     return [sys.executable, script, f"hydra.run.dir={folder}", *overrides]
 
 
@@ -216,34 +209,6 @@ def first_step(rounds: int, folder: Path) -> str:
 def has_row(path: Path) -> bool:
     """Return whether a table has a row below its header."""
     return path.exists() and path.read_text().count("\n") > 1
-
-
-def whole_runs(rounds: int, other: Path, folder: Path) -> str:
-    """Measure whole runs of 8 epochs with this checkout and with another one, in turns.
-
-    Raises:
-        InputError: the other checkout has no environment of its own.
-    """
-    python = other / ".venv" / "bin" / "python"
-    if not python.exists():
-        raise InputError(f"--against: expected {python}; do make install there")
-    ratios: list[float] = []
-    ours: list[float] = []
-    theirs: list[float] = []
-    for number in range(rounds):
-        for where, seconds in ((project.root(), ours), (other, theirs)):
-            run = folder / f"whole_{number}_{where.name}"
-            command = shell("trainer.max_epochs=8", folder=run, checkout=where)
-            if where == other:
-                command[0] = str(python)
-            started = time.monotonic()
-            subprocess.run(command, check=True, capture_output=True)
-            seconds.append(time.monotonic() - started)
-        ratios.append(ours[-1] / theirs[-1])
-    return (
-        f"### A run of 8 epochs beside an earlier version\n\n{timing.ratio(ours)} s; seconds over "
-        f"those of the other: {timing.ratio(ratios)}"
-    )
 
 
 if __name__ == "__main__":

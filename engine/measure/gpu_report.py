@@ -1,7 +1,9 @@
 """Run the three gates on a GPU and measure its speed, for docs/measured.md.
 
-usage: python engine/measure/gpu_report.py [--device cuda|cpu] [--part gates|speed]
-                                           [--processes N] [--out FILE]
+usage: python engine/measure/gpu_report.py [--device cuda|cpu] [--part gates|speed] [--processes N]
+
+  --part        print only this
+  --processes   of the first gate (default: 20)
 
 example:
     make -C engine gpu-report                       both parts, less than 20 minutes
@@ -63,17 +65,14 @@ def main() -> int:
                 parts.append(f"### {title}\n\n{table(programs, rounds)}")
                 print(parts[-1], flush=True)
     if arguments.part is None:
-        page.write_section(arguments.out, "gpu", parts, first)
+        page.write_section("gpu", parts, first)
     return 0 if passed else 1
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = options.Parser(__doc__)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--part", choices=("gates", "speed"), help="print only this")
-    parser.add_argument("--processes", metavar="N", type=int, default=20, help="of the first gate")
-    page.add_out(parser)
+    parser = options.Parser(__doc__).add("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add("--part", choices=("gates", "speed")).add("--processes", type=int, default=20)
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
 """Measure what may change around a run without changing a bit, for docs/measured.md.
 
-usage: python engine/measure/guarantees.py [--out FILE] [--only WORD]
+usage: python engine/measure/guarantees.py [--only WORD]
 
 example:
     python engine/measure/guarantees.py                      the whole table, about twenty minutes
@@ -178,16 +178,13 @@ def main() -> int:
             raise InputError(f"--only: expected a word of a row, got {arguments.only}; try worker")
         if not word:
             base = compare.read(Path(temporary, "0", "base_CNN"))
-            page.write_section(arguments.out, "guarantees", tables, base)
+            page.write_section("guarantees", tables, base)
     return int(any(part.is_promised and {*found} != {SAME} for part, found in cells))
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = options.Parser(__doc__)
-    page.add_out(parser)
-    parser.add_argument("--only", metavar="WORD", default="", help="only rows that contain it")
-    return parser.parse_args()
+    return options.Parser(__doc__).add("--only", default="").parse_args()
 
 
 def measure(part: Part, rows: Sequence[Row], folder: Path) -> list[tuple[Row, list[str]]]:

@@ -1,6 +1,5 @@
 """The page of measured figures: each program replaces its own section of it."""
 
-import argparse
 import datetime
 import re
 import sys
@@ -10,15 +9,8 @@ from seedbed import compare, project
 from seedbed.errors import InputError
 
 
-def add_out(parser: argparse.ArgumentParser) -> None:
-    """Add --out, the page."""
-    page = project.root() / "docs" / "measured.md"
-    help_ = "(default: docs/measured.md)"
-    parser.add_argument("--out", metavar="FILE", type=Path, default=page, help=help_)
-
-
-def write_section(page: Path, name: str, tables: list[str], of: compare.Record) -> None:
-    """Replace what stands between `<!-- NAME -->` and `<!-- end of NAME -->` in a page.
+def write_section(name: str, tables: list[str], of: compare.Record) -> None:
+    """Replace what stands between `<!-- NAME -->` and `<!-- end of NAME -->` in docs/measured.md.
 
     Args:
         tables: Markdown, each with its title.
@@ -27,6 +19,7 @@ def write_section(page: Path, name: str, tables: list[str], of: compare.Record) 
     Raises:
         InputError: the page does not have these two lines once.
     """
+    page = project.root() / "docs" / "measured.md"
     start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     old = page.read_text()
     if old.count(start) != 1 or old.count(end) != 1:
