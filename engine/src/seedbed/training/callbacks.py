@@ -14,7 +14,6 @@ from seedbed.methods import Callback, require_hooks
 from seedbed.names import CALLBACK
 from seedbed.training.unchanged import unchanged
 
-
 Show = Callable[[str, int, Path], None]
 
 
@@ -105,7 +104,9 @@ class Callbacks:
                 f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
                 "changes weights, buffers or gradients; change them in a method's on_step_end"
             )
-            thoroughly = hook in ("on_validation_end", "on_evaluation_end") or where not in self._seen
+            thoroughly = (
+                hook in ("on_validation_end", "on_evaluation_end") or where not in self._seen
+            )
             self._seen.add(where)
             with torch.no_grad(), unchanged(model, refusal, _tensors(arguments), thoroughly):
                 getattr(callback, hook)(self.run, step, *arguments)

@@ -1,6 +1,7 @@
 """The training loop: steps, validations and checkpoints, in the order of the plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
@@ -9,6 +10,7 @@ from seedbed.operations.refusals import explained
 from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate, look_at
 from seedbed.training.logger import Logger
+from seedbed.training.pace import Pace
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, Progress, StepResult, TrainingState
@@ -37,6 +39,7 @@ def fit(
     hasher = fingerprint.Hasher(training.device)
     first_step = progress.step
     shards.begin(training, first_step)
+    pace = Pace(run_logger.log, first_step, training.device.type == "cpu" and shards.processes == 1)
     try:
         while True:
             if plan.validates_after(progress.step) and progress.validated_step < progress.step:
@@ -55,7 +58,8 @@ def fit(
                 result = rehearsal.take_step(training, parts, step, shards, logs)
                 result = result if hashed else result._replace(stages=None)
             else:
-                result = take_step(training, parts, step, shards, logs, hashed)
+                with pace.measured(step) if pace.measures(step) else nullcontext():
+                    result = take_step(training, parts, step, shards, logs, hashed)
             progress.step = step
             if step == first_step + 1:
                 training.require_flags()

@@ -1,6 +1,7 @@
 """One experiment: from the settings to a finished record."""
 
 import gc
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -232,12 +233,19 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_ov
     size = sum(parameter.numel() for parameter in training.model.parameters())
     run_logger.log(
         f"{settings['model']['name']} ({size:,} parameters) on {settings['data']['name']}, "
-        f"{training.device}, determinism={settings['determinism']['name']}, "
+        f"{training.device}{cores_of(training.device)}, "
+        f"determinism={settings['determinism']['name']}, "
         f"seed={settings['seed']}, {parts.plan.total_steps} steps"
         + (f", {shards.processes} processes" if shards.processes > 1 else "")
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
         + (f", {begins}" if begins else "")
     )
+
+
+def cores_of(device: torch.device) -> str:
+    """Return how many of the cores that are there each process uses, where they do the work."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f" ({torch.get_num_threads()} of {there} cores)" if device.type == "cpu" else ""
 
 
 def summarize(

@@ -64,7 +64,9 @@ def _in_training(parts: Parts, step: int) -> str | None:
                 "at how they are drawn or loaded"
             )
     found = _in_forward_pass(training, [source[each] for each in slices])
-    look = "look for divisions, logarithms and roots there, before optimizer.lr: it had no part in it"
+    look = (
+        "look for divisions, logarithms and roots there, before optimizer.lr: it had no part in it"
+    )
     return found and f"{found} in the first forward pass, before any update; {look}"
 
 
@@ -99,9 +101,14 @@ def _in_validation(parts: Parts, step: int) -> str | None:
             return found
         if weights_are_finite:
             seed_draws(training, 0, int(batch.ids[0]))
-            with _first_of(training.model) as first, _autocast(training), torch.no_grad():
-                with evaluating(training.model):
-                    training.method.validation_step(training.model, to_device(batch, training))
+            moved, method = to_device(batch, training), training.method
+            with (
+                _first_of(training.model) as first,
+                _autocast(training),
+                torch.no_grad(),
+                evaluating(training.model),
+            ):
+                method.validation_step(training.model, moved)
             if first:
                 return (
                     f"{_named(first[0])} in the validation after step {step}, of finite samples "
@@ -117,12 +124,14 @@ def _in_batch(key: str, batch: Batch, where: str) -> str | None:
             if not _bad(tensor):
                 continue
             index = _is_bad(tensor).nonzero()[0].tolist()
-            sample = f" of sample {int(batch.ids[index[0]])}" if len(tensor) == len(batch.ids) else ""
+            sample = (
+                f" of sample {int(batch.ids[index[0]])}" if len(tensor) == len(batch.ids) else ""
+            )
             column = f" in column {index[1]}" if len(index) == 2 else ""
             column = f" at {index[1:]}" if len(index) > 2 else column
             return (
-                f"{key}: expected finite {name}, got {float(tensor[tuple(index)])}{column}{sample}, "
-                f"in {where}; mend the samples, or leave such samples out"
+                f"{key}: expected finite {name}, got {float(tensor[tuple(index)])}{column}{sample}"
+                f", in {where}; mend the samples, or leave such samples out"
             )
     return None
 

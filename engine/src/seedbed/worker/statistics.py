@@ -1,8 +1,8 @@
 """Statistics of the training samples, for whatever in the configuration asks for them.
 
-`data.statistics` names a function of the training data set. What it returns takes the place of each
-`statistics: null`, of data sets, transforms, the model, the method or metrics alike. It is written to
-config.yaml, so a resumed or evaluated run has the same values without computing them.
+`data.statistics` names a function of the training data set. What it returns takes the place of
+each `statistics: null`, of data sets, transforms, the model, the method or metrics alike. It is
+written to config.yaml, so a resumed or evaluated run has the same values without computing them.
 """
 
 import copy
