@@ -20,7 +20,7 @@ CONFIG: dict[str, Any] = {
         "root": "data",
         "batch_size": 64,
         "num_workers": 0,
-        "train": {"_target_": "project.data.mnist.Digits", "root": "data", "augment": True},
+        "train": {"_target_": "tiny.data.Squares", "root": "data", "augment": True},
     },
     "model": {"name": "cnn", "width": 32},
     "optimizer": {"name": "adamw", "lr": 0.003, "betas": [0.9, 0.999]},

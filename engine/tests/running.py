@@ -1,4 +1,11 @@
-"""Running the real commands, as a person would, on a run that takes seconds."""
+"""Running the real commands, as a person would, on a run that takes seconds.
+
+Nearly all are forks (tests/forks.py). Five keep the true command, in an interpreter of its own:
+
+- test_forks.py: a training has the bits and the record of a fork's;
+- end_to_end/test_lifecycle.py: Ctrl-C at start-up, a run under nohup, a full disk;
+- worker/test_imports.py: what code.zip holds imports as it did, from a shell.
+"""
 
 import io
 import os

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
-from project.models.recurrent import Recurrent
+from tiny.recurrent import Recurrent
 from torch import Tensor, nn
 
 from seedbed import determinism, rng
@@ -356,7 +356,7 @@ def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
 
     def trace(dirt: float, value: float) -> list[Event]:
         torch.manual_seed(0)
-        model = Recurrent((100, 2), 1, "lstm", 64, 1, 0.0)
+        model = Recurrent((100, 2), 1, "lstm", 64, 0.0)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         torch.full((6_300_000,), dirt)  # of the workspace's size
         with traced(model, [optimizer]) as events:
