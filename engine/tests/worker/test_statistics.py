@@ -124,7 +124,9 @@ def sets(dataset: Points) -> Any:
 class Second(Shards):
     """The second of two processes, which is sent what the first one computed."""
 
-    writes_record = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes_record = False
 
     def gather(self, work: Any) -> list[Any]:
         return [{"mean": 0.5}, work()]
