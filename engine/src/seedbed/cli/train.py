@@ -1,7 +1,7 @@
 """Train a model: compose the configuration, check it, start the training process.
 
-python train.py                              CNN on 5,000 MNIST digits, bit for bit
-python train.py experiment=adding_lstm       an experiment of configs/experiment/
+python train.py                              the default configuration, configs/config.yaml
+python train.py experiment=NAME              an experiment of configs/experiment/
 python train.py -m seed=0,1,2                a sweep; ends with a table over the seeds
 python train.py --cfg job                    the configuration that would run
 """
