@@ -5,6 +5,7 @@ checkpoint lacks, restores inexactly or cannot hold shows as another fingerprint
 its first steps a run is resumed once, in its own process, and goes on as the resumed one.
 """
 
+import copy
 import gc
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from seedbed.training.evaluate import measure
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress, StepResult, TrainingState
 from seedbed.training.step import train_step
+from seedbed.training.variables import Variables
 
 _IN_MODEL = (
     "model",
@@ -89,6 +91,7 @@ class Rehearsal:
         """
         self._rebuild, self._held_out = rebuild, held_out
         self._at_start, self._every_steps = at_start, every_steps
+        self._variables = Variables()
 
     def is_due(self, step: int, first_step: int) -> bool:
         """Return whether a step is taken twice, of a process that began after `first_step`."""
@@ -120,7 +123,8 @@ class Rehearsal:
             return train_step(training, batches, step, shards, with_values, hasher)
         held_out = self._held_out()
         measure(training, _copied(held_out), Shards())
-        quiet = replace(training, callbacks=Callbacks())  # they see the step that counts
+        quiet = copy.copy(training)  # with what it knows of the parameters before some were frozen
+        vars(quiet)["callbacks"] = Callbacks()  # they see the step that counts
         with explained(training.model, training.channels_last):
             expected, _ = _take(quiet, batches, step, shards, False, held_out)
         del quiet
@@ -150,6 +154,7 @@ class Rehearsal:
         # The present one is freed before another is built: there is memory for one.
         training.become(replace(training, model=nn.Module(), optimizers={}))
         gc.collect()
+        self._variables.restore()
         rebuilt = self._rebuild(step)
         training.become(replace(rebuilt.training, callbacks=training.callbacks))
         if training.callbacks.run is not None:

@@ -1,0 +1,65 @@
+"""Variables of the user's modules and classes: a process that resumes has them as they begin."""
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from seedbed import project
+
+_CONTAINERS = (dict, list, set)
+
+
+class Variables:
+    """Variables of modules and classes, and caches of functions, as they were at a time.
+
+    What is drawn once and kept there outlives the model that a rehearsal builds anew.
+    """
+
+    def __init__(self) -> None:
+        """Note what they are now; contents of plain containers with them."""
+        self._noted = [(owner, _contents(owner)) for owner in _owners()]
+
+    def restore(self) -> None:
+        """Give all of them back what they were; empty the caches."""
+        for owner, before in self._noted:
+            now = _contents(owner)
+            for name in now.keys() - before.keys():
+                delattr(owner, name)
+            for name, (value, content) in before.items():
+                if name not in now or now[name][0] is not value:
+                    setattr(owner, name, value)
+                if content is not None and not _same(value, content):
+                    value.clear()
+                    (value.extend if isinstance(value, list) else value.update)(content)
+                if callable(clear := getattr(value, "cache_clear", None)):
+                    clear()
+
+
+def _owners() -> Iterator[Any]:
+    """Yield the user's modules, and the classes that they define."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        is_ours = module.__name__.partition(".")[0] == "seedbed"
+        if file and not is_ours and not project.is_installed(file):
+            yield module
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == module.__name__:
+                    yield value
+
+
+def _contents(owner: Any) -> dict[str, tuple[Any, Any]]:
+    return {
+        name: (value, value.copy() if type(value) in _CONTAINERS else None)
+        for name, value in list(vars(owner).items())
+        if not name.startswith(("__", "_abc_")) and not isinstance(value, ModuleType)
+    }
+
+
+def _same(value: Any, content: Any) -> bool:
+    """Return whether a container holds the objects that it held."""
+    if isinstance(value, dict):
+        return _same([*value, *value.values()], [*content, *content.values()])
+    if isinstance(value, set):
+        return bool(value == content)
+    return len(value) == len(content) and all(a is b for a, b in zip(value, content, strict=True))

@@ -1,0 +1,556 @@
+"""Models, methods, optimizers, data sets and schedules that keep something, and what it does.
+
+A harmful one gives a resumed run other bits in its first step. A late one does so in later steps
+alone, which the rehearsal of the second step cannot see. A harmless one never does.
+"""
+
+import functools
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from seedbed import rng
+from seedbed.data.source import Batch
+from seedbed.methods import Supervised
+from tests.odd_optimizers import SAM
+
+FEATURES, CLASSES, SAMPLES = 4, 3, 12
+Forward = Callable[[Any, Tensor], Tensor]
+_calls = itertools.count(1)  # a module's variable
+
+
+class Model(nn.Module):
+    """A layer and a half, and somewhere to keep things."""
+
+    scale, noise = 1.0, None
+
+    def __init__(self, forward: Forward | None = None) -> None:
+        super().__init__()
+        self.head, self.wide = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, FEATURES)
+        self.own, self.kept, self.calls = forward, {}, 0
+        self.history: list[float] = []
+        self.mean, self.table = torch.zeros(CLASSES), None
+        self.draws = torch.Generator(), np.random.default_rng(0), random.Random(0)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("average", torch.zeros(CLASSES, FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(self, x) if self.own else self.head(self.wide(x))
+
+
+class Data:
+    """Points and their classes."""
+
+    def __init__(self) -> None:
+        self.points = torch.from_numpy(rng.uniform(1, np.arange(SAMPLES), FEATURES)).float()
+        self.calls, self.kept = 0, {}
+        self.draws, self.table = np.random.default_rng(0), None
+        self.buffer = torch.zeros(FEATURES)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return self.change(self.points[index], index), index % CLASSES
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return x
+
+
+def plain_schedule() -> Callable[[int], float]:
+    return lambda step: 1 - step / 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of them; what is not named is harmless."""
+
+    model: Callable[[], nn.Module] = Model
+    method: Callable[[Any], Supervised] = Supervised
+    optimizer: Any = torch.optim.SGD
+    data: Callable[[], Any] = Data
+    collate: Callable[[], Any] = lambda: None
+    schedule: Callable[[], Callable[[int], float]] = plain_schedule
+
+
+def forward(function: Forward) -> Case:
+    return Case(model=functools.partial(Model, function))
+
+
+# Models.
+
+
+def counts(self: Any, x: Tensor) -> Tensor:
+    self.calls += 1
+    return self.head(x) * (1 + 1 / self.calls)
+
+
+def draws_torch(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + torch.randn(x.shape, generator=self.draws[0]))
+
+
+def draws_numpy(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + float(self.draws[1].random()))
+
+
+def draws_python(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + self.draws[2].random())
+
+
+def averages(self: Any, x: Tensor) -> Tensor:
+    outputs = self.head(x)
+    self.mean = 0.9 * self.mean + 0.1 * outputs.detach().mean(0)
+    return outputs - self.mean
+
+
+def averages_in_place(self: Any, x: Tensor) -> Tensor:
+    outputs = self.head(x)
+    self.mean.mul_(0.9).add_(outputs.detach().mean(0))
+    return outputs - self.mean
+
+
+def draws_a_table(self: Any, x: Tensor) -> Tensor:
+    self.table = torch.randn(FEATURES) if self.table is None else self.table
+    return self.head(x * self.table)
+
+
+def counts_evaluations(self: Any, x: Tensor) -> Tensor:
+    self.calls += not self.training
+    return self.head(x) * (1 + self.calls)
+
+
+def grows_gradients(self: Any, x: Tensor) -> Tensor:
+    self.calls += 1
+    outputs = self.head(x)
+    if outputs.requires_grad:
+        outputs.register_hook(lambda gradient, factor=self.calls: gradient * factor)
+    return outputs
+
+
+def remembers_inputs(self: Any, x: Tensor) -> Tensor:
+    before, self.kept["x"] = self.kept.get("x", x), x.clone()
+    return self.head(x + 0.1 * before.mean())
+
+
+def counts_in_module(self: Any, x: Tensor) -> Tensor:
+    return self.head(x) * (1 + 1 / next(_calls))
+
+
+def shrinks_its_class(self: Any, x: Tensor) -> Tensor:
+    type(self).scale *= 0.5
+    return self.head(x) * (1 + self.scale)
+
+
+@functools.lru_cache
+def drawn(width: int) -> Tensor:
+    return torch.randn(width)
+
+
+def caches_draws(self: Any, x: Tensor) -> Tensor:
+    return self.head(x * drawn(x.shape[1]))
+
+
+_tables: dict[int, Tensor] = {}
+
+
+def draws_for_a_module(self: Any, x: Tensor) -> Tensor:
+    return self.head(x * _tables.setdefault(x.shape[1], torch.randn(x.shape[1])))
+
+
+def draws_for_a_class(self: Any, x: Tensor) -> Tensor:
+    Model.noise = torch.randn(FEATURES) if Model.noise is None else Model.noise
+    return self.head(x * Model.noise)
+
+
+def follows_weights(self: Any, x: Tensor) -> Tensor:
+    slow = self.kept.setdefault("slow", self.head.weight.detach().clone())
+    slow.lerp_(self.head.weight.detach(), 0.1)
+    return self.head(x) + x @ slow.T
+
+
+def hooked() -> nn.Module:
+    """Return a model whose layer has a hook with a variable of its own."""
+    model, calls = Model(), itertools.count(1)
+    model.head.register_forward_pre_hook(lambda _, inputs: inputs[0] * (1 + 1 / next(calls)))
+    return model
+
+
+def freezes_in_time(self: Any, x: Tensor) -> Tensor:
+    self.calls += self.training
+    self.head.bias.requires_grad_(self.calls % 2 == 0)
+    return self.head(x)
+
+
+def begins_later(self: Any, x: Tensor) -> Tensor:
+    self.calls += self.training
+    return self.head(x) * (2 if self.calls > 3 else 1)
+
+
+def fills_memory(self: Any, x: Tensor) -> Tensor:
+    """Keep the last three outputs, and use them when they are full, as queues of keys are."""
+    outputs = self.head(x)
+    if self.training:
+        self.history = [*self.history, float(outputs.detach().mean())][-3:]
+    return outputs - (sum(self.history) if len(self.history) == 3 else 0)
+
+
+def counts_for_nobody(self: Any, x: Tensor) -> Tensor:
+    self.calls += 1
+    return self.head(x)
+
+
+def takes_the_time(self: Any, x: Tensor) -> Tensor:
+    self.kept["seconds"] = time.perf_counter()
+    return self.head(x)
+
+
+def keeps_statistics(self: Any, x: Tensor) -> Tensor:
+    outputs = self.head(x)
+    self.history.append(float(outputs.detach().mean()))
+    return outputs
+
+
+def caches_by_shape(self: Any, x: Tensor) -> Tensor:
+    return self.head(x * self.kept.setdefault(x.shape, torch.arange(1.0, 1 + x.shape[1])))
+
+
+@functools.lru_cache
+def positions(width: int) -> Tensor:
+    return torch.arange(width) / width
+
+
+def caches_positions(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + positions(x.shape[1]))
+
+
+def counts_in_a_buffer(self: Any, x: Tensor) -> Tensor:
+    self.count += self.training
+    return self.head(x) * (1 + 1 / (1 + self.count))
+
+
+def draws_seeded(self: Any, x: Tensor) -> Tensor:
+    return self.head(x + rng.generator().random() + random.random() + torch.rand(()))
+
+
+def reseeds(self: Any, x: Tensor) -> Tensor:
+    """Seed a generator of its own by what is restored."""
+    self.draws[0].manual_seed(int(self.count))
+    self.count += self.training
+    return self.head(x + torch.rand(x.shape, generator=self.draws[0]))
+
+
+def shows_activations() -> nn.Module:
+    model = Model()
+    model.wide.register_forward_hook(lambda _, __, outputs: model.kept.update(last=outputs))
+    return model
+
+
+def normalised() -> nn.Module:
+    """Return layers with weights that are computed before each forward pass."""
+    return nn.Sequential(
+        nn.utils.spectral_norm(nn.Linear(FEATURES, 8)), nn.BatchNorm1d(8), nn.Dropout(0.1),
+        parametrizations.spectral_norm(nn.Linear(8, 8)),
+        parametrizations.weight_norm(nn.Linear(8, CLASSES)),
+    )  # fmt: skip
+
+
+class Magnitudes(nn.Module):
+    """Weight normalisation by hand, whose magnitudes are drawn and are no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.size = nn.Linear(FEATURES, CLASSES), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm = self.head.weight.norm(dim=1, keepdim=True)
+        self.size = norm.detach() if self.size is None else self.size * 0.9 + norm.detach() * 0.1
+        return nn.functional.linear(x, self.head.weight / norm * self.size, self.head.bias)
+
+
+# Methods.
+
+
+class Momentum(Supervised):
+    """Weighs losses by those before."""
+
+    level: Any = None
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        loss: Any = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+        self.level = loss.detach() if self.level is None else 0.9 * self.level + loss.detach()
+        return loss / self.level
+
+
+class Watching(Supervised):
+    """Evaluates an average of weights that it keeps itself."""
+
+    average: Any = None
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        weights = [p.detach().clone() for p in model.parameters()]
+        before = self.average or weights
+        self.average = [a.lerp(w, 0.1) for a, w in zip(before, weights, strict=True)]
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        names = dict(model.named_parameters())
+        average = dict(zip(names, self.average or names.values(), strict=True))
+        outputs = torch.func.functional_call(model, average, (batch.inputs,))
+        losses = nn.functional.cross_entropy(outputs, batch.targets, reduction="none")
+        return {"loss": losses, "accuracy": outputs[:, 0], "outputs": outputs}
+
+
+class Decaying(Supervised):
+    """Shrinks the weights after each step, by a factor of its own."""
+
+    factor = 1.0
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        self.factor *= 0.9
+        for weight in model.parameters():
+            weight.mul_(self.factor)
+
+
+class Plateau(Supervised):
+    """Shrinks weights once the loss has not been lower for two steps: never before step 3."""
+
+    best, stale = -1.0, 0  # never lower: it is stale from the beginning
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+        self.stale = 0 if loss < self.best else self.stale + 1
+        return loss * (0.1 if self.stale > 3 else 1)
+
+
+class Late(Supervised):
+    """Follows the weights from step 3 on, in an attribute."""
+
+    slow: Any = None
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        if step >= 3:
+            self.slow = model.head.weight.clone() if self.slow is None else self.slow
+            model.head.weight.lerp_(self.slow, 0.5)
+
+
+class InBuffers(Supervised):
+    """Follows the weights in a buffer."""
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        model.average.lerp_(model.head.weight, 0.5)
+        model.head.weight.lerp_(model.average, 0.1)
+
+
+class Noting(Supervised):
+    """Counts steps for the log."""
+
+    steps = 0
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        self.steps += 1
+        loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+        return {"loss": loss, "steps": self.steps}
+
+
+class Thawing(Supervised):
+    """Trains more with each step, by the step alone."""
+
+    def trainable(self, step: int) -> Any:
+        return ["head.*"] if step < 3 else None
+
+
+# Optimizers.
+
+
+class Hiding(torch.optim.Optimizer):
+    """Wraps another optimizer, whose state is its own alone."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        self.base = torch.optim.SGD(parameters, lr, momentum=0.9)
+        super().__init__(self.base.param_groups, self.base.defaults)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.base.step()
+
+
+class Sharing(Hiding):
+    """What the other one keeps is in the checkpoint, too."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        self.state, self.param_groups = self.base.state, self.base.param_groups
+
+
+class Lookahead(Sharing):
+    """Follows the other one with slow weights, which it keeps in the state that they share."""
+
+    def slow(self, parameter: Tensor) -> Any:
+        return self.state[parameter].setdefault("slow", parameter.clone())
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.copy_(self.slow(parameter).lerp_(parameter, 0.5))
+
+
+class HiddenLookahead(Lookahead):
+    """Keeps the slow weights to itself."""
+
+    def slow(self, parameter: Tensor) -> Any:
+        self.weights = getattr(self, "weights", {})
+        return self.weights.setdefault(parameter, parameter.clone())
+
+
+class RareLookahead(HiddenLookahead):
+    """Does so every second step."""
+
+    steps = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        kind: Any = HiddenLookahead if self.steps % 2 == 0 else Sharing
+        kind.step(self)
+
+
+class Centralised(Sharing):
+    """Takes the mean out of gradients before the other one sees them."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None and parameter.dim() > 1:
+                parameter.grad = parameter.grad - parameter.grad.mean(1, keepdim=True)
+        super().step()
+
+
+class AdaptiveSAM(SAM):
+    """Moves as far as the last gradients say, which it keeps."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr, rho=0.1)
+        self.last = 1.0
+
+    def step(self, closure: Any) -> None:  # type: ignore[override]
+        self.param_groups[0]["rho"] = 0.1 / self.last
+        super().step(closure)
+        norms = [float(p.grad.norm()) for p in self.param_groups[0]["params"]]
+        self.last = sum(norms)
+
+
+class OnParameters(torch.optim.SGD):
+    """Keeps its momentum on the parameters."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.moving = 0.9 * getattr(parameter, "moving", 0) + parameter.grad
+                parameter.sub_(parameter.moving, alpha=0.01)
+
+
+# Data sets, collate functions and schedules.
+
+
+class Counting(Data):
+    def change(self, x: Tensor, index: int) -> Any:
+        self.calls += 1
+        return x * self.calls
+
+
+class Drawing(Data):
+    def change(self, x: Tensor, index: int) -> Any:
+        return x + float(self.draws.random())
+
+
+class Tabled(Data):
+    def change(self, x: Tensor, index: int) -> Any:
+        self.table = torch.randn(FEATURES) if self.table is None else self.table
+        return x + self.table
+
+
+class Blending(Data):
+    """Mixes each sample with those before it, in a buffer."""
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return self.buffer.mul_(0.5).add_(x).clone()
+
+
+class Memoised(Data):
+    """Keeps samples with what was drawn for them, in the first epoch for all."""
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return self.kept.setdefault(index, x + torch.rand(FEATURES))
+
+
+class Cached(Data):
+    """Keeps samples, and draws anew each time."""
+
+    def change(self, x: Tensor, index: int) -> Any:
+        return self.kept.setdefault(index, x * 2) + torch.rand(FEATURES)
+
+
+def counting_collate() -> Any:
+    calls = itertools.count(1)
+
+    def collate(samples: list[Any]) -> Any:
+        inputs, targets = zip(*samples, strict=True)
+        return torch.stack(inputs) / next(calls), torch.tensor(targets)
+
+    return collate
+
+
+def mixing_collate() -> Any:
+    def collate(samples: list[Any]) -> Any:
+        inputs, targets = zip(*samples, strict=True)
+        mixed = torch.stack(inputs) * random.random()
+        return mixed + mixed[torch.randperm(len(mixed))], torch.tensor(targets)
+
+    return collate
+
+
+def counting_schedule() -> Callable[[int], float]:
+    calls: Iterator[int] = itertools.count(1)
+    return lambda _: 1 / next(calls)
+
+
+HARMFUL = {
+    **{f.__name__: forward(f) for f in (
+        counts, draws_torch, draws_numpy, draws_python, averages, averages_in_place, draws_a_table,
+        counts_evaluations, grows_gradients, remembers_inputs, counts_in_module, shrinks_its_class,
+        caches_draws, draws_for_a_module, draws_for_a_class, follows_weights, freezes_in_time,
+    )},
+    **{f.__name__: Case(model=f) for f in (hooked, Magnitudes)},
+    **{c.__name__: Case(method=c) for c in (Momentum, Watching, Decaying)},
+    **{c.__name__: Case(optimizer=c) for c in (
+        Hiding, HiddenLookahead, AdaptiveSAM, OnParameters,
+    )},
+    **{c.__name__: Case(data=c) for c in (Counting, Drawing, Tabled, Blending)},
+    "counting_collate": Case(collate=counting_collate),
+    "counting_schedule": Case(schedule=counting_schedule),
+}  # fmt: skip
+LATE = {
+    **{f.__name__: forward(f) for f in (begins_later, fills_memory)},
+    **{c.__name__: Case(method=c) for c in (Plateau, Late)},
+    "RareLookahead": Case(optimizer=RareLookahead),
+    "Memoised": Case(data=Memoised),
+}  # fmt: skip
+HARMLESS = {
+    **{f.__name__: forward(f) for f in (
+        counts_for_nobody, takes_the_time, keeps_statistics, caches_by_shape, caches_positions,
+        counts_in_a_buffer, draws_seeded, reseeds,
+    )},
+    **{f.__name__: Case(model=f) for f in (shows_activations, normalised)},
+    **{c.__name__: Case(method=c) for c in (InBuffers, Noting, Thawing)},
+    **{c.__name__: Case(optimizer=c) for c in (Sharing, Lookahead, Centralised)},
+    "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
+    "Cached": Case(data=Cached),
+    "mixing_collate": Case(collate=mixing_collate),
+}  # fmt: skip
