@@ -79,8 +79,9 @@ def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
     config.check(resolved)
     plain: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
     data, samples = plain["data"], {"train": 2 * BATCH, "validation": BATCH, "test": BATCH}
-    if data.get("streams"):  # of an iterable data set
-        data |= {"streams": 2, "samples_per_epoch": samples.pop("train")}
+    if data.get("streams"):  # of iterable data sets, which have no first samples
+        data |= {"streams": 2, "samples_per_epoch": samples["train"]}
+        samples = {}
     for split, count in samples.items():
         if whole := data.get(split):
             data[split] = {"_target_": f"{__name__}.Few", "dataset": whole, "samples": count}

@@ -1,46 +1,21 @@
 """docs/examples: every example trains as it stands there, and keeps what is promised."""
 
 import hashlib
+import json
 import subprocess
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
-from omegaconf import DictConfig
 
-from seedbed import launch, offline, record
-from seedbed.config import compose
+from seedbed import offline, record
 from tests import pages
 from tests.end_to_end import example_pages
-from tests.ways import Few, differences
+from tests.ways import differences
 
 EXAMPLES = example_pages.read()
-STEPS, STOPPED_AFTER, BATCH = (
-    5,
-    3,
-    16,
-)  # two steps an epoch: validations lie before the stop and after it
-SHORT = (
-    "determinism=strict",
-    "determinism.threads=1",
-    "trainer.device=cpu",
-    f"trainer.max_steps={STEPS}",
-    "trainer.log_every_steps=1",
-    "trainer.checkpoint_every_steps=0",
-    f"data.batch_size={BATCH}",
-    "data.eval_batch_size=16",
-)
 # What happens late in a run happens early in a short one.
-SOONER = {"fine-tuning: Groups, freezing, a schedule": ("method.frozen_steps=2",)}
-WAYS: dict[str, tuple[str, ...]] = {
-    "first": ("data.num_workers=0",),
-    "two_workers": ("data.num_workers=2",),
-    "resumed": ("data.num_workers=0",),
-}
-OTHER_SEED = ("data.num_workers=0", "seed=1")
-IN_TWO = ("data.num_workers=0", "trainer.shards=2")
+SOONER = {"fine-tuning: Groups, freezing, a schedule": ["method.frozen_steps=2"]}
 # Where buffers change from batch to batch, statistics are of whole batches, or a closure repeats
 # all shards: one process.
 ON_ONE_PROCESS = {
@@ -62,74 +37,55 @@ LARGE = (
     "anything: torchvision",
 )
 NAMES = [name for name in EXAMPLES if name not in OF_OTHER_PACKAGES + LARGE]
+# Trains command lines in the copy, each in all ways, and in as many processes; see seedbed.testing.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from seedbed import launch, testing
+from seedbed.config.compose import compose
+if __name__ == "__main__":
+    place, ways, lines = Path(sys.argv[1]), sys.argv[2:], json.load(sys.stdin)
+    if not ways:
+        found = testing.train_in_ways(map(tuple, lines), place).values()
+        sys.exit("; ".join(str(each) for each in found if not isinstance(each, Path)) or None)
+    for way in ways:
+        changes = {"trainer.shards": 2, "trainer.processes": int(way)}
+        launch.start(testing.short(compose(*testing.SHORT, *lines[0]), changes), place / way)
+"""
 
 
 class Runs:
-    """The examples in a copy of the project, trained in each way when it is asked for."""
+    """The examples in a copy of the project, trained when it is asked for."""
 
     def __init__(self, root: Path) -> None:
         shown = {path: text for each in EXAMPLES.values() for path, text in each.files.items()}
-        self.root = pages.copy_project(root / "project", shown)
+        self.root = pages.copy_project(root / "project", shown | {"ways.py": PROGRAM})
         self.place = root / "runs"
+        self.folders: dict[str, Path] = {}
 
-    def folder(self, name: str, way: str) -> Path:
-        return self.place / way / name.replace(": ", "/").replace(" ", "-")
+    def train(self, names: Sequence[str], *processes: str) -> list[Path]:
+        """Train examples in all ways, or one in 2 shards on some numbers of processes.
 
-    def settings(self, name: str, *overrides: str, command: int = -1) -> DictConfig:
-        """Return the configuration of a short run on few samples."""
-        words = [w for w in EXAMPLES[name].commands[command] if w != "--multirun"]
-        words = [word.split(",")[0] if word.startswith("data.fold=") else word for word in words]
-        words = [word for word in words if not word.startswith("hydra.")]
-        words += [*SHORT, *(SOONER.get(name, ()) if command == -1 else ()), *overrides]
-        settings = compose.configuration(*words, folder=self.root / "configs")
-        if "streams" not in settings.data:
-            for split, samples in (("train", 2 * BATCH), ("validation", 16), ("test", 16)):
-                if settings.data.get(split):
-                    few = {"_target_": f"{Few.__module__}.Few", "samples": samples}
-                    settings.data[split] = {**few, "dataset": settings.data[split]}
-        return settings
-
-    def prepare(self, names: Sequence[str]) -> None:
-        """Run the commands that come before the last one of an example."""
-        for name in names:
-            for number, words in enumerate(EXAMPLES[name].commands[:-1]):
-                folder = next(w for w in words if w.startswith("hydra.run.dir=")).split("=")[1]
-                launch.create_run_folder(self.root / folder, self.settings(name, command=number))
-                self.in_turn([self.root / folder], "--keep-checkpoints")
-
-    def train(self, names: Sequence[str], ways: Mapping[str, Sequence[str]]) -> None:
-        """Train examples in ways; a process for each way, two at a time."""
-        for way, overrides in ways.items():
-            for name in names:
-                launch.create_run_folder(self.folder(name, way), self.settings(name, *overrides))
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda way: self._train_one_way(names, way), ways))
-
-    def _train_one_way(self, names: Sequence[str], way: str) -> None:
-        folders = [self.folder(name, way) for name in names]
-        if way == "resumed":
-            self.in_turn(folders, "--stop-after", str(STOPPED_AFTER))
-            folders = [f for f in folders if record.read_summary(f)["status"] == "interrupted"]
-        if folders:
-            self.in_turn(folders)
-
-    def in_turn(self, folders: Sequence[Path], *arguments: str) -> None:
-        """Train in folders, one after another, in a process that has the preset's environment."""
-        environment = launch.training_environment(record.read_config(folders[0]))
-        done = self.run(
-            "-m",
-            "tests.train_in_turn",
-            *arguments,
-            environment=environment,
-            text="\n".join(map(str, folders)),
-        )
+        Returns:
+            The folder of each, with the runs by way or by number.
+        """
+        place = self.place / str(len(list(self.place.glob("*"))))
+        lines = [self.words(name) for name in names]
+        done = self.run("ways.py", str(place), *processes, stdin=json.dumps(lines))
         assert done.returncode == 0, done.stdout + done.stderr
+        return [place] if processes else [place / str(number) for number in range(len(names))]
 
-    def run(
-        self, *words: str, environment: Mapping[str, str] = MappingProxyType({}), text: str = ""
-    ) -> subprocess.CompletedProcess[str]:
+    @staticmethod
+    def words(name: str) -> list[str]:
+        """Return the overrides of an example that do not say how long it trains, or where."""
+        words = EXAMPLES[name].commands[-1]
+        words = [word for word in words if not word.startswith(("--multirun", "hydra.", "data.ba"))]
+        words = [word.split(",")[0] if word.startswith("data.fold=") else word for word in words]
+        return [*words, *SOONER.get(name, [])]
+
+    def run(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         """Run Python in the copy, offline."""
-        return pages.run(self.root, *words, stdin=text, **environment, **{offline.VARIABLE: "1"})
+        return pages.run(self.root, *words, stdin=stdin, **{offline.VARIABLE: "1"})
 
 
 @pytest.fixture(scope="module")
@@ -140,18 +96,21 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def runs(untrained: Runs) -> Runs:
-    """Train most of the examples in all ways."""
-    untrained.prepare(NAMES)
-    untrained.train(NAMES, WAYS)
+    """Run what comes before the last command of an example; train most of them in all ways."""
+    short = ("trainer.max_steps=5", "determinism.threads=1")
+    for example in EXAMPLES.values():
+        for words in example.commands[:-1]:
+            done = untrained.run("train.py", *words, *short)
+            assert done.returncode == 0, done.stdout + done.stderr
+    untrained.folders = dict(zip(NAMES, untrained.train(NAMES), strict=True))
     return untrained
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["two_workers", "resumed"])
 @pytest.mark.parametrize("name", NAMES)
-def test_same_bits(runs: Runs, name: str, way: str) -> None:
-    """With two loader workers, and stopped and resumed."""
-    check(runs, name, way)
+def test_same_bits(runs: Runs, name: str) -> None:
+    """Again, with two loader workers, and stopped and resumed; not with another seed."""
+    check(runs.folders[name])
 
 
 @pytest.mark.long
@@ -159,31 +118,25 @@ def test_a_file_of_weights_is_in_the_record(runs: Runs) -> None:
     """By its digest, which verify.py and a resume compare."""
     (name,) = (name for name in NAMES if name.startswith("fine-tuning"))
     file = Path("runs/pretrained/checkpoints/best.pt")
-    recorded = record.read_json(runs.folder(name, "first") / "environment.json")["files_sha256"]
-    assert recorded[str(file)] == hashlib.sha256((runs.root / file).read_bytes()).hexdigest()
+    environment = record.read_json(runs.folders[name] / "first" / "environment.json")
+    digest = hashlib.sha256((runs.root / file).read_bytes()).hexdigest()
+    assert environment["files_sha256"][str(file)] == digest
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ON_ONE_PROCESS])
 def test_two_processes_give_the_bits_of_one(runs: Runs, name: str) -> None:
     """With as many shards; one process works on both."""
-    runs.train([name], {"in_two": IN_TWO})
-    together = runs.folder(name, "on_two")
-    settings = runs.settings(name, *IN_TWO, "trainer.processes=2")
-    launch.create_run_folder(together, settings)
-    command = launch.worker_command(settings, together)
-    environment = launch.training_environment(settings)
-    done = runs.run(*command[1:], environment=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert differences(runs.folder(name, "in_two"), together) == []
+    [place] = runs.train([name], "1", "2")
+    assert differences(place / "1", place / "2") == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_verify_reproduces_it(runs: Runs, name: str) -> None:
     """The real command, which replays the run in a process of its own."""
-    folder = runs.folder(name, "first")
-    done = runs.run("scripts/verify.py", str(folder), "--trust", Few.__module__)
+    folder = runs.folders[name] / "first"
+    done = runs.run("scripts/verify.py", str(folder), "--trust", "seedbed.testing")
     assert (done.returncode, "REPRODUCED" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
@@ -194,23 +147,12 @@ def test_verify_reproduces_it(runs: Runs, name: str) -> None:
 )
 def test_same_bits_of_large_networks_and_other_packages(untrained: Runs, name: str) -> None:
     """As above, each by itself."""
-    untrained.train([name], WAYS)
-    for way in ("two_workers", "resumed"):
-        check(untrained, name, way)
+    check(*untrained.train([name]))
 
 
-@pytest.mark.long
-def test_another_seed_gives_other_bits(runs: Runs) -> None:
-    """Negative control: what is compared above can differ."""
-    runs.train(NAMES, {"other_seed": OTHER_SEED})
-    for name in NAMES:
-        first, other = (runs.folder(name, way) for way in ("first", "other_seed"))
-        assert differences(first, other), name
-
-
-def check(runs: Runs, name: str, way: str) -> None:
-    """Compare a run with the first one of its example."""
-    first, other = runs.folder(name, "first"), runs.folder(name, way)
-    assert differences(first, other) == []
-    assert record.read_summary(first)["steps"] == STEPS
-    assert bool(record.read_summary(other)["resumes"]) is (way == "resumed")
+def check(folder: Path) -> None:
+    """Compare the runs of an example with the first; negative control: another seed differs."""
+    for way in ("again", "two_workers", "resumed"):
+        assert differences(folder / "first", folder / way) == [], way
+        assert bool(record.read_summary(folder / way)["resumes"]) is (way == "resumed")
+    assert differences(folder / "first", folder / "other_seed") != []
