@@ -530,8 +530,5 @@ def test_the_one_before_is_freed_before_another_is_built() -> None:
 def test_shards_go_on_with_the_model_that_was_built_anew() -> None:
     """Four slices of a batch, on one process."""
     build = partial(state, optimizer=torch.optim.AdamW)
-    a, b = (
-        train(build, rehearsed=rehearsed, shards=Shards(4))
-        for rehearsed in (False, True)
-    )
+    a, b = (train(build, rehearsed=rehearsed, shards=Shards(4)) for rehearsed in (False, True))
     assert bits(a) == bits(b)
