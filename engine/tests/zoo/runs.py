@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, record
 from seedbed.config.compose import compose
-from tests.running import TEMPLATE
+from tests.running import ENGINE, TEMPLATE
 from tests.zoo.catalogue import Case
 
 STEPS, STOPPED_AFTER = 4, 3  # two steps an epoch: a validation lies before the stop
@@ -28,7 +28,7 @@ SHORT = (
     "trainer.checkpoint_every_steps=0",
 )
 # The zoo's own modules, from any folder. Threads that wait sleep; it changes no bit.
-ENVIRONMENT = {"PYTHONPATH": str(TEMPLATE), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = {"PYTHONPATH": str(ENGINE), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
