@@ -7,19 +7,16 @@ operation drops leaves nothing to be found; it counts as missed all the same.
 
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 
 from seedbed import compare, determinism, names

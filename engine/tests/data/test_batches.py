@@ -2,7 +2,7 @@
 
 from collections import UserDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import Dataset
 
-from seedbed import fingerprint
 from seedbed.data.positions import Shuffled, positions
 from seedbed.data.source import Batch, Source
-from seedbed.data.tensors import map_tensors, move, tensors_of
+from seedbed.data.tensors import move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.worker.sources import build_sources
+from tests.data.loading import PRESET, hashes, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 META = torch.device("meta")  # another device than the CPU, on every machine
 
 
@@ -112,10 +111,6 @@ def batches(collate: Callable[[Samples], Any], workers: int) -> list[Batch]:
     return list(load(source, places, Loading(workers), PRESET))
 
 
-def hashes(found: list[Batch]) -> list[int]:
-    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in found]
-
-
 @pytest.mark.parametrize("make", MAKES)
 def test_workers_change_no_bit_and_no_tensor_is_missed(make: str) -> None:
     """A batch holds all its tensors in order, the same ones here and from two workers."""
@@ -151,8 +146,6 @@ def test_a_batch_moves_by_its_own_method() -> None:
     assert move(batches(encoding, 0)[0].inputs, META)["ids"].is_meta
 
 
-
-
 class Whole(Uneven):
     """A data set that makes its batches itself."""
 
@@ -175,13 +168,9 @@ def is_even(samples: Samples) -> tuple[Tensor, Tensor]:
     return torch.stack(images), torch.tensor(classes) % 2
 
 
-def settings(**data: Any) -> dict[str, Any]:
+def built(**data: Any) -> Any:
     spec = {"_target_": f"{__name__}.Squares"}
-    return {
-        "data": {"train": spec, "validation": spec, "test": None, "batch_size": 4, **data},
-        "seeds": {"augment": 0, "data": 0},
-        "determinism": {"seeding": True},
-    }
+    return build_sources(settings(**{"train": spec, "validation": spec, **data}))
 
 
 def mixing(transform: str, **arguments: Any) -> dict[str, Any]:
@@ -197,11 +186,11 @@ def first_batch(source: Source, workers: int = 0) -> Batch:
 @pytest.mark.parametrize("transform", ["MixUp", "CutMix"])
 def test_mixing_is_for_training_alone(transform: str) -> None:
     """Training gets mixed images and soft targets, with any workers; evaluation gets neither."""
-    sources = build_sources(settings(training_collate=mixing(transform)))
+    sources = built(training_collate=mixing(transform))
     mixed, there = first_batch(sources.train), first_batch(sources.train, workers=2)
     assert hashes([there]) == hashes([mixed])
     assert mixed.targets.shape == (4, 4)
-    plain = build_sources(settings())
+    plain = built()
     assert first_batch(plain.train).targets.shape == (4,)
     for split in ("validation", "test"):
         evaluated = first_batch(getattr(sources, split))
@@ -210,14 +199,14 @@ def test_mixing_is_for_training_alone(transform: str) -> None:
 
 def test_collate_takes_arguments_and_a_name() -> None:
     """A class of a mapping is built, a function is named; training's own goes first."""
-    both = settings(collate=f"{__name__}.is_even", training_collate=mixing("MixUp", alpha=0.5))
-    sources = build_sources(both)
+    collate = mixing("MixUp", alpha=0.5)
+    sources = built(collate=f"{__name__}.is_even", training_collate=collate)
     assert first_batch(sources.train).targets.is_floating_point()
     assert first_batch(sources.validation).targets.max() == 1
 
 
 def test_a_collate_beside_fetch_is_refused() -> None:
     """It would be ignored: such a data set makes its batches itself."""
-    whole = settings(train={"_target_": f"{__name__}.Whole"}, training_collate=mixing("MixUp"))
+    whole = {"_target_": f"{__name__}.Whole"}
     with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Whole"):
-        build_sources(whole)
+        built(train=whole, training_collate=mixing("MixUp"))

@@ -1,6 +1,5 @@
 """Samplers: pure functions of the epoch and the seed, whose batches any workers load alike."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,18 +8,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from seedbed import fingerprint, rng
+from seedbed import rng
 from seedbed.data import samplers
 from seedbed.data.positions import Position, positions
 from seedbed.data.sampled import Sampled
-from seedbed.data.source import Batch, Source
-from seedbed.data.tensors import tensors_of
+from seedbed.data.source import Source
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.worker import sources
+from tests.data.loading import PRESET, hashes, settings
 
 N, EPOCHS = 40, 4
-PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 
 
 class Uneven(Dataset[tuple[Tensor, int]]):
@@ -112,12 +110,6 @@ def test_a_curriculum_begins_with_what_is_easy() -> None:
     assert hardest[0] <= 2
     assert hardest[-1] == 7
     assert {i for batch in ids_of(order, 4) for i in batch} == set(range(N))
-
-
-
-
-def hashes(batches: Iterator[Batch]) -> list[int]:
-    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
 
 
 def loaded(order: Sampled, data: Dataset[Any], workers: int, first: int = 0) -> list[int]:
@@ -212,12 +204,6 @@ def test_a_sampler_that_is_not_pure_is_refused(target: type) -> None:
     assert "\n" not in str(found.value)
 
 
-
-
-
-
-
-
 def test_epochs_of_different_length_are_refused() -> None:
     """Validation and schedule count in epochs."""
 
@@ -234,15 +220,6 @@ def test_sizes_that_cannot_be_cut_are_refused() -> None:
     """Shards are of one size: no sample is left out in silence."""
     with pytest.raises(InputError, match=r"a multiple of trainer\.shards \(4\), got \d samples"):
         sampled(samplers.Buckets(Uneven(), 21, "lengths"), multiple_of=4)
-
-
-def settings(**data: Any) -> dict[str, Any]:
-    return {
-        "data": {"batch_size": 4, **data},
-        "seeds": {"order": 0, "augment": 0},
-        "trainer": {"shards": 1},
-        "determinism": {"seeding": True},
-    }
 
 
 def order_of(**data: Any) -> Any:

@@ -1,6 +1,5 @@
 """Iterable data sets as streams: what is read depends on stream and position alone."""
 
-import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -11,22 +10,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from seedbed import fingerprint
 from seedbed.data.positions import Position, evaluation_positions, positions
-from seedbed.data.source import Batch, Source
+from seedbed.data.source import Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
-from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
 from seedbed.worker import sources
-from tests import tiny
+from tests.data.loading import PRESET, hashes, settings
 
 # More workers than this machine may have cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 N, COUNT, BATCH = 96, 4, 4
-PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
 
 
 class Numbers(IterableDataset[tuple[Tensor, int]]):
@@ -48,10 +44,6 @@ class Counted(Numbers):
 
     def __len__(self) -> int:
         return self.samples
-
-
-
-
 
 
 class Sought(Counted):
@@ -113,10 +105,6 @@ def order_of(shards: int = 1, count: int = COUNT, batch_size: int = BATCH) -> St
     return Streamed(count, batch_size, shards, steps)
 
 
-def hashes(batches: Iterator[Batch]) -> list[int]:
-    return [int(fingerprint.of_tensors(tensors_of(batch))) for batch in batches]
-
-
 def loaded(
     dataset: Any, workers: int = 0, first: int = 0, last: int = 14, seed: int = 0, **how: Any
 ) -> list[int]:
@@ -150,8 +138,6 @@ def test_workers_change_no_batch(kind: type) -> None:
     assert loaded(kind(), 4, last=28) == here
     assert loaded(kind(), 2, last=28, persistent_workers=False) == here
     assert loaded(kind(), seed=1, last=28) != here, "negative control"
-
-
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -199,8 +185,6 @@ def test_shards_read_streams_of_their_own(processes: int) -> None:
         assert {number % COUNT for batch in found for number in batch} == set(shards.mine)
         parts.append(np.array(found).reshape(8, -1))
     assert np.concatenate(parts, axis=1).tolist() == whole
-
-
 
 
 @pytest.mark.parametrize("samples", [90, 97, 128])
@@ -258,21 +242,10 @@ def test_a_stream_that_ends_early_is_named(workers: int) -> None:
     assert "\n" not in str(found.value)
 
 
-def settings(target: str = "Counted", validation: str = "Counted", **data: Any) -> dict[str, Any]:
-    specs = {
-        split: {"_target_": f"{__name__}.{name}"}
-        for split, name in (("train", target), ("validation", validation))
-    }
-    return {
-        "data": {**specs, "batch_size": BATCH, **data},
-        "seeds": {"order": 0, "augment": 0, "data": 0},
-        "trainer": {"shards": 1},
-        "determinism": {"seeding": True},
-    }
-
-
-def built(**chosen: Any) -> Any:
-    made = settings(**chosen)
+def built(target: str = "Counted", **data: Any) -> Any:
+    specs = {"train": target, "validation": "Counted"}
+    specs = {split: {"_target_": f"{__name__}.{name}"} for split, name in specs.items()}
+    made = settings(**specs, **data)
     return sources.build_order(made, sources.build_sources(made).train)
 
 
@@ -281,7 +254,3 @@ def test_streams_are_built_from_the_configuration() -> None:
     assert built(streams=COUNT).steps_per_epoch == 24
     assert built(streams=COUNT, samples_per_epoch=45).steps_per_epoch == 11
     assert built(streams=COUNT, target="Numbers", samples_per_epoch=45).steps_per_epoch == 11
-
-
-
-

@@ -111,7 +111,7 @@ def bits(tensor: Tensor) -> bytes:
 
 
 def test_the_tree_is_the_one_that_is_drawn() -> None:
-    """(a + b) + (c + d), and with a fifth ((a + b) + (c + d)) + e; twin: the order shows in bits."""
+    """(a + b) + (c + d), with a fifth ((a + b) + (c + d)) + e; twin: the order shows in bits."""
     a, b, c, d, e = map(numbers, range(5))
     (total,) = tree_sum(iter([[a], [b], [c], [d]]), 4)
     assert bits(total) == bits((a + b) + (c + d)) != bits(((a + b) + c) + d)

@@ -181,8 +181,6 @@ def test_a_library_reads_back_what_the_record_holds(
         assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
 
 
-
-
 @pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {config_loggers.INSTALL}")
 def test_a_killed_run_goes_on_in_the_same_logs(base: Path, tmp_path: Path) -> None:
     """After SIGKILL and a resume each of several logs holds each value once, in one run."""

@@ -195,8 +195,6 @@ def test_pytorch_alone_does_not_bring_it_back(build: Build) -> None:
     assert state_of(other, fresh) != state_of(model, optimizer)
 
 
-
-
 def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> None:
     """The device `meta` stands for a GPU: a table on the CPU beside parameters on a GPU."""
     there, here = (nn.Parameter(torch.zeros(2, device="meta")) for _ in range(2))
@@ -303,5 +301,3 @@ def test_all_of_an_optimizers_state_is_seen(key: str) -> None:
     found = [seen(counting(entry, key)) for entry in entries]
     assert len(set(found)) == len(entries)
     assert found == [seen(counting(copy.deepcopy(entry), key)) for entry in entries]
-
-

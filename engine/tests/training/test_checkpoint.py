@@ -126,8 +126,6 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-
-
 def test_foreign_files_are_refused() -> None:
     """A checkpoint of another program, another format, an archive of something else."""
     buffer = io.BytesIO()
@@ -266,5 +264,3 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
             checkpoint.save(state(2), tmp_path / "last.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
     assert step_of(checkpoint.load_newest(tmp_path)[0]) == 1
-
-

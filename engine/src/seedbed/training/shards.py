@@ -38,13 +38,17 @@ class Others(Protocol):
     rank: int
     count: int
 
-    def partners(self) -> Iterator[int]: ...
+    def partners(self) -> Iterator[int]:
+        """Yield the ranks to exchange with, at distances 1, 2, 4, ..."""
 
-    def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None: ...
+    def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
+        """Send tensors to a rank, and receive its own into others of the same kind."""
 
-    def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None: ...
+    def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
+        """Sum tensors over all processes, in place."""
 
-    def gather(self, value: T) -> list[T]: ...
+    def gather(self, value: T) -> list[T]:
+        """Return everybody's value, in the order of ranks."""
 
 
 class Shards:

@@ -1,7 +1,7 @@
 """What a method returns: checked, each kind in one line that names the function."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
