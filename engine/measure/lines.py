@@ -35,7 +35,27 @@ BUDGETS = {
     "cli": 400,
 }
 # Rooms over their budget, and how many lines they have.
-OVER: dict[str, int] = {}
+OVER: dict[str, int] = {
+    "single files": 1774,
+    "config": 1110,
+    "launch, worker": 2901,
+    "training": 2774,
+    "data": 1309,
+    "record": 1330,
+    "determinism": 404,
+    "operations": 557,
+    "distributed, loggers": 719,
+    "compare": 929,
+    "explain": 716,
+    "sweeps": 871,
+    "recorder, integrations": 977,
+    "tools": 360,
+    "cli": 802,
+    "engine": 17883,
+    "engine/tests": 21347,
+    "engine/measure": 1354,
+    "words of docs": 18942,
+}
 OTHERS = {
     "template: train.py, scripts, configs, src, tests, Makefile": (
         2500,
