@@ -16,14 +16,8 @@ from tests.ways import differences
 EXAMPLES = example_pages.read()
 # What happens late in a run happens early in a short one.
 SOONER = {"fine-tuning: Groups, freezing, a schedule": ["method.frozen_steps=2"]}
-# Where buffers change from batch to batch, statistics are of whole batches, or a closure repeats
-# all shards: one process.
-ON_ONE_PROCESS = {
-    "self-supervised: MoCo",
-    "self-supervised: VQ-VAE",
-    "anything: LBFGS",
-    "anything: torchvision",
-}
+# Where statistics are of whole batches, or a closure repeats all shards.
+ON_ONE_PROCESS = {"anything: LBFGS", "anything: torchvision"}
 # These need the dependency group zoo.
 OF_OTHER_PACKAGES = (
     "metrics: F1 and AUROC by torchmetrics",
@@ -33,7 +27,6 @@ OF_OTHER_PACKAGES = (
 # Networks that take long to train or to compile.
 LARGE = (
     "anything: torch.compile and bfloat16",
-    "anything: A backbone in evaluation mode",
     "anything: torchvision",
 )
 NAMES = [name for name in EXAMPLES if name not in OF_OTHER_PACKAGES + LARGE]
