@@ -54,7 +54,7 @@ OVER: dict[str, int] = {
     "engine": 17883,
     "engine/tests": 21347,
     "engine/measure": 1354,
-    "words of docs": 16738,
+    "words of docs": 15644,
 }
 OTHERS = {
     "template: train.py, scripts, configs, src, tests, Makefile": (

@@ -20,7 +20,6 @@ SOONER = {"fine-tuning: Groups, freezing, a schedule": ["method.frozen_steps=2"]
 ON_ONE_PROCESS = {"anything: LBFGS", "anything: torchvision"}
 # These need the dependency group zoo.
 OF_OTHER_PACKAGES = (
-    "metrics: F1 and AUROC by torchmetrics",
     "anything: timm",
     "anything: transformers",
 )
