@@ -163,6 +163,19 @@ class Squares(Dataset[Any]):
         return torch.full((1, 4, 4), float(index)), index % 4
 
 
+class Drawn(Dataset[Any]):
+    """Draws its samples when it is built."""
+
+    def __init__(self) -> None:
+        self.samples = torch.randn(12, 3)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.samples[index], 0
+
+
 def is_even(samples: Samples) -> tuple[Tensor, Tensor]:
     images, classes = zip(*samples, strict=True)
     return torch.stack(images), torch.tensor(classes) % 2
@@ -181,6 +194,23 @@ def mixing(transform: str, **arguments: Any) -> dict[str, Any]:
 def first_batch(source: Source, workers: int = 0) -> Batch:
     places = positions(Shuffled(12, 4, 0), 0, 1)
     return next(load(source, places, Loading(workers), PRESET))
+
+
+@pytest.mark.parametrize("kind", ["Part", "Fold"])
+def test_both_parts_are_of_one_data_set(kind: str) -> None:
+    """Also where it draws its samples: as two data sets, training and validation have others."""
+    drawn = {"_target_": f"{__name__}.Drawn"}
+    split = {"validation_samples": 4} if kind == "Part" else {"fold": 0, "folds": 3}
+
+    def part(name: str) -> dict[str, Any]:
+        target = f"seedbed.data.part.{kind}"
+        return {"_target_": target, "dataset": drawn, "part": name, "seed": 0, **split}
+
+    parts = built(train=part("train"), validation=part("validation"))
+    wholes = [source.dataset.dataset.samples for source in parts]
+    assert all(torch.equal(whole, wholes[0]) for whole in wholes)
+    plain = built(train=drawn, validation=drawn)
+    assert not torch.equal(plain.train.dataset.samples, plain.validation.dataset.samples)
 
 
 @pytest.mark.parametrize("transform", ["MixUp", "CutMix"])

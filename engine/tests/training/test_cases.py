@@ -104,7 +104,15 @@ def resumed_differs(case: Case, whole: Found, after: int) -> bool:
     return any(row != whole.rows[step] for step, row in rows.items())
 
 
-@pytest.mark.parametrize("name", HARMFUL)
+def each(cases: dict[str, Case]) -> list[Any]:
+    """Return the names of cases: every sixth is tried always, the others take long."""
+    return [
+        name if number % 6 == 0 else pytest.param(name, marks=pytest.mark.long)
+        for number, name in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize("name", each(HARMFUL))
 def test_what_a_resume_changes_is_refused(name: str) -> None:
     case = HARMFUL[name]
     line = ran(case, at_start=True).line
@@ -113,7 +121,7 @@ def test_what_a_resume_changes_is_refused(name: str) -> None:
     assert resumed_differs(case, ran(case), after=4 if name == "counts_evaluations" else 1)
 
 
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("name", each(LATE))
 def test_what_begins_later_is_found_by_later_replays(name: str) -> None:
     case = LATE[name]
     assert ran(case, at_start=True).line == ""
@@ -121,7 +129,7 @@ def test_what_begins_later_is_found_by_later_replays(name: str) -> None:
     assert resumed_differs(case, ran(case), after=4)
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("name", each(HARMLESS))
 def test_what_a_resume_does_not_change_passes_to_the_same_bits(name: str) -> None:
     case, whole = HARMLESS[name], ran(HARMLESS[name])
     for rehearsed in (ran(case, at_start=True), ran(case, every_steps=1)):

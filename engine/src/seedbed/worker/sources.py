@@ -8,6 +8,7 @@ from torch.utils.data import IterableDataset
 
 from seedbed import rng
 from seedbed.config import build
+from seedbed.data import part
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled
 from seedbed.data.sampled import Sampled
@@ -47,7 +48,9 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
     if seeded:  # a data set may draw when it is built, and its module when it is imported
         seed_imports(settings["seeds"]["data"])
-        rng.seed_globals(rng.key(settings["seeds"]["data"], "data", SPLITS.index(split)))
+        # Both parts of a data set must be of the same one, so it is drawn as for training.
+        drawn_as = "train" if _holds_part(data[split]) else split
+        rng.seed_globals(rng.key(settings["seeds"]["data"], "data", SPLITS.index(drawn_as)))
     dataset = build.build(data[split], f"data.{split}")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
@@ -57,6 +60,14 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
         raise InputError(f"data.{split}: expected at least one sample, got none")
     one_thread = data.get("loading_threads", 1) != "all"
     return kind(dataset, role, seed, collate_for(data, role, dataset), seeded, one_thread)
+
+
+def _holds_part(node: Any) -> bool:
+    """Return whether a part of another data set (`seedbed.data.part`) is built by a node."""
+    if isinstance(node, Mapping):
+        target = str(node.get("_target_", ""))
+        return target.startswith(f"{part.__name__}.") or any(map(_holds_part, node.values()))
+    return isinstance(node, list) and any(map(_holds_part, node))
 
 
 def _as_streams(dataset: Any, data: Settings, split: str, role: str, seed: int) -> Streams:
