@@ -38,7 +38,7 @@ BUDGETS = {
 OVER: dict[str, int] = {
     "single files": 1774,
     "config": 1110,
-    "launch, worker": 2901,
+    "launch, worker": 2895,
     "training": 2774,
     "data": 1309,
     "record": 1330,
@@ -51,10 +51,10 @@ OVER: dict[str, int] = {
     "recorder, integrations": 977,
     "tools": 360,
     "cli": 802,
-    "engine": 17883,
-    "engine/tests": 21347,
-    "engine/measure": 1354,
-    "words of docs": 15644,
+    "engine": 17877,
+    "engine/tests": 21343,
+    "engine/measure": 1353,
+    "words of docs": 15642,
 }
 OTHERS = {
     "template: train.py, scripts, configs, src, tests, Makefile": (

@@ -59,15 +59,8 @@ class LateHook(Callback):
         raise AssertionError
 
 
-class LateMethod(VAE):
-    """Has a hook of another library."""
-
-    def on_train_epoch_end(self) -> None:
-        raise AssertionError
-
-
 AUTOENCODER = {"name": "own", "_target_": "tests.tiny.methods.Autoencoder"}
-OWN_MODEL = ("Broken", "LateMethod", "WholeSet", "VAE")
+OWN_MODEL = ("Broken", "WholeSet", "VAE")
 
 
 def begun(folder: Path, method: str, *words: str) -> Path:
@@ -96,7 +89,6 @@ def refused(folder: Path, *words: str) -> int:
         (("VAE", f"+callbacks.late._target_={__name__}.LateHook"),
          "callbacks.late: expected hooks among on_before_optimizer_step, on_step_end, "
          "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is"),
-        (("LateMethod",), "method: expected hooks among on_step_end, on_train_end, got LateMethod"),
     ],
 )  # fmt: skip
 def test_a_misspelt_name_is_refused_before_the_first_step(

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from seedbed import record
-from seedbed.tasks import Classification
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
 from tests.worker.runs import begun, of_method, work
@@ -42,13 +41,6 @@ class Rooted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x if self.in_evaluation and self.training else self.root(x))
-
-
-class Divided(Classification):
-    """Divides by zero."""
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return super().loss(outputs, targets) * 0 / torch.zeros(())
 
 
 def message(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -85,16 +77,6 @@ def test_the_first_module_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     found = message(tmp_path / "evaluation", capsys, *model, "+model.in_evaluation=true")
     assert found.startswith(
         "model.root: expected finite outputs of Root, got nan in the validation"
-    )
-
-
-def test_a_loss_without_a_module_is_the_methods(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = f"++data.task={{name:own,_target_:{__name__}.Divided}}"
-    found = message(tmp_path / "run", capsys, chosen)
-    assert found.startswith(
-        "method: expected a finite loss of finite outputs from Supervised.train"
     )
 
 

@@ -75,16 +75,6 @@ def begin(device: torch.device, shards: Shards, git: Mapping[str, Any]) -> dict[
     }
 
 
-def complete(found: dict[str, Any], settings: Mapping[str, Any], dataset: object) -> None:
-    """Add what the classes of a run brought along: versions, and the digest of the training data.
-
-    Args:
-        found: what `begin` returned.
-    """
-    found["versions"] |= more_versions(settings)
-    found["data_sha256"] = getattr(dataset, "sha256", None)
-
-
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and the core packages, and of CUDA that torch was built for."""
     return {

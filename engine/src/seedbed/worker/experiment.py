@@ -73,7 +73,8 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     if statistics.fill(settings, shards) and job.group.leads:
         record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings))
     parts = build_parts(settings, device, shards)
-    environment.complete(found, settings, parts.sources.train.dataset)
+    found["versions"] |= environment.more_versions(settings)
+    found["data_sha256"] = getattr(parts.sources.train.dataset, "sha256", None)
     imports.look()
     state = resume(job, parts, Origin(settings, found), patch, summary, imports)
     progress = checkpoint.progress_of(state)

@@ -15,7 +15,7 @@ from seedbed.data.source import Batch
 from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
-from seedbed.training import trainable, values
+from seedbed.training import trainable
 from seedbed.training.state import TrainingState
 from seedbed.training.step import seed_draws, to_device
 from seedbed.training.unchanged import evaluating
@@ -77,17 +77,9 @@ def _in_forward_pass(training: TrainingState, batches: list[Batch]) -> str | Non
         for number, name in enumerate(names):
             seed_draws(training, 1, shard, number)
             with _first_of(training.model) as first, _autocast(training):
-                returned = training.method.training_step(
-                    training.model, to_device(batch, training), name
-                )
+                training.method.training_step(training.model, to_device(batch, training), name)
             if first:
                 return _named(first[0])
-            loss, _, _ = values.of_training_step(training.method, returned)
-            if not loss.isfinite():
-                return (
-                    f"method: expected a finite loss of finite outputs from "
-                    f"{type(training.method).__name__}.training_step, got {float(loss)}"
-                )
     return None
 
 
