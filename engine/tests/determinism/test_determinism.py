@@ -12,6 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import determinism
+from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from tests.running import QUICK, ROOT, command, refusal, train
@@ -80,7 +81,7 @@ def test_presets_list_the_same_knobs() -> None:
     """A setting is in every preset's file, or in none; so a preset never inherits by accident."""
     knobs = {name: set(determinism.asked_flags(preset(name))) for name in PRESETS}
     for name in PRESETS:
-        assert knobs[name] == knobs["strict"] == set(determinism.flags())
+        assert knobs[name] == knobs["strict"] == set(backends.flags())
 
 
 def test_a_variable_that_must_not_be_set_is_refused() -> None:
@@ -110,6 +111,7 @@ SWITCHES = """
 import json, sys
 import torch
 from seedbed import determinism
+from seedbed.determinism import backends
 from seedbed.errors import InputError
 backends, lines = torch.backends, []
 backends.fp32_precision = "tf32"  # which what is not set would take
@@ -197,7 +199,7 @@ def test_the_compiler_is_imported_as_the_preset_says(asked: bool) -> None:
         f"determinism.apply({{'inductor_deterministic': {not asked}}})\n"
         f"assert torch._inductor.config.deterministic is {not asked}\n"
     )
-    otherwise = {determinism.INDUCTOR_VARIABLE: str(int(not asked))}
+    otherwise = {backends.INDUCTOR_VARIABLE: str(int(not asked))}
     done = command("-c", program, environment=otherwise)
     assert done.stdout == f"{asked}\n", done.stderr
 
@@ -215,7 +217,7 @@ def test_recurrent_layers_alone_leave_memory_unfilled() -> None:
     model, x = torch.nn.Sequential(Seen(3, 4)), torch.ones(2, 5, 3)
     plain, flags = model(x)[0], torch.utils.deterministic
     assert flags.fill_uninitialized_memory
-    determinism.leave_recurrent_unfilled(model)
+    backends.leave_recurrent_unfilled(model)
     assert torch.equal(model(x)[0], plain)
     with pytest.raises(RuntimeError):
         model(torch.ones(2, 5, 7))

@@ -22,14 +22,14 @@ from tests.running import QUICK, command, refusal, train, trained
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 ASK = """
 import torch
-from seedbed import determinism
+from seedbed.operations import refusals
 try:
     with torch.autocast("cpu", torch.bfloat16):
         torch.nn.LSTM(2, 8)(torch.ones(3, 4, 2))
     computed = True
 except RuntimeError:
     computed = False
-print(computed, determinism.computes_bfloat16())
+print(computed, refusals.computes_bfloat16())
 """
 needs_x86_64 = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="the variables are those of x86-64"
@@ -95,9 +95,10 @@ def test_precision_is_refused_only_where_it_would_fail(
 ) -> None:
     """Each condition alone lifts the refusal; a model without an LSTM is never refused."""
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", onednn)
-    refusals.check_precision(nn.Sequential(nn.GRU(2, 2)), device, autocast, supported)
+    monkeypatch.setattr(refusals, "computes_bfloat16", lambda: supported)
+    refusals.check_precision(nn.Sequential(nn.GRU(2, 2)), device, autocast)
     with pytest.raises(InputError) if refused else nullcontext():
-        refusals.check_precision(nn.Sequential(nn.LSTM(2, 2)), device, autocast, supported)
+        refusals.check_precision(nn.Sequential(nn.LSTM(2, 2)), device, autocast)
 
 
 @pytest.mark.parametrize(("name", "refused"), [("portable", True), ("strict", False)])

@@ -65,5 +65,5 @@ def test_a_preset_is_that_of_train_py(name: str) -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="preset: expected one of fast, portable, seeded, strict"):
         read_preset("stirct")
-    with pytest.raises(InputError, match="thread: expected a setting of the preset"):
+    with pytest.raises(InputError, match="thread: expected a key of configs"):
         read_preset("strict", {"thread": 1})

@@ -9,8 +9,9 @@ from omegaconf import OmegaConf
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seedbed import config, determinism, fingerprint
+from seedbed import config, fingerprint
 from seedbed.config.compose import compose
+from seedbed.determinism import backends
 from seedbed.worker import assemble
 
 
@@ -33,7 +34,7 @@ def lstm_bits(filled: bool, dirt: float) -> tuple[int, int]:
     torch.manual_seed(0)
     model, x = nn.LSTM(2, 64, batch_first=True), torch.randn(64, 100, 2)
     if not filled:
-        determinism.leave_recurrent_unfilled(model)
+        backends.leave_recurrent_unfilled(model)
     torch.full((6_300_000,), dirt)  # of the workspace's size
     with Workspaces() as workspaces:
         answers = model(x)[0]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import seedbed
-from seedbed import determinism, fingerprint
+from seedbed import fingerprint
+from seedbed.determinism import backends
 from seedbed.worker import environment, experiment
 
 GPU_LIBRARIES = {"cudnn", "nccl", "driver"}
@@ -28,10 +29,10 @@ def test_a_record_names_what_the_run_uses(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_flag_that_a_variable_carries_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler's flag is among the flags, and its variable not among the variables."""
-    monkeypatch.setenv(determinism.INDUCTOR_VARIABLE, "1")
+    monkeypatch.setenv(backends.INDUCTOR_VARIABLE, "1")
     monkeypatch.setenv("TORCH_LOGS", "negative control")
     assert set(environment.describe(torch.device("cpu"))["env"]) & {
-        determinism.INDUCTOR_VARIABLE, "TORCH_LOGS"
+        backends.INDUCTOR_VARIABLE, "TORCH_LOGS"
     } == {"TORCH_LOGS"}  # fmt: skip
 
 

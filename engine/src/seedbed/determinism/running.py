@@ -3,13 +3,12 @@
 import os
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from seedbed.determinism.flags import asked_flags, differences, flags
+from seedbed.determinism.preset import apply, differences
 from seedbed.errors import InputError
 
 _PRESETS = Path(__file__).parent / "presets"  # configs/determinism, here and where it is installed
@@ -25,14 +24,11 @@ def read_preset(name: str, settings: Mapping[str, Any] | None = None) -> dict[st
     """
     known = sorted(path.stem for path in _PRESETS.glob("*.yaml"))
     if name not in known:
-        raise InputError(f"preset: expected one of {', '.join(known)}, got {name!r}; name one")
+        raise InputError(f"preset: expected one of {', '.join(known)}, got {name!r}")
     preset: Any = OmegaConf.load(_PRESETS / f"{name}.yaml")
     for key, value in (settings or {}).items():
         if key not in preset:
-            raise InputError(
-                f"{key}: expected a setting of the preset, got another; see "
-                f"configs/determinism/{name}.yaml for their names"
-            )
+            raise InputError(f"{key}: expected a key of configs/determinism/{name}.yaml")
         preset[key] = OmegaConf.merge(preset[key], value) if isinstance(value, Mapping) else value
     whole: Any = OmegaConf.to_container(OmegaConf.create({"determinism": preset}), resolve=True)
     return dict(whole["determinism"])
@@ -58,12 +54,7 @@ def apply_preset(name: str, **settings: Any) -> list[str]:
     import torch
 
     preset = read_preset(name, settings)
-    table = flags()
-    for path, value in asked_flags(preset).items():
-        setter = table[path].set
-        if setter is not None and value is not None:
-            with suppress(RuntimeError):  # too late for it: read back below
-                setter(value)
+    apply(preset)
     variables = {key: None if v is None else str(v) for key, v in preset["env"].items()}
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         late = {key: v for key, v in variables.items() if key.startswith(_READ_LATE) and v}

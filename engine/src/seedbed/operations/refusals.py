@@ -75,14 +75,23 @@ def check_recurrent_dropout(model: nn.Module, device_type: str) -> None:
             )
 
 
-def check_precision(model: nn.Module, device_type: str, autocast: bool, supported: bool) -> None:
+def computes_bfloat16() -> bool:
+    """Return whether this processor has instructions for bfloat16, as oneDNN uses them.
+
+    `ONEDNN_MAX_CPU_ISA` counts. True where PyTorch does not say.
+    """
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is None or bool(supported())
+
+
+def check_precision(model: nn.Module, device_type: str, autocast: bool) -> None:
     """Refuse an LSTM in bfloat16 on a processor for which oneDNN has none.
 
     Args:
         autocast: whether the model computes in bfloat16.
-        supported: what `determinism.computes_bfloat16` returns.
     """
-    if not autocast or supported or device_type != "cpu" or not torch.backends.mkldnn.enabled:
+    onednn = device_type == "cpu" and torch.backends.mkldnn.enabled
+    if not autocast or not onednn or computes_bfloat16():
         return
     for name, module in model.named_modules():
         if isinstance(module, nn.LSTM):

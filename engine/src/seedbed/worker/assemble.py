@@ -16,6 +16,7 @@ from seedbed.config.settings import SUPERVISED
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
+from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
 from seedbed.operations import refusals
@@ -109,12 +110,12 @@ def build_training_state(
     if strict:
         refusals.check_recurrent_dropout(model, device.type)
     autocast = trainer["precision"] == "bfloat16"
-    refusals.check_precision(model, device.type, autocast, determinism.computes_bfloat16())
+    refusals.check_precision(model, device.type, autocast)
     if not trainer["compile"]:  # a compiler would see the flag that this switches
-        determinism.leave_recurrent_unfilled(model)
+        backends.leave_recurrent_unfilled(model)
     optimizers = _build_optimizers(method, model, settings)
     if trainer["compile"]:
-        determinism.compile_for_each_shape(model)
+        backends.compile_for_each_shape(model)
     return TrainingState(
         model=model,
         optimizers=optimizers,

@@ -15,6 +15,7 @@ import torch
 
 from seedbed import __version__, determinism, project
 from seedbed.config import targets_of
+from seedbed.determinism import backends
 from seedbed.training.shards import Shards
 
 # Variables that can change results, beside those that the preset sets.
@@ -55,7 +56,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "env": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(_PREFIXES) and name != determinism.INDUCTOR_VARIABLE  # a flag
+            if name.startswith(_PREFIXES) and name != backends.INDUCTOR_VARIABLE  # a flag
         },
         "flags": determinism.in_force(),
     }

@@ -1,0 +1,160 @@
+"""Flags of PyTorch's backends: how each is read and set. The only file that touches them."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+# Read by the compiler when it is imported, which may never be.
+INDUCTOR_VARIABLE = "TORCHINDUCTOR_DETERMINISTIC"
+
+_ON_NONDETERMINISTIC = ("allow", "warn", "error")  # by PyTorch's number of the mode
+
+# What `mkl_cbwr_get` returns (mkl_types.h); MKL turns a branch that it cannot keep to into AUTO.
+_MKL_BRANCHES = {1: "OFF", 2: "AUTO", 3: "COMPATIBLE", 10: "AVX2", 12: "AVX512"}
+
+# PyTorch does not declare all of their attributes.
+backends: Any = torch.backends
+filling: Any = torch.utils.deterministic
+
+
+class Flag(NamedTuple):
+    """How to read a backend flag and, unless it can only be read, how to set it."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], None] | None = None
+
+
+def flags() -> dict[str, Flag]:
+    """Return every flag a preset may set, by its path in the preset's YAML file."""
+
+    def attribute(owner: Any, name: str) -> Flag:
+        return Flag(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+    cuda, cudnn, mkldnn = backends.cuda, backends.cudnn, backends.mkldnn
+    reduced = "allow_{}_reduced_precision_reduction"
+    return {
+        "on_nondeterministic": Flag(
+            lambda: _ON_NONDETERMINISTIC[torch.get_deterministic_debug_mode()],
+            # Unlike `use_deterministic_algorithms`, it does not import the compiler, which
+            # `inductor_deterministic` is for.
+            lambda value: torch.set_deterministic_debug_mode(_ON_NONDETERMINISTIC.index(value)),
+        ),
+        "fill_uninitialized_memory": attribute(filling, "fill_uninitialized_memory"),
+        "inductor_deterministic": Flag(_get_inductor, _set_inductor),
+        "cudnn.enabled": attribute(cudnn, "enabled"),
+        "cudnn.benchmark": attribute(cudnn, "benchmark"),
+        "cudnn.deterministic": attribute(cudnn, "deterministic"),
+        "cudnn.allow_tf32": Flag(_get_cudnn_tf32, _set_cudnn_tf32),
+        "float32_matmul_precision": Flag(_get_float32_precision, _set_float32_precision),
+        "reduced_precision_reduction.float16": attribute(cuda.matmul, reduced.format("fp16")),
+        "reduced_precision_reduction.bfloat16": attribute(cuda.matmul, reduced.format("bf16")),
+        "attention.flash": Flag(cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+        "attention.memory_efficient": Flag(
+            cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp
+        ),
+        "attention.math": Flag(cuda.math_sdp_enabled, cuda.enable_math_sdp),
+        "attention.cudnn": Flag(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+        "mkldnn.enabled": attribute(mkldnn, "enabled"),
+        "mkldnn.deterministic": attribute(mkldnn, "deterministic"),
+        "threads": Flag(torch.get_num_threads, torch.set_num_threads),
+        "interop_threads": Flag(torch.get_num_interop_threads, _set_interop_threads),
+        "cpu_capability": Flag(backends.cpu.get_cpu_capability),
+        "mkl_branch": Flag(_get_mkl_branch),
+        "avx": Flag(_get_avx),
+    }
+
+
+def _get_cudnn_tf32() -> bool:
+    cudnn = backends.cudnn
+    # `cudnn.allow_tf32` cannot be read where code has set the two to different values.
+    return "tf32" in (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision)
+
+
+def _set_cudnn_tf32(value: bool) -> None:
+    cudnn = backends.cudnn
+    cudnn.allow_tf32 = value
+    if not value:  # which would leave them what `torch.backends.fp32_precision` says
+        cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee"
+
+
+def _get_float32_precision() -> str:
+    """Return the lowest precision of float32 in matrix products, and in oneDNN's other layers."""
+    cuda, mkldnn = backends.cuda, backends.mkldnn
+    owners = (cuda.matmul, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
+    precisions = {each.fp32_precision for each in owners}
+    return "medium" if "bf16" in precisions else "high" if "tf32" in precisions else "highest"
+
+
+def _set_float32_precision(value: str) -> None:
+    torch.set_float32_matmul_precision(value)
+    for each in (backends.mkldnn.conv, backends.mkldnn.rnn):
+        each.fp32_precision = "ieee" if value == "highest" else "none"
+
+
+def _get_inductor() -> bool:
+    config = sys.modules.get("torch._inductor.config")
+    asked = os.environ.get(INDUCTOR_VARIABLE) == "1"
+    return bool(getattr(config, "deterministic", asked))
+
+
+def _set_inductor(value: bool) -> None:
+    os.environ[INDUCTOR_VARIABLE] = str(int(value))
+    if config := sys.modules.get("torch._inductor.config"):
+        config.deterministic = value  # type: ignore[attr-defined]
+
+
+def _get_mkl_branch() -> str | None:
+    """Return the code branch that MKL keeps to; None where PyTorch comes without MKL."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        branch: int = ctypes.CDLL(str(library)).mkl_serv_cbwr_get(1)
+    except (OSError, AttributeError):
+        return None
+    return _MKL_BRANCHES.get(branch, str(branch))
+
+
+def _get_avx() -> bool | None:
+    """Return whether the processor has AVX; None where PyTorch does not say."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return capabilities.get("avx")
+
+
+def _set_interop_threads(value: int) -> None:
+    if torch.get_num_interop_threads() != value:  # may be set once in a process
+        torch.set_num_interop_threads(value)
+
+
+def compile_for_each_shape(model: Any) -> None:
+    """Compile a model with kernels of their own for each shape of its inputs.
+
+    Which shapes came before must not matter, and after a resume others came before. PyTorch would
+    compile for some shapes, and run those that come later as they are.
+    """
+    from torch._dynamo import config  # imports the compiler
+
+    config.recompile_limit = config.accumulated_recompile_limit = 1 << 30
+    model.compile(dynamic=False)
+
+
+def leave_recurrent_unfilled(model: Any) -> None:
+    """Let recurrent layers on a CPU leave the memory as it is that they allocate, if it is filled.
+
+    oneDNN's LSTM asks for tens of megabytes a step, and PyTorch's kernels write what they allocate
+    before they read it: what fills it first only costs time.
+    """
+    for module in model.modules() if filling.fill_uninitialized_memory else ():
+        recurrent = isinstance(module, torch.nn.RNNBase)
+        if recurrent and next(module.parameters()).device.type == "cpu":
+            # Functions of a module: models can be pickled.
+            module.register_forward_pre_hook(partial(_fill, False))
+            module.register_forward_hook(partial(_fill, True), always_call=True)
+
+
+def _fill(value: bool, *_: Any) -> None:
+    filling.fill_uninitialized_memory = value

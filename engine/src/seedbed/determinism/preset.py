@@ -1,0 +1,105 @@
+"""Determinism presets: applied, and read back.
+
+A preset is a YAML file in configs/determinism/. Its flags are applied before the model is built,
+and again in every loader worker (spawned workers inherit none of them); then what is really in
+force is read back, recorded, and compared with what was asked.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from seedbed.errors import InputError
+from seedbed.names import flatten
+
+# Settings of a preset that are not flags of a backend: their users read them themselves.
+_NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_steps", "env"}
+
+
+def environment_variables(preset: Any, current: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a training process: the current one with the preset's variables.
+
+    Raises:
+        InputError: a variable is set that the preset says must not be.
+    """
+    preset = _mapping(preset)
+    environment = dict(current)
+    for name, value in preset["env"].items():
+        if value is not None:
+            environment[name] = str(value)
+        elif name in current:
+            raise InputError(
+                f"{name}: expected no such environment variable under "
+                f"determinism={preset['name']}, got {current[name]!r}; unset it, or say "
+                f"determinism.env.{name}={current[name]}"
+            )
+    return environment
+
+
+def apply(preset: Any, threads: int | None = None) -> None:
+    """Set every flag of a preset; `threads` replaces the preset's number of threads.
+
+    A flag for which it is too late keeps its value: read back what is in force.
+    """
+    from seedbed.determinism import backends
+
+    table = backends.flags()
+    for path, value in asked_flags(preset).items():
+        setter = table[path].set
+        if path == "threads" and threads is not None:
+            value = threads
+        if setter is not None and value is not None:
+            with suppress(RuntimeError):
+                setter(value)
+
+
+def _mapping(preset: Any) -> Mapping[str, Any]:
+    """Return the settings of a preset: a mapping, or a dataclass as `config.settings` has it."""
+    return preset if isinstance(preset, Mapping) else asdict(preset)
+
+
+def asked_flags(preset: Any) -> dict[str, Any]:
+    """Return the flags that a preset names, flattened to paths such as `cudnn.benchmark`."""
+    settings = _mapping(preset).items()
+    return flatten({name: value for name, value in settings if name not in _NOT_FLAGS})
+
+
+def in_force() -> dict[str, Any]:
+    """Read every flag back from the backends."""
+    from seedbed.determinism import backends
+
+    return {path: flag.get() for path, flag in backends.flags().items()}
+
+
+def require_in_force(preset: Any) -> None:
+    """Raise InputError if code has set a flag to another value than the preset asked for.
+
+    To be called again and again: user code runs in the same process.
+    """
+    for line in _differing_flags(preset):
+        raise InputError(f"{line}, set by code of the run or of a library; remove that")
+
+
+def _differing_flags(preset: Any) -> list[str]:
+    now = in_force()
+    return [
+        f"determinism.{path}: expected {asked}, got {now[path]} in force"
+        for path, asked in asked_flags(preset).items()
+        if asked is not None and now[path] != asked
+    ]
+
+
+def differences(preset: Any) -> list[str]:
+    """Return a line for each flag and each variable that is not what a preset asks for."""
+    lines = _differing_flags(preset)
+    for name, value in _mapping(preset)["env"].items():
+        expected = "unset" if value is None else str(value)
+        got = os.environ.get(name)
+        if got != (None if value is None else expected):
+            lines.append(
+                f"{name}: expected {expected} in the environment, "
+                f"got {'unset' if got is None else got}"
+            )
+    return lines
