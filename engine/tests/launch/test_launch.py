@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import launch, record, signals
 from seedbed.errors import InputError
+from seedbed.launch import process
+from seedbed.launch.process import run_passing_signals
 from tests.running import TEMPLATE, command
 
 
@@ -28,39 +31,24 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-class TestWaiting:
-    def environment(
-        self, monkeypatch: pytest.MonkeyPatch, cores: int, **variables: str
-    ) -> dict[str, str]:
-        """Return the environment of a run of two processes with two threads."""
-        monkeypatch.setattr(os, "cpu_count", lambda: cores)
-        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        preset = {"name": "strict", "threads": 2, "env": {}}
-        config = {"determinism": preset, "data": {"num_workers": 0}, "trainer": {"processes": 2}}
-        return launch.training_environment(OmegaConf.create(config))
-
-    def test_threads_wait_asleep_where_there_are_fewer_cores(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Spinning threads of one process do not keep those of another from the cores."""
-        found = self.environment(monkeypatch, cores=2)
-        assert found["OMP_WAIT_POLICY"] == "PASSIVE"
-        assert "OMP_WAIT_POLICY" not in self.environment(monkeypatch, cores=4)
-        active = self.environment(monkeypatch, 2, OMP_WAIT_POLICY="ACTIVE")
-        assert active["OMP_WAIT_POLICY"] == "ACTIVE"
+@pytest.mark.parametrize(
+    ("cores", "own", "policy"), [(2, {}, "PASSIVE"), (4, {}, None), (2, {"ACTIVE"}, "ACTIVE")]
+)
+def test_threads_wait_asleep_where_there_are_fewer_cores(
+    cores: int, own: set[str], policy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two processes with two threads, spinning ones would keep the others from the cores."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    for value in own:
+        monkeypatch.setenv("OMP_WAIT_POLICY", value)
+    preset = {"name": "strict", "threads": 2, "env": {}}
+    config = {"determinism": preset, "data": {"num_workers": 0}, "trainer": {"processes": 2}}
+    found = launch.training_environment(OmegaConf.create(config))
+    assert found.get("OMP_WAIT_POLICY") == policy
 
 
 class TestCreateRunFolder:
-    def test_a_created_folder_holds_the_resolved_configuration(self, tmp_path: Path) -> None:
-        """What is written is all that the training process will know."""
-        folder = tmp_path / "new" / "run"
-        launch.create_run_folder(folder, settings())
-        assert OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"), resolve=False) == {
-            "seed": 3, "trainer": {"processes": 1}, "copy": 3,
-        }  # fmt: skip
-
     def test_of_many_at_once_one_gets_the_folder(self, tmp_path: Path) -> None:
         """However they interleave, there is one winner, and its configuration is whole."""
         program = (
@@ -78,10 +66,10 @@ class TestCreateRunFolder:
             )
             for number in range(4)
         ]
-        for process in creations:
-            assert process.stdin is not None
-            process.stdin.close()  # all are off
-        statuses = [process.wait(60) for process in creations]
+        for creation in creations:
+            assert creation.stdin is not None
+            creation.stdin.close()  # all are off
+        statuses = [creation.wait(60) for creation in creations]
         assert sorted(statuses) == [0, 2, 2, 2]
         assert record.read_config(tmp_path / "run").winner == str(statuses.index(0)) * 5000
 
@@ -133,84 +121,78 @@ class TestCreateRunFolder:
         assert contents(tmp_path) == {"file": b"mine"}
 
 
-def run(program: str, **named: Any) -> int:
-    return launch.run_passing_signals([sys.executable, "-c", program], os.environ, **named)
+def run(program: str, environment: Mapping[str, str] = os.environ) -> int:
+    return run_passing_signals([sys.executable, "-c", program], environment)
 
 
-class TestRunPassingSignals:
-    @pytest.mark.parametrize("number", signals.STOP_SIGNALS)
-    def test_signals_are_passed_on(self, number: signal.Signals, tmp_path: Path) -> None:
-        """The process is told, ends as it likes, and its status is returned."""
-        ready = tmp_path / "ready"
-        program = (
-            f"import signal, sys, time; from pathlib import Path\n"
-            f"signal.signal({int(number)}, lambda *_: sys.exit(7))\n"
-            f"Path({str(ready)!r}).touch()\ntime.sleep(60)\nsys.exit(8)"
-        )
+@pytest.mark.parametrize("number", signals.STOP_SIGNALS)
+def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
+    """The process ends as it likes, and its status is returned; handlers are put back."""
+    ready = tmp_path / "ready"
+    program = (
+        "import signal, sys, time; from pathlib import Path; from seedbed import signals\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(7))\nsignals.release()\n"
+        f"Path({str(ready)!r}).touch()\ntime.sleep(60)\nsys.exit(8)"
+    )
 
-        def send() -> None:
-            while not ready.exists():
-                time.sleep(0.01)
-            os.kill(os.getpid(), number)
+    def send() -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
 
-        before = signal.signal(number, signal.SIG_DFL)  # nohup has tests ignore SIGHUP
-        try:
-            threading.Thread(target=send).start()
-            assert run(program) == 7
-        finally:
-            signal.signal(number, before)
-
-    def test_a_signal_in_the_first_moments_waits_until_it_is_let_through(
-        self, tmp_path: Path
-    ) -> None:
-        """A process that is not ready yet is not killed by it; one that is not shielded is."""
-        program = (
-            "import os, signal, sys\nfrom pathlib import Path\nfrom seedbed import signals\n"
-            "os.kill(os.getpid(), signal.SIGTERM)\n"  # before anybody handles it
-            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
-            "signals.release()\n"
-        )
-        assert run(program, starting=signals.held()) == 7
-        assert run(program) == 128 + signal.SIGTERM
-
-    def test_ranks_of_the_callers_do_not_reach_a_training_process(self) -> None:
-        """Started inside a cluster's job, a run is still alone; the negative control variable
-        passes."""
-        found = launch.alone({"WORLD_SIZE": "2", "RANK": "1", "OMP_NUM_THREADS": "7"})
-        assert found == {"OMP_NUM_THREADS": "7"}
-
-    def test_handlers_are_put_back(self) -> None:
-        """After the run, signals mean what they meant before."""
-        before = [signal.getsignal(number) for number in signals.STOP_SIGNALS]
-        run("pass")
-        assert [signal.getsignal(number) for number in signals.STOP_SIGNALS] == before
+    own = signal.signal(number, signal.SIG_DFL)  # nohup has tests ignore SIGHUP
+    before = [signal.getsignal(each) for each in signals.STOP_SIGNALS]
+    try:
+        threading.Thread(target=send).start()
+        assert run(program) == 7
+        assert [signal.getsignal(each) for each in signals.STOP_SIGNALS] == before
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
-
-    def test_a_launchers_thread_may_run_it(self) -> None:
-        """Only the first thread can handle signals; another runs the command without."""
-        found: list[int] = []
-        thread = threading.Thread(target=lambda: found.append(run("raise SystemExit(5)")))
-        thread.start()
-        thread.join(60)
-        assert found == [5]
+    finally:
+        signal.signal(number, own)
 
 
-class TestObjective:
-    def test_the_metric_that_the_run_names_is_returned(self, tmp_path: Path) -> None:
-        """It is what sweepers minimise."""
-        (tmp_path / "config.yaml").write_text("seed: 0\n")
-        summary: dict[str, Any] = {"format_version": 1, "status": "finished"}
-        summary |= {"objective": {"name": "x", "value": 0.25}}
-        record.write_json(tmp_path / "summary.json", summary)
-        assert launch.objective(tmp_path) == 0.25
+@pytest.mark.parametrize("released", [False, True])
+def test_a_signal_in_the_first_moments_waits_until_it_is_let_through(released: bool) -> None:
+    """A process that is not ready yet is not killed by it; control: one that lets it through."""
+    program = (
+        "import os, signal, sys; from seedbed import signals\n"
+        f"if {released}: signals.release()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"  # before anybody handles it
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nsignals.release()\n"
+    )
+    assert run(program) == (128 + signal.SIGTERM if released else 7)
 
-    @pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
-    def test_a_run_that_did_not_finish_has_none(self, status: str, tmp_path: Path) -> None:
-        """What it had reached is no result: Optuna counts a failed trial."""
-        (tmp_path / "config.yaml").write_text("seed: 0\n")
-        summary = {"format_version": 1, "status": status, "objective": {"name": "x", "value": 0.2}}
-        record.write_json(tmp_path / "summary.json", summary)
-        assert launch.objective(tmp_path) is None
+
+def test_a_launchers_thread_may_run_it() -> None:
+    """Only the first thread can handle signals; another runs the command without."""
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(run("raise SystemExit(5)")))
+    thread.start()
+    thread.join(60)
+    assert found == [5]
+
+
+def test_ranks_of_the_callers_do_not_reach_a_training_process() -> None:
+    """Started inside a cluster's job, a run is still alone; control: other variables pass."""
+    variables = {"WORLD_SIZE": "2", "RANK": "1", "OMP_NUM_THREADS": "7"}
+    program = (
+        f"import os; os._exit(sum(1 << i for i, n in enumerate({[*variables]}) if n in os.environ))"
+    )
+    assert run(program, {**os.environ, **variables}) == 0b100
+
+
+@pytest.mark.parametrize(
+    ("status", "objective"),
+    [("finished", 0.25), ("failed", None), ("interrupted", None), ("running", None)],
+)
+def test_sweepers_get_the_metric_of_a_run_that_finished(
+    status: str, objective: float | None, tmp_path: Path
+) -> None:
+    """What another had reached is no result: Optuna counts a failed trial."""
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    summary = {"format_version": 1, "status": status, "objective": {"name": "x", "value": 0.25}}
+    record.write_json(tmp_path / "summary.json", summary)
+    assert launch.objective(tmp_path) == objective
 
 
 def test_a_folder_with_something_in_it_is_never_discarded(tmp_path: Path) -> None:
@@ -223,20 +205,10 @@ def test_a_folder_with_something_in_it_is_never_discarded(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_ctrl_c_while_train_py_starts_leaves_no_traceback(tmp_path: Path) -> None:
-    """Its imports take half a second; the shell sees an interrupted command, as at any time."""
-    (tmp_path / "hydra.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    environment = {"PYTHONPATH": str(tmp_path)}
-    done = command("train.py", environment=environment)
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
-    control = command("-c", "import hydra", environment=environment)
-    assert "Traceback" in control.stderr
-
-
 @pytest.mark.parametrize("ignored", [True, False])
-def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> None:
-    """As it is under nohup, and behind & in a script; negative control: where it is not, it ends
-    us."""
+def test_ctrl_c_while_train_py_starts(ignored: bool, tmp_path: Path) -> None:
+    """Its imports take half a second: no traceback. Under nohup, and behind & in a script, it is
+    ignored."""
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nos._exit(7)\n"
     (tmp_path / "hydra.py").write_text(code)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
@@ -245,7 +217,7 @@ def test_ctrl_c_that_is_ignored_stays_ignored(ignored: bool, tmp_path: Path) -> 
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
-    assert done.returncode == (7 if ignored else -signal.SIGINT)
+    assert (done.returncode, done.stderr) == (7 if ignored else -signal.SIGINT, "")
 
 
 def test_a_script_does_not_run_with_the_engine_of_another_checkout(tmp_path: Path) -> None:
@@ -289,7 +261,7 @@ def test_a_training_process_that_was_killed_is_told_of(
         f"os.kill(os.getpid(), {int(number)})"
     )
     words = [sys.executable, "-c", program]
-    monkeypatch.setattr(sys.modules["seedbed.launch.start"], "worker_command", lambda *_: words)
+    monkeypatch.setattr(launch, "worker_command", lambda *_: words)
     assert launch.run_worker(settings(), tmp_path, os.environ) == 128 + number
     advice = f"resume it: python scripts/resume.py {tmp_path}\n" if printed else ""
     assert capfd.readouterr().err == printed + advice
@@ -327,7 +299,7 @@ def test_the_exit_status_of_several_is_that_of_the_cause(
     endings: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A death explains failures, a crash lost connections; each process knows its rank."""
-    monkeypatch.setattr(sys.modules["seedbed.launch.process"], "_ENDING_SECONDS", 2.0)
+    monkeypatch.setattr(process, "_ENDING_SECONDS", 2.0)
     program = (
         "import os, signal, sys, time\n"
         f"how = {endings}[int(os.environ['RANK'])]\n"
@@ -336,5 +308,4 @@ def test_the_exit_status_of_several_is_that_of_the_cause(
         "sys.exit(int(how))"
     )
     command = [sys.executable, "-c", program]
-    count, held = len(endings), signals.held()  # which ends only what never lets them through
-    assert launch.run_passing_signals(command, os.environ, count, held) == status
+    assert run_passing_signals(command, os.environ, len(endings)) == status

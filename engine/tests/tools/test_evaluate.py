@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from seedbed import launch, record
+from seedbed import record
 from seedbed.errors import InputError
 from seedbed.tools import request, weights
 from tests.running import command, refusal, trained
@@ -101,7 +101,7 @@ def test_the_process_starts_under_the_preset(run: Path, monkeypatch: pytest.Monk
         started.append(environment)
         return 0
 
-    monkeypatch.setattr(launch, "run_passing_signals", start)
+    monkeypatch.setattr(request, "run_passing_signals", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     settings = request.settings_of(run, [])
     assert request.start("nothing", settings, {}, online=False) == (0, None)

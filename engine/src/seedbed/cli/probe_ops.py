@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from seedbed import launch
 from seedbed.config import options
 from seedbed.config.compose import configuration
+from seedbed.launch.process import run_passing_signals
 
 
 def main() -> int:
@@ -30,4 +31,4 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         OmegaConf.save(settings, Path(folder) / "config.yaml")
         command = [sys.executable, "-m", "seedbed.probe.examine", folder]
-        return launch.run_passing_signals(command, launch.training_environment(settings))
+        return run_passing_signals(command, launch.training_environment(settings))

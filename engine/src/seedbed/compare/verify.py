@@ -20,6 +20,7 @@ from seedbed.compare import Comparison, Record, checkout, results
 from seedbed.compare.checkout import Tree
 from seedbed.config.request import Request
 from seedbed.errors import InputError
+from seedbed.launch.process import Processes
 from seedbed.record import code
 
 _STOP_SECONDS = 60
@@ -201,9 +202,7 @@ def _train(
     with tempfile.TemporaryFile() as output:
         command = launch.worker_command(settings, folder, request.text())
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
-        processes = launch.Processes(
-            command, launch.alone(environment), settings.trainer.processes, **streams
-        )
+        processes = Processes(command, environment, settings.trainer.processes, **streams)
         try:
             status = processes.wait()
         finally:

@@ -1,27 +1,140 @@
-"""From a checked configuration to a training process: run folder, environment, signals."""
+"""From a checked configuration to a training process: environment, run folder, command."""
 
-from seedbed.launch.process import Processes, alone, run_passing_signals
-from seedbed.launch.start import (
-    create_run_folder,
-    discard_if_empty,
-    objective,
-    require_name,
-    run_worker,
-    start,
-    training_environment,
-    worker_command,
-)
+import math
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "Processes",
-    "alone",
-    "create_run_folder",
-    "discard_if_empty",
-    "objective",
-    "require_name",
-    "run_passing_signals",
-    "run_worker",
-    "start",
-    "training_environment",
-    "worker_command",
-]
+from omegaconf import DictConfig, OmegaConf
+
+from seedbed import determinism, project, record, signals
+from seedbed.errors import InputError
+from seedbed.launch.process import run_passing_signals
+from seedbed.record import terminal
+
+
+def start(config: DictConfig, folder: Path) -> int:
+    """Create the run folder and train in it, in a process of its own; return the exit status."""
+    environment = training_environment(config)
+    create_run_folder(folder, config)
+    return run_worker(config, folder, environment)
+
+
+def training_environment(config: DictConfig) -> dict[str, str]:
+    """Return the environment variables that the training process starts with.
+
+    It imports from this project, not from the current folder: that may be somebody's record.
+    """
+    preset: Mapping[str, Any] = OmegaConf.to_container(config.determinism)  # type: ignore[assignment]
+    environment = determinism.environment_variables(preset, os.environ)
+    root = project.root()
+    places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
+    places = list(dict.fromkeys([*places, str(root / "src"), str(root)]))
+    environment |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
+    environment[project.PROJECT] = str(root)
+    if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
+        # Threads that wait for each other, spinning, hold the cores that others need: a step may
+        # take many times as long. That they sleep instead changes no bit.
+        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return environment
+
+
+def require_name(key: str, folder: str) -> None:
+    """Raise InputError for a folder without a name: Hydra would take the current one for it."""
+    if not str(folder).strip():
+        raise InputError(f"{key}: expected a folder, got an empty name")
+
+
+def create_run_folder(folder: Path, config: DictConfig) -> None:
+    """Create the run folder and its config.yaml; a run, or a folder of others, is never used.
+
+    Of two runs that want one folder in the same instant one gets the lock and the other is refused.
+    Whenever the process is killed, there is a whole config.yaml or none.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _require_unused(folder)  # before a lock is left in a folder of others
+        with record.lock(folder):
+            _require_unused(folder)
+            yaml = OmegaConf.to_yaml(config, resolve=True)
+            record.write_atomically(folder / "config.yaml", yaml)
+    except OSError as error:
+        raise InputError(
+            f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
+            f"{folder}"
+        ) from None
+
+
+def _require_unused(folder: Path) -> None:
+    """Raise InputError unless a folder is empty, or its run failed before it recorded a step."""
+    # Launchers may have started train.log; what begins with a dot, a run that was killed.
+    there = [n for n in sorted(os.listdir(folder)) if n[0] != "." and n != "train.log"]
+    if record.is_run(folder) and not any((folder / "checkpoints").glob("*.pt")):
+        with suppress(InputError):  # damaged
+            summary = record.read_summary(folder)
+            if summary.get("status") == "failed" and not summary.get("steps"):
+                return
+    if there:
+        resume = ", or resume it by scripts/resume.py" if "config.yaml" in there else ""
+        raise InputError(
+            f"hydra.run.dir: expected a new or empty folder, got {folder}, which holds {there[0]}; "
+            f"choose another{resume}"
+        )
+
+
+def worker_command(config: DictConfig, folder: Path, request: str | None = None) -> list[str]:
+    """Return the command that trains in a run folder, for the project's folder.
+
+    Args:
+        request: a `config.Request` as text.
+    """
+    folder, root = folder.absolute(), project.root().absolute()
+    folder = folder.relative_to(root) if folder.is_relative_to(root) else folder
+    several = config.trainer.processes > 1
+    module = "seedbed.distributed.worker" if several else "seedbed.worker"
+    return [sys.executable, "-m", module, str(folder), *([request] if request else [])]
+
+
+def run_worker(
+    config: DictConfig, folder: Path, environment: Mapping[str, str], request: str | None = None
+) -> int:
+    """Run the training processes to their end, passing signals on; return the exit status."""
+    command, count = worker_command(config, folder, request), config.trainer.processes
+    status = run_passing_signals(command, environment, count)
+    killer = signals.killed_by(status)
+    if killer and count == 1:
+        print(f"killed by {killer}\nresume it: {terminal.resume_command(folder)}", file=sys.stderr)
+    elif killer:  # the others print it; if it was rank 0, nobody has noted it
+        with suppress(InputError, OSError), record.lock(folder):
+            summary = record.read_summary(folder)
+            line = (
+                f"rank 0: expected to work on with the others, got {killer}; see why it ended, "
+                "then resume with scripts/resume.py"
+            )
+            if summary.get("status") == "running":
+                summary |= {"status": "failed", "error": line}
+                record.write_json(folder / "summary.json", summary)
+    return status
+
+
+def discard_if_empty(folder: Path) -> None:
+    """Remove the folder that Hydra made for a run that was refused."""
+    if folder != Path.cwd():  # which somebody else made
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def objective(folder: Path) -> float | None:
+    """Return the metric that the run's `objective` names, for Hydra's sweepers.
+
+    None, a failed trial for Optuna, if the run did not finish or the metric is not a number: what
+    a run had reached is no result.
+    """
+    summary = record.read_summary(folder) if record.is_run(folder) else {}
+    value = summary.get("objective", {}).get("value")
+    if summary.get("status") != "finished" or value is None or math.isnan(value):
+        return None
+    return float(value)

@@ -15,11 +15,7 @@ _MISSING: Any = object()
 
 
 def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> int:
-    """Resume one of the user's own runs in a training process; return its exit status.
-
-    Raises:
-        InputError: the folder is no run, or what is asked for cannot be.
-    """
+    """Resume one of the user's own runs in a training process; return its exit status."""
     recorded = record.read_config(folder)
     untrusted.require_no_way_out(folder)
     request = Request(parse(overrides, recorded), allow_changed)
@@ -33,10 +29,9 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
 def parse(
     overrides: Sequence[str], recorded: DictConfig, free: str | None = None
 ) -> dict[str, Any]:
-    """Read `key=value` overrides in Hydra's grammar; return values by key.
+    """Read `key=value` overrides of a run's configuration in Hydra's grammar; values by key.
 
     Args:
-        recorded: the run's configuration.
         free: a section that may get new keys.
 
     Raises:
@@ -46,18 +41,19 @@ def parse(
 
     values: dict[str, Any] = {}
     for one in hydra_errors.parse(overrides):
-        known = OmegaConf.select(recorded, one.key_or_group, default=_MISSING)
-        if one.key_or_group == "logger":
+        key = one.key_or_group
+        known = OmegaConf.select(recorded, key, default=_MISSING)
+        is_new = known is _MISSING and key.partition(".")[0] != free
+        if key == "logger":
             # As Hydra composes it; its ${...} refer to the run's own configuration.
             chosen = compose.compose(str(one.input_line)).logger
             own = OmegaConf.create({**recorded, "logger": chosen})
-            values["logger"] = OmegaConf.to_container(own.logger, resolve=True)
-            continue
-        is_new = known is _MISSING and one.key_or_group.partition(".")[0] != free
-        if is_new or isinstance(known, DictConfig):
+            values[key] = OmegaConf.to_container(own.logger, resolve=True)
+        elif is_new or isinstance(known, DictConfig):
             raise InputError(
-                f"{one.key_or_group}: expected a key of the run's config.yaml with a value of its "
-                f"own, got {'a new one' if is_new else 'a group'}; see config.yaml"
+                f"{key}: expected a key of the run's config.yaml with a value of its own, got "
+                f"{'a new one' if is_new else 'a group'}"
             )
-        values[one.key_or_group] = one.value()
+        else:
+            values[key] = one.value()
     return values

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from seedbed import config, determinism, record
+from seedbed import config, determinism, record, signals
 from seedbed.data import tensors
 from seedbed.data.positions import positions
 from seedbed.data.source import Batch
@@ -203,6 +203,7 @@ def compare(first: FirstSteps, again: FirstSteps) -> list[Finding]:
 
 def main() -> int:
     """Examine the configuration in a folder; print each finding in a line."""
+    signals.release()
     resolved = record.read_config(Path(sys.argv[1]))
     config.check(resolved)
     settings: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]

@@ -12,9 +12,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, offline, record
+from seedbed import config, launch, offline, record, signals
 from seedbed.config import compose
 from seedbed.launch import resume
+from seedbed.launch.process import run_passing_signals
 from seedbed.record import untrusted
 
 
@@ -61,7 +62,7 @@ def start(
         OmegaConf.save(settings, Path(folder, "config.yaml"))
         Path(folder, "request.json").write_text(json.dumps(request))
         command = [sys.executable, "-m", module, folder]
-        status = launch.run_passing_signals(command, launch.alone(environment))
+        status = run_passing_signals(command, environment)
         answer = Path(folder, "answer.json")
         return status, json.loads(answer.read_text()) if answer.exists() else None
 
@@ -69,6 +70,7 @@ def start(
 def read() -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """Return this process's folder, settings and request; from now on addresses are as they say."""
     folder = Path(sys.argv[1])
+    signals.release()  # which `start` held back
     offline.enforce()
     plain: Any = OmegaConf.to_container(record.read_config(folder))
     return folder, plain, record.read_json(folder / "request.json")
