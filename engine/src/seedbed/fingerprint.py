@@ -31,7 +31,7 @@ _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 
 class Hasher:
-    """Hash lists of tensors: copy each list when it is due, and work on all of them at once.
+    """Hashes lists of tensors: copies each list when it is due, and works on all of them at once.
 
     A step of a small model takes milliseconds, and a call of PyTorch microseconds, however little
     it does: so there are few calls, and what they need is kept from step to step.

@@ -24,10 +24,6 @@ from seedbed.names import STREAMS
 
 Generator = np.random.Generator
 
-_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
-
 
 def key(seed: int, stream: str, *position: int) -> int:
     """Return the 64-bit key of one position in one stream.
@@ -42,19 +38,16 @@ def key(seed: int, stream: str, *position: int) -> int:
     return _hash(seed, stream, *position)
 
 
-def bits(key: int | NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return 64 random bits for each counter; equal keys and counters give equal bits.
-
-    Args:
-        key: one for all counters, or an array of keys that broadcasts with them.
-    """
+def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return 64 random bits for each counter; equal keys and counters give equal bits."""
     with np.errstate(over="ignore"):  # wrapping multiplication is the point
-        x = np.uint64(key) + (counters.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
+        steps = counters.astype(np.uint64) + np.uint64(1)
+        x = np.uint64(key) + steps * np.uint64(0x9E3779B97F4A7C15)
         shifted = np.empty_like(x)  # one for all, which stays in a processor's cache
         x ^= np.right_shift(x, np.uint64(30), out=shifted)
-        x *= _MULTIPLIER_1
+        x *= np.uint64(0xBF58476D1CE4E5B9)
         x ^= np.right_shift(x, np.uint64(27), out=shifted)
-        x *= _MULTIPLIER_2
+        x *= np.uint64(0x94D049BB133111EB)
         x ^= np.right_shift(x, np.uint64(31), out=shifted)
     return x
 
@@ -80,8 +73,7 @@ class Draws:
         """
         self.ids = ids
         self._rows = ids if rows is None else rows
-        self._key = key
-        self._calls = 0
+        self._key, self._calls = key, 0
 
     def __repr__(self) -> str:
         return f"Draws(key={self._key}, calls={self._calls})"
@@ -99,10 +91,7 @@ class Draws:
 
 
 def uniform(key: int, ids: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
-    """Draw numbers in [0, 1) that belong to samples.
-
-    Equal arguments give equal numbers: what draws more than once needs a key for each time, or
-    `Draws`.
+    """Draw numbers in [0, 1) that belong to samples; equal arguments give equal numbers.
 
     Returns:
         float64 (len(ids), draws): row i is a function of (key, ids[i], draws) alone, whatever
@@ -121,8 +110,7 @@ def permutation(key: int, n: int) -> NDArray[np.int64]:
 def seed_globals(key: int) -> None:
     """Seed every global generator: `random`, NumPy's legacy one, torch's on CPU and accelerators.
 
-    Called wherever user code may draw from them, such as before each training step, so that its
-    randomness depends on the place alone.
+    Called wherever user code may draw from them, so that its randomness depends on the place alone.
     """
     seed_cpu(key)
     if (seed_accelerators := _accelerators()) is not None:
@@ -153,6 +141,17 @@ def restored() -> Iterator[None]:
         torch.set_rng_state(before[2])
 
 
+def generator(key: int | None = None) -> Generator:
+    """Return a NumPy `Generator` that belongs to a key, or to the sample or step at hand.
+
+    Use it instead of `np.random.default_rng()` in a data set, a transform or a model: without a
+    key it takes its seed from the legacy generator, which `seed_globals` has seeded.
+    """
+    if key is not None:
+        return np.random.default_rng(key)
+    return np.random.default_rng(np.random.randint(0, 2**32, size=4, dtype=np.uint32))
+
+
 def _words(key: int) -> tuple[int, int, int, int]:
     """Return seeds for `random`, NumPy, torch's CPU and accelerators, each with bits of its own.
 
@@ -172,19 +171,8 @@ def _accelerators() -> Callable[[int], object] | None:
     if accelerator is None:
         return None
     module: Any = torch.get_device_module(accelerator)
-    found: Callable[[int], object] = getattr(module, "manual_seed_all", module.manual_seed)
-    return found
-
-
-def generator(key: int | None = None) -> Generator:
-    """Return a NumPy `Generator` that belongs to a key, or to the sample or step at hand.
-
-    Use it instead of `np.random.default_rng()` in a data set, a transform or a model: without a
-    key it takes its seed from the legacy generator, which `seed_globals` has seeded.
-    """
-    if key is not None:
-        return np.random.default_rng(key)
-    return np.random.default_rng(np.random.randint(0, 2**32, size=4, dtype=np.uint32))
+    seed: Callable[[int], object] = getattr(module, "manual_seed_all", module.manual_seed)
+    return seed
 
 
 def _hash(*parts: object) -> int:

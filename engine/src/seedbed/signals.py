@@ -27,15 +27,6 @@ def held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def killed_by(status: int) -> str | None:
-    """Return which signal killed a process of this exit status, and why; None: none, or a stop."""
-    number = status - 128
-    if number not in set(signal.Signals) - set(STOP_SIGNALS):
-        return None
-    why = ", as when memory runs out" if number == signal.SIGKILL else ""
-    return f"{signal.Signals(number).name}{why}"
-
-
 def release() -> None:
     """Let the signals through that the process which started this one held back."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -46,6 +37,14 @@ def ignore() -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     release()
+
+
+def killed_by(status: int) -> str | None:
+    """Return which signal killed a process of this exit status, and why; None: none, or a stop."""
+    number = status - 128
+    if number not in set(signal.Signals) - set(STOP_SIGNALS):
+        return None
+    return signal.Signals(number).name + (", as when memory runs out" if number == 9 else "")
 
 
 class Stop:
@@ -63,8 +62,7 @@ class Stop:
 
     def requested(self) -> bool:
         """Return whether a stop signal came, or who started this process was killed."""
-        asked = self.signal is not None or self._status is not None
-        return asked or os.getppid() != self._parent
+        return bool(self.signal or self._status) or os.getppid() != self._parent
 
     def ask(self, status: int) -> None:
         """Stop between two steps, with this exit status."""

@@ -42,12 +42,7 @@ def test_folds_hold_each_sample_out_once(folds: int) -> None:
     for fold in range(folds):
         both = ids_of(fold, "train", folds) + held_out[fold]
         assert sorted(both) == list(range(N))
-
-
-def test_folds_are_those_of_the_split_seed() -> None:
-    """Every run of a sweep has the same; another seed has others."""
-    assert ids_of(1, "train") == ids_of(1, "train")
-    assert ids_of(1, "train") != ids_of(1, "train", seed=1)
+    assert ids_of(1, "train", folds) != ids_of(1, "train", folds, seed=1)
 
 
 @pytest.mark.parametrize("kind", [Part, Fold])
@@ -65,16 +60,8 @@ def test_a_part_loads_whole_batches_if_the_whole_does(kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fold", "folds", "message"),
-    [
-        (5, 5, r"^data\.fold: expected from 0 to 4, there being 5 folds, got 5; try data\.fold=0"),
-        (-1, 5, r"^data\.fold: expected from 0 to 4"),
-        ("a", 5, r"^data\.fold: expected from 0 to 4"),
-        (0, 1, r"^data\.folds: expected from 2 to 23"),
-        (0, N + 1, r"^data\.folds: expected from 2 to 23"),
-    ],
+    ("fold", "folds", "key"), [(5, 5, "fold"), (-1, 5, "fold"), (0, 1, "folds")]
 )
-def test_a_fold_that_is_none_is_refused(fold: Any, folds: int, message: str) -> None:
-    """One line that names the key."""
-    with pytest.raises(InputError, match=message):
+def test_a_fold_that_is_none_is_refused(fold: int, folds: int, key: str) -> None:
+    with pytest.raises(InputError, match=rf"^data\.{key}: expected from"):
         ids_of(fold, "train", folds)

@@ -146,16 +146,6 @@ def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
     assert torch.equal(source[order.position(0, 0).cut(1, 2)].inputs[0], threes[1])
 
 
-def test_samples_are_counted_as_they_come() -> None:
-    """The number of samples up to a step is that of its batches; a resumed run finds it, too."""
-    order = sampled(READY["buckets"]())
-    last = 2 * order.steps_per_epoch + 3
-    sizes = [len(position.ids) for position in positions(order, 0, last)]
-    assert order.samples(last) == sum(sizes)
-    assert sampled(READY["buckets"]()).samples(last) == sum(sizes)
-    assert order.samples(order.steps_per_epoch) == N
-
-
 class Plain:
     """A pure sampler, to be spoilt."""
 
@@ -171,17 +161,6 @@ class OwnGenerator(Plain):
         return super().batches(epoch, n, self.own)
 
 
-class InPlace(Plain):
-    """Shuffles what it keeps."""
-
-    def __init__(self) -> None:
-        self.ids = np.arange(32)
-
-    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
-        rng.shuffle(self.ids)
-        return list(self.ids.reshape(4, 8))
-
-
 class Counts(Plain):
     """Goes on to another stage with each new epoch that it is asked for."""
 
@@ -194,14 +173,11 @@ class Counts(Plain):
         return [[self.stage, 1], [2, 3]]
 
 
-@pytest.mark.parametrize("target", [OwnGenerator, InPlace, Counts])
+@pytest.mark.parametrize("target", [OwnGenerator, Counts])
 def test_a_sampler_that_is_not_pure_is_refused(target: type) -> None:
     """Before the first step."""
-    message = r"^data\.sampler: expected batches that depend on epoch, n and rng alone, got other"
-    with pytest.raises(InputError, match=message) as found:
+    with pytest.raises(InputError, match=rf"^data\.sampler: .*others from {target.__name__}"):
         sampled(target())
-    assert target.__name__ in str(found.value)
-    assert "\n" not in str(found.value)
 
 
 def test_epochs_of_different_length_are_refused() -> None:
@@ -212,14 +188,20 @@ def test_epochs_of_different_length_are_refused() -> None:
             return [[0, 1]] * (2 + max(epoch - 1, 0))
 
     order = sampled(Grows())
-    with pytest.raises(InputError, match=r"expected 2 batches in every epoch.* 3 in epoch 2"):
+    with pytest.raises(InputError, match=r"expected 2 batches in every epoch, got 3 in epoch 2"):
         order.position(2, 0)
 
 
-def test_sizes_that_cannot_be_cut_are_refused() -> None:
-    """Shards are of one size: no sample is left out in silence."""
-    with pytest.raises(InputError, match=r"a multiple of trainer\.shards \(4\), got \d samples"):
-        sampled(samplers.Buckets(Uneven(), 21, "lengths"), multiple_of=4)
+@pytest.mark.parametrize("batch", [[0, 1, 2], [-1, 0], [0, N], [True, False], []])
+def test_batches_that_would_be_others_are_refused(batch: Any) -> None:
+    """What shards would leave out, the last sample by -1, a mask for ids."""
+
+    class Wrong(Plain):
+        def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
+            return [[0, 1], batch]
+
+    with pytest.raises(InputError, match=r"^data\.sampler: expected batches of ids from 0 to 39"):
+        sampled(Wrong(), multiple_of=2)
 
 
 def order_of(**data: Any) -> Any:
@@ -237,22 +219,9 @@ def test_a_sampler_is_built_from_the_configuration() -> None:
             order.position(0, 0).ids.tolist()
             == rng.permutation(rng.key(0, "order", 0), N)[:4].tolist()
         )
-        assert order.samples(3) == 12
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (
-            {"sampler": {"_target_": "seedbed.data.samplers.Weighted", "size": 3}},
-            r"data\.sampler: expected the arguments of Weighted",
-        ),
-        ({"streams": 4}, r"data\.streams: expected an iterable training set"),
-        ({"samples_per_epoch": 4}, r"data\.samples_per_epoch: expected an iterable training set"),
-        ({"batch_size": 41}, r"data\.batch_size: expected at most 40"),
-    ],
-)
-def test_what_gives_no_order_is_refused(data: dict[str, Any], message: str) -> None:
-    """One line that names the key."""
-    with pytest.raises(InputError, match=message):
-        order_of(**data)
+@pytest.mark.parametrize(("key", "value"), [("streams", 4), ("batch_size", 41)])
+def test_what_gives_no_order_is_refused(key: str, value: int) -> None:
+    with pytest.raises(InputError, match=rf"^data\.{key}: expected"):
+        order_of(**{key: value})

@@ -141,23 +141,17 @@ def test_workers_change_no_batch(kind: type) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [Counted, Iterators, Seeded])
 def test_reading_goes_on_from_any_step(kind: type, workers: int) -> None:
     """A resumed run reads what an uninterrupted one would have read, noise and all."""
-    if kind is Sought:  # what it yields says where it began
-        found = numbers(source_of(kind()), positions(order_of(), 7, 14))
-        assert found == numbers(source_of(kind()), positions(order_of(), 0, 14))[7:]
-        return
     assert loaded(kind(), workers, first=7) == loaded(kind())[7:]
 
 
 def test_seek_saves_reading() -> None:
-    """With it a stream begins at the first sample that is wanted; without, at its beginning."""
-    source = source_of(Sought())
-    (batch,) = (source[place] for place in positions(order_of(), 9, 10))
-    assert batch.targets.tolist() == [8] * BATCH
-    (batch,) = (source_of(Sought())[place] for place in positions(order_of(), 1, 2))
-    assert batch.targets.tolist() == [0] * BATCH
+    """With it a stream begins at the first sample that is wanted, which is the same one."""
+    assert source_of(Sought())[order_of().position(0, 9)].targets.tolist() == [8] * BATCH
+    places = [*positions(order_of(), 0, 14)]
+    assert numbers(source_of(Sought()), places[7:]) == numbers(source_of(Sought()), places)[7:]
 
 
 @pytest.mark.parametrize("kind", [Counted, Iterators, Seeded])
@@ -199,7 +193,7 @@ def test_an_epoch_fits_into_streams_of_equal_length(samples: int, count: int, sh
             assert position == taken[stream]
             taken[stream] += 1
     assert max(taken) <= samples // count
-    assert order.samples(steps) > samples - 8 * max(count, shards) - count
+    assert order.samples_per_epoch > samples - 8 * max(count, shards) - count
 
 
 def test_each_stream_and_epoch_has_a_worker_seed_of_its_own() -> None:
@@ -232,14 +226,10 @@ def test_an_evaluation_reads_one_stream_in_order(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_that_ends_early_is_named(workers: int) -> None:
-    """One line, wherever it is read, with the stream and where it ended."""
-    message = (
-        r"^data\.train: expected a sample at position 23 of stream 3 of 4 in each epoch, got the "
-        r"end of Counted; lower data\.samples_per_epoch \(96\), or"
-    )
-    with pytest.raises(InputError, match=message) as found:
+    with pytest.raises(
+        InputError, match=r"^data\.train: .* end of stream 3 of 4 of Counted after 23"
+    ):
         loaded(Counted(N - 1), workers, last=24)
-    assert "\n" not in str(found.value)
 
 
 def built(target: str = "Counted", **data: Any) -> Any:

@@ -9,15 +9,10 @@ from torch.utils.data import default_collate
 class Transformed:
     """Stacks samples as torch's default does, and puts the batch through a transform.
 
-    For MixUp, CutMix and the like, as `data.training_collate`.
+    For MixUp, CutMix and the like (`torchvision.transforms.v2`), as `data.training_collate`.
     """
 
     def __init__(self, transform: Callable[[Any, Any], Any]) -> None:
-        """Take a transform from (inputs, targets) to (inputs, targets).
-
-        Args:
-            transform: such as `torchvision.transforms.v2.MixUp`.
-        """
         self._transform = transform
 
     def __call__(self, samples: list[Any]) -> Any:

@@ -1,7 +1,5 @@
 """Files of a data set: found in a folder, or downloaded into it, and checked by digest every time.
 
-For a data set of your own:
-
     contents = files.read(Path(root), {"images.idx": "846f..."}, ["https://example.org/data"])
 
 reads `root/images.idx`, or first downloads `https://example.org/data/images.idx.gz` and unpacks it.

@@ -19,7 +19,7 @@ def seed_imports(seed: int) -> None:
     Args:
         seed: of the data stream.
     """
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if seed_in_force() is None:
         sys.meta_path.insert(0, _Finder(seed))
 
 
@@ -37,7 +37,6 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's place, with a loader that seeds; None for others' modules."""
         if name.partition(".")[0] in sys.stdlib_module_names or name.startswith("seedbed"):
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -45,19 +44,17 @@ class _Finder(MetaPathFinder):
             return None
         if project.is_installed(spec.loader.path):
             return None
-        spec.loader = _Loader(spec.loader.name, spec.loader.path, self.seed)
+        spec.loader = _Loader(name, spec.loader.path)
+        spec.loader.seed = self.seed
         return spec
 
 
 class _Loader(SourceFileLoader):
     """Executes a module with generators that are seeded by its name, and puts them back."""
 
-    def __init__(self, name: str, path: str, seed: int) -> None:
-        super().__init__(name, path)
-        self._seed = seed
+    seed: int
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module."""
         with rng.restored():
-            rng.seed_globals(rng.key(self._seed, "data", *self.name.encode()))
+            rng.seed_globals(rng.key(self.seed, "data", *self.name.encode()))
             super().exec_module(module)

@@ -4,40 +4,37 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from seedbed import rng
+from seedbed.data.positions import Ids
 from seedbed.errors import InputError
-
-PARTS = ("train", "validation")
 
 
 class _Chosen(Dataset[Any]):
-    """The training or the validation samples of a data set.
+    """The training or the validation samples of a data set, whose samples stay as they are.
 
     Attributes:
         dataset: the whole data set.
         indices: int64 (n,), the samples in it.
     """
 
-    def __init__(
-        self, dataset: Any, part: str, held_out: NDArray[np.int64], rest: NDArray[np.int64]
-    ) -> None:
-        if part not in PARTS:
-            raise InputError(f"data: expected part {' or '.join(PARTS)}, got {part}; correct it")
+    def __init__(self, dataset: Any, part: str, seed: int, first: int, count: int) -> None:
+        order = rng.permutation(rng.key(seed, "split"), len(dataset))
+        held_out = slice(first, first + count)
+        if part not in ("train", "validation"):
+            raise InputError(f"data: expected part train or validation, got {part}")
         self.dataset = dataset
-        self.indices = rest if part == "train" else held_out
+        self.indices: Ids = np.delete(order, held_out) if part == "train" else order[held_out]
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        """Return a sample as the whole data set returns it."""
         return self.dataset[int(self.indices[index])]
 
     @property
-    def fetch(self) -> Callable[[NDArray[np.int64], rng.Draws | None], Any]:
+    def fetch(self) -> Callable[[Ids, rng.Draws | None], Any]:
         """Return what loads whole batches, if the whole data set has a method `fetch`."""
         load = self.dataset.fetch  # AttributeError where it has none: then this has none either
         return lambda ids, draws: load(self.indices[ids], draws)
@@ -55,19 +52,15 @@ class Part(_Chosen):
         """Choose the samples.
 
         Args:
-            dataset: map-style; its samples stay as they are.
             part: train or validation; together they are the whole data set.
-            validation_samples: how many are for validation.
             seed: of the split stream.
         """
-        n = len(dataset)
-        if not isinstance(validation_samples, int) or not 1 <= validation_samples < n:
+        if not 1 <= validation_samples < len(dataset):
             raise InputError(
-                f"data: expected validation_samples from 1 to {n - 1}, the data set having {n}, "
-                f"got {validation_samples}; take some for validation and leave some"
+                f"data: expected validation_samples from 1 to {len(dataset) - 1}, got "
+                f"{validation_samples}"
             )
-        held_out, rest = np.split(_order(seed, n), [validation_samples])
-        super().__init__(dataset, part, held_out, rest)
+        super().__init__(dataset, part, seed, 0, validation_samples)
 
 
 class Fold(_Chosen):
@@ -80,27 +73,15 @@ class Fold(_Chosen):
         """Choose the samples.
 
         Args:
-            dataset: map-style; its samples stay as they are.
             part: train or validation; together they are the whole data set.
             fold: which of the folds is held out, from 0.
-            folds: how many there are.
             seed: of the split stream.
         """
         n = len(dataset)
-        if not isinstance(folds, int) or not 2 <= folds <= n:
-            raise InputError(
-                f"data.folds: expected from 2 to {n}, the data set having {n} samples, got {folds};"
-                " try data.folds=5"
-            )
-        if not isinstance(fold, int) or not 0 <= fold < folds:
-            raise InputError(
-                f"data.fold: expected from 0 to {folds - 1}, there being {folds} folds, got {fold};"
-                " try data.fold=0"
-            )
-        pieces = np.array_split(_order(seed, n), folds)
-        rest = np.concatenate([*pieces[:fold], *pieces[fold + 1 :]])
-        super().__init__(dataset, part, pieces[fold], rest)
-
-
-def _order(seed: int, n: int) -> NDArray[np.int64]:
-    return rng.permutation(rng.key(seed, "split"), n)
+        if not 2 <= folds <= n:
+            raise InputError(f"data.folds: expected from 2 to {n} for {n} samples, got {folds}")
+        if not 0 <= fold < folds:
+            raise InputError(f"data.fold: expected from 0 to {folds - 1}, got {fold}")
+        size, larger = divmod(n, folds)  # of the first folds, some have one more
+        first = fold * size + min(fold, larger)
+        super().__init__(dataset, part, seed, first, size + (fold < larger))

@@ -29,27 +29,20 @@ class Position(NamedTuple):
         repeats = None if self.repeats is None else self.repeats[start:stop]
         return Position(self.epoch, self.ids[start:stop], repeats)
 
-    def sample(self, index: int) -> tuple[int, ...]:
-        """Return what a sample's draws belong to: its id and, from the second time on, how often
-        it came before. So a sample that comes twice in an epoch is augmented in two ways.
-        """
-        sample_id = int(self.ids[index])
-        repeat = 0 if self.repeats is None else int(self.repeats[index])
-        return (sample_id, repeat) if repeat else (sample_id,)
-
 
 class Order(Protocol):
-    """In which batches a training set is taken."""
+    """In which batches a training set is taken.
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Return how many batches an epoch has; every epoch has as many."""
+    Attributes:
+        steps_per_epoch: how many batches each epoch has.
+        samples_per_epoch: how many samples the first epoch has.
+    """
+
+    steps_per_epoch: int
+    samples_per_epoch: int
 
     def position(self, epoch: int, index: int) -> Position:
         """Return a batch of an epoch."""
-
-    def samples(self, steps: int) -> int:
-        """Return how many samples so many steps take."""
 
 
 def positions(order: Order, first_step: int, last_step: int) -> Iterator[Position]:
@@ -59,24 +52,19 @@ def positions(order: Order, first_step: int, last_step: int) -> Iterator[Positio
 
 
 class Shuffled:
-    """Each epoch is a permutation of its own, in batches of one size.
+    """Each epoch is another permutation, in batches of one size.
 
     What does not fill a batch at the end of an epoch is left out, or is a smaller one.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, drop_last: bool = True) -> None:
-        """Take the number of samples, and the seed of the order stream."""
         self._n, self._batch_size, self._seed = n, batch_size, seed
         self.steps_per_epoch = n // batch_size if drop_last else -(-n // batch_size)
+        self.samples_per_epoch = self.steps_per_epoch * batch_size if drop_last else n
 
     def position(self, epoch: int, index: int) -> Position:
-        """Return a batch of an epoch."""
         size = self._batch_size
         return Position(epoch, _order(self._seed, epoch, self._n)[index * size :][:size])
-
-    def samples(self, steps: int) -> int:
-        """Return how many samples so many steps take."""
-        return steps * self._batch_size
 
 
 def evaluation_positions(n: int, batch_size: int) -> list[Position]:

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     targets: Any
 
 
-class Source(Dataset[Batch]):
+class Source(Dataset[Any]):
     """A data set seen as a function from positions to batches."""
 
     def __init__(
@@ -49,16 +49,26 @@ class Source(Dataset[Batch]):
         """
         self.dataset = dataset
         self._split = SPLITS.index(split)
-        self._seed = seed
-        self._collate = collate
-        self._seeded = seeded
-        self._one_thread = one_thread
+        self.seed, self._collate = seed, collate
+        self._seeded, self._one_thread = seeded, one_thread
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, position: Position) -> Batch:
-        """Load a batch."""
+    def __getitem__(self, position: Position) -> Any:
+        """Load a `Batch`."""
+        batch = self.load(position)
+        # A mapping of two keys, or a tensor of two rows, would be taken apart as well.
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            size = f" of {len(batch)}" if hasattr(batch, "__len__") else ""
+            raise InputError(
+                f"data.{SPLITS[self._split]}: expected (input, target), got {type(batch).__name__}"
+                f"{size} from {type(self.dataset).__name__}; let data.collate make a pair"
+            )
+        return Batch(torch.from_numpy(position.ids), *batch)
+
+    def load(self, position: Position) -> Any:
+        """Return a batch as `fetch`, or what collates its samples, makes it."""
         if not self._one_thread:
             return self._load(position)
         before = torch.get_num_threads()
@@ -68,27 +78,27 @@ class Source(Dataset[Batch]):
         finally:
             torch.set_num_threads(before)
 
-    def _load(self, position: Position) -> Batch:
+    def _load(self, position: Position) -> Any:
         epoch, ids, repeats = position
         training = self._split == 0
         # Evaluation draws the same numbers every time: what is measured stays the same.
         place = (self._split, epoch if training else 0)
+        # A sample that comes again in an epoch is augmented in another way.
         rows = ids if repeats is None else ids + repeats * len(self)
-        whole = hasattr(self.dataset, "fetch")
-        samples = [] if whole else self._samples(place, ids, rows)
-        self._seed_globals(*place, -1, *position.sample(0))
-        if whole:
-            key = rng.key(self._seed, "augment", epoch)
-            draws = rng.Draws(key, ids, rows) if training else None
-            inputs, targets = self._pair(self.dataset.fetch(ids, draws), "a batch from fetch")
+        is_whole = hasattr(self.dataset, "fetch")
+        samples = [] if is_whole else self._samples(place, ids, rows)
+        if self._seeded:
+            again = () if repeats is None or not repeats[0] else (int(repeats[0]),)
+            rng.seed_globals(rng.key(self.seed, "augment", *place, -1, int(ids[0]), *again))
+        if is_whole:
+            key = rng.key(self.seed, "augment", epoch)
+            batch = self.dataset.fetch(ids, rng.Draws(key, ids, rows) if training else None)
         elif self._collate is not None:
-            inputs, targets = self._pair(self._collate(samples), "a batch from its collate")
+            batch = self._collate(samples)
         else:
-            inputs, targets = default_collate([self._pair(each, "samples") for each in samples])
-        if whole or self._collate is not None:
-            # These may be the data set's own tensors, which models may change in place.
-            inputs, targets = map_tensors(torch.Tensor.clone, (inputs, targets))
-        return Batch(torch.from_numpy(ids), inputs, targets)
+            return default_collate(samples)
+        # These may be the data set's own tensors, which models may change in place.
+        return map_tensors(torch.Tensor.clone, batch)
 
     def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:
         """Load samples; before each, the generators are seeded by its place and row.
@@ -101,26 +111,6 @@ class Source(Dataset[Batch]):
             return [self.dataset[i] for i in ids.tolist()]
         samples = []
         for index, row in zip(ids.tolist(), rows.tolist(), strict=True):
-            rng.seed_cpu(rng.key(self._seed, "augment", *place, row))
+            rng.seed_cpu(rng.key(self.seed, "augment", *place, row))
             samples.append(self.dataset[index])
         return samples
-
-    def _pair(self, found: Any, what: str) -> Any:
-        """Return what is a pair: a mapping of two keys would be taken apart as well.
-
-        Raises:
-            InputError: it is something else.
-        """
-        if isinstance(found, tuple | list) and len(found) == 2:
-            return found
-        got = type(found).__name__ if found is not None else "nothing"
-        got += f" of {len(found)}" if isinstance(found, tuple | list) else ""
-        raise InputError(
-            f"data.{SPLITS[self._split]}: expected {what} to be (input, target), got {got} from "
-            f"{type(self.dataset).__name__}; return a pair, or let data.collate make one: it gets "
-            "the list of samples"
-        )
-
-    def _seed_globals(self, *position: int) -> None:
-        if self._seeded:
-            rng.seed_globals(rng.key(self._seed, "augment", *position))

@@ -8,7 +8,6 @@ lies before them in their stream is read and dropped, unless it was read just be
 import copy
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +29,8 @@ class _Reading:
 
     epoch: int
     position: int  # of the next sample
+    samples: Iterator[Any]
     info: worker.WorkerInfo  # what `get_worker_info` shows meanwhile
-    iterator: Iterator[Any] | None = None
 
 
 class Streams(Dataset[Any]):
@@ -58,8 +57,7 @@ class Streams(Dataset[Any]):
         return self._samples
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is being read: another process begins anew."""
-        return vars(self) | {"_readings": {}}
+        return vars(self) | {"_readings": {}}  # another process begins anew
 
     @property
     def sha256(self) -> Any:
@@ -73,7 +71,12 @@ class Streams(Dataset[Any]):
         reading = self._readings.get(place)
         if reading is None or reading.epoch != epoch or reading.position > position:
             start = position if hasattr(self.dataset, "seek") else 0
-            reading = _Reading(epoch, start, self._info(stream, epoch))
+            split = SPLITS.index(self._split)
+            seed = rng.key(self._seed, "augment", split, epoch, -2, stream) >> 1
+            info = worker.WorkerInfo(
+                id=stream, num_workers=self._count, seed=seed, dataset=self.dataset
+            )
+            reading = _Reading(epoch, start, self._read(epoch, stream, start), info)
             self._readings[place] = reading
         return range(reading.position * self._count + stream, sample_id, self._count)
 
@@ -81,74 +84,48 @@ class Streams(Dataset[Any]):
         """Read the next sample of a stream; see `before`."""
         position, stream = divmod(sample_id, self._count)
         reading = self._readings[os.getpid(), stream]
-        with _shown_as_worker(reading.info):
-            if reading.iterator is None:
-                reading.iterator = self._open(stream, reading)
-            try:
-                sample = next(reading.iterator)
-            except StopIteration:
-                raise self._ended(position, stream) from None
+        before = worker._worker_info  # which each loader worker sets
+        worker._worker_info = reading.info
+        try:
+            if get_worker_info() is not reading.info:
+                raise RuntimeError(f"torch {torch.__version__}: get_worker_info reads elsewhere")
+            sample = next(reading.samples)
+        except StopIteration:
+            raise InputError(
+                f"data.{self._split}: expected {self._samples} samples in each epoch, got the end "
+                f"of stream {stream} of {self._count} of {type(self.dataset).__name__} after "
+                f"{position}; lower data.samples_per_epoch, correct __len__, or cut the data set "
+                "by get_worker_info() into equal streams"
+            ) from None
+        finally:
+            worker._worker_info = before
         reading.position += 1
         return sample
 
-    def _open(self, stream: int, reading: _Reading) -> Iterator[Any]:
+    def _read(self, epoch: int, stream: int, position: int) -> Iterator[Any]:
         dataset = copy.copy(self.dataset)  # as each loader worker has one
         if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(reading.epoch)
-        if reading.position:
-            dataset.seek(stream, reading.position)
-        return iter(dataset)
-
-    def _info(self, stream: int, epoch: int) -> worker.WorkerInfo:
-        seed = rng.key(self._seed, "augment", SPLITS.index(self._split), epoch, -2, stream) >> 1
-        return worker.WorkerInfo(
-            id=stream, num_workers=self._count, seed=seed, dataset=self.dataset
-        )
-
-    def _ended(self, position: int, stream: int) -> InputError:
-        name = type(self.dataset).__name__
-        if self._split != "train":
-            return InputError(
-                f"data.{self._split}: expected {self._samples} samples, as its length is, got "
-                f"{position} from {name}; mend its __len__"
-            )
-        return InputError(
-            f"data.{self._split}: expected a sample at position {position} of stream {stream} of "
-            f"{self._count} in each epoch, got the end of {name}; lower data.samples_per_epoch "
-            f"({self._samples}), or cut the data set by get_worker_info() into {self._count} equal "
-            "streams"
-        )
-
-
-@contextmanager
-def _shown_as_worker(info: worker.WorkerInfo) -> Iterator[None]:
-    """Let `get_worker_info` show a stream; it reads a variable that each loader worker sets."""
-    before = worker._worker_info
-    worker._worker_info = info
-    try:
-        if get_worker_info() is not info:
-            raise RuntimeError(f"torch {torch.__version__}: get_worker_info reads elsewhere")
-        yield
-    finally:
-        worker._worker_info = before
+            dataset.set_epoch(epoch)
+        if position:
+            dataset.seek(stream, position)
+        yield from dataset
 
 
 class StreamSource(Source):
     """Streams as a function from positions to batches."""
 
     def __init__(self, streams: Streams, *arguments: Any) -> None:
-        """Take streams; the other arguments are those of `Source`."""
         super().__init__(streams, *arguments)
         self._streams = streams
 
     def _samples(self, place: tuple[int, int], ids: Ids, rows: Ids) -> list[Any]:
-        found = []
+        samples = []
         for sample_id in ids.tolist():
             for each in (*self._streams.before(place[1], sample_id), sample_id):
                 one = np.array([each])
-                sample = super()._samples(place, one, one)[0]
-            found.append(sample)
-        return found
+                [sample] = super()._samples(place, one, one)
+            samples.append(sample)
+        return samples
 
 
 class Streamed:
@@ -159,20 +136,15 @@ class Streamed:
     """
 
     def __init__(self, streams: int, batch_size: int, shards: int, steps_per_epoch: int) -> None:
-        """Take the number of streams, and how batches are cut."""
         self._streams, self._shards, self._size = streams, shards, batch_size // shards
         self.steps_per_epoch = steps_per_epoch
+        self.samples_per_epoch = steps_per_epoch * batch_size
 
     def position(self, epoch: int, index: int) -> Position:
-        """Return a batch of an epoch."""
         units = np.arange(index * self._shards, (index + 1) * self._shards)
         rounds, streams = np.divmod(units, self._streams)
         positions = rounds[:, None] * self._size + np.arange(self._size)
         return Position(epoch, (positions * self._streams + streams[:, None]).reshape(-1))
-
-    def samples(self, steps: int) -> int:
-        """Return how many samples so many steps take."""
-        return steps * self._size * self._shards
 
     def workers(self, wanted: int, processes: int) -> int:
         """Return how many loader workers each process has: a divisor of the streams that it reads.

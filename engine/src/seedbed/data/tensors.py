@@ -30,36 +30,31 @@ def move(value: Any, device: torch.device) -> Any:
     def to(part: Any) -> Any:
         return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part.to(device)
 
-    return _map(to, value, _moves_itself)
+    return _map(to, value, lambda part: callable(getattr(part, "to", None)))
 
 
 def tensors_of(value: Any) -> Sequence[Tensor]:
     """Return every tensor of a batch, in order; of a nested tensor, the tensors it consists of."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
-        found.extend(_parts(tensor) if tensor.is_nested else [tensor])
+        if not tensor.is_nested:
+            tensors.append(tensor)
+        elif tensor.layout is torch.jagged:
+            parts = (tensor.values(), tensor.offsets(), tensor.lengths())  # type: ignore[attr-defined]
+            tensors.extend(part for part in parts if part is not None)
+        else:
+            tensors.extend(tensor.unbind())
         return tensor
 
     map_tensors(note, value)
-    return found
-
-
-def _parts(nested: Any) -> Sequence[Tensor]:
-    if nested.layout is not torch.jagged:
-        return list(nested.unbind())
-    lengths = nested.lengths()
-    return [nested.values(), nested.offsets(), *([] if lengths is None else [lengths])]
-
-
-def _moves_itself(value: Any) -> bool:
-    return callable(getattr(value, "to", None))
+    return tensors
 
 
 def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]) -> Any:
     if is_part(value):
         return function(value)
-    if isinstance(value, Mapping) and not _moves_itself(value):
+    if isinstance(value, Mapping) and not hasattr(value, "to"):
         return {name: _map(function, item, is_part) for name, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_map(function, item, is_part) for item in value))
@@ -67,13 +62,10 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
         return type(value)(_map(function, item, is_part) for item in value)
     if isinstance(value, _WITHOUT_TENSORS):
         return value
-    return _map_inside(function, value, is_part)
-
-
-def _map_inside(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bool]) -> Any:
-    """Copy an object as loader workers send it, with other parts; without any, return it."""
+    # An object of any other class is copied as loader workers send it, but for its parts.
     file = io.BytesIO()
-    pickler = _Pickler(file, is_part)
+    pickler = _Pickler(file)
+    pickler.is_part, pickler.parts = is_part, []
     try:
         pickler.dump(value)
     except (pickle.PicklingError, TypeError, AttributeError):  # no loader worker could send it
@@ -81,30 +73,24 @@ def _map_inside(function: Callable[[Any], Any], value: Any, is_part: Callable[[A
     if not pickler.parts:
         return value
     file.seek(0)
-    return _Unpickler(file, [function(part) for part in pickler.parts]).load()
+    unpickler = _Unpickler(file)
+    unpickler.parts = [function(part) for part in pickler.parts]
+    return unpickler.load()
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles an object without its parts, and keeps them."""
-
-    def __init__(self, file: io.BytesIO, is_part: Callable[[Any], bool]) -> None:
-        super().__init__(file)
-        self.parts: list[Any] = []
-        self._is_part = is_part
+    is_part: Callable[[Any], bool]
+    parts: list[Any]
 
     def persistent_id(self, value: Any) -> int | None:
-        if isinstance(value, type) or not self._is_part(value):
+        if isinstance(value, type) or not self.is_part(value):
             return None
         self.parts.append(value)
         return len(self.parts) - 1
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts other parts into what `_Pickler` pickled."""
-
-    def __init__(self, file: io.BytesIO, parts: Sequence[Any]) -> None:
-        super().__init__(file)
-        self._parts = parts
+    parts: list[Any]
 
     def persistent_load(self, place: int) -> Any:
-        return self._parts[place]
+        return self.parts[place]

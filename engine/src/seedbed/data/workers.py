@@ -43,10 +43,7 @@ class Loading:
 
 
 def load(
-    source: Source,
-    positions: Iterable[Position],
-    how: Loading,
-    preset: Mapping[str, Any],
+    source: Source, positions: Iterable[Position], how: Loading, preset: Mapping[str, Any]
 ) -> Iterator[Batch]:
     """Yield a batch for each position, in their order.
 
@@ -57,27 +54,24 @@ def load(
         for position in positions:
             batch = source[position]
             yield map_tensors(torch.Tensor.pin_memory, batch) if how.pin_memory else batch
-        return
-    groups = [positions] if how.persistent_workers else _by_epoch(positions)
-    for group in groups:
-        yield from _workers(source, group, how, preset)
+    elif how.persistent_workers:
+        yield from _load_by_workers(source, positions, how, preset)
+    else:
+        for _, group in itertools.groupby(positions, key=lambda position: position.epoch):
+            yield from _load_by_workers(source, group, how, preset)
 
 
-def _by_epoch(positions: Iterable[Position]) -> Iterator[Iterable[Position]]:
-    return (group for _, group in itertools.groupby(positions, key=lambda p: p.epoch))
-
-
-def _workers(
+def _load_by_workers(
     source: Source, positions: Iterable[Position], how: Loading, preset: Mapping[str, Any]
 ) -> Iterator[Batch]:
-    no_more, stop_printing = multiprocessing.Pipe(duplex=False)
-    _loading.add(stop_printing)
-    loader: DataLoader[Batch | InputError] = DataLoader(
-        _Refusing(source),
+    no_more, stop_loading = multiprocessing.Pipe(duplex=False)
+    _loading.add(stop_loading)
+    loader: DataLoader[Any] = DataLoader(
+        _Sent(source),
         sampler=positions,
         batch_size=None,
         num_workers=how.num_workers,
-        collate_fn=_as_it_is,
+        collate_fn=as_it_is,
         worker_init_fn=partial(_start_worker, preset, torch.get_default_dtype(), no_more),
         prefetch_factor=how.prefetch_factor,
         multiprocessing_context=how.start_method,
@@ -91,11 +85,35 @@ def _workers(
                 raise batch
             yield batch
     finally:
-        stop_printing.send(None)
+        stop_loading.send(None)
 
 
-class _Refusing(Dataset[Batch | InputError]):
-    """A source that returns its error: a DataLoader would add the traceback of its worker.
+def _start(loader: DataLoader[Any], start_method: str) -> Iterator[Any]:
+    """Start loader workers with stop signals held back: while they import, none can ignore them.
+
+    What serves them inherits that for good: a forkserver, and a resource tracker.
+    """
+    with signals.held():
+        if start_method != "fork":
+            resource_tracker.ensure_running()  # which lets SIGINT and SIGTERM through again
+        try:
+            multiprocessing.get_context(start_method).Lock()
+        except OSError as error:  # which the half-made loader's destructor would hide
+            raise InputError(
+                "data.num_workers: expected shared memory for loader workers, got "
+                f"{error.strerror}; enlarge /dev/shm, or set data.num_workers=0"
+            ) from error
+        with signals.held():
+            return iter(loader)
+
+
+def as_it_is(batch: Any) -> Any:
+    """Keep a DataLoader from making tensors of what else is in a batch."""
+    return batch
+
+
+class _Sent(Dataset[Any]):
+    """A source as loader workers have it; of an InputError, DataLoader would add the traceback.
 
     A worker that is not forked imports the modules of the project as it unpickles the source, so
     what they draw is seeded before that.
@@ -113,40 +131,11 @@ class _Refusing(Dataset[Batch | InputError]):
             imports.seed_imports(seed)
         self._source = pickle.loads(source)
 
-    def __getitem__(self, position: Position) -> Batch | InputError:
+    def __getitem__(self, position: Position) -> Any:
         try:
             return self._source[position]
         except InputError as error:
             return error
-
-
-def _start(
-    loader: DataLoader[Batch | InputError], start_method: str
-) -> Iterator[Batch | InputError]:
-    """Start loader workers with stop signals held back: while they import, none can ignore them.
-
-    What serves them inherits that for good: a forkserver, and a resource tracker.
-    """
-    with signals.held():
-        if start_method != "fork":
-            resource_tracker.ensure_running()  # which lets SIGINT and SIGTERM through again
-        _require_shared_memory(start_method)
-        with signals.held():
-            return iter(loader)
-
-
-def _require_shared_memory(start_method: str) -> None:
-    """Raise InputError where workers cannot have a lock, which lies in /dev/shm.
-
-    The loader would fail half made, and its destructor's error would hide the reason.
-    """
-    try:
-        multiprocessing.get_context(start_method).Lock()
-    except OSError as error:
-        raise InputError(
-            f"data.num_workers: expected shared memory for loader workers, got {error.strerror}; "
-            "make /dev/shm writable and larger, or set data.num_workers=0"
-        ) from error
 
 
 _loading: WeakSet[Connection] = WeakSet()
@@ -155,13 +144,8 @@ _loading: WeakSet[Connection] = WeakSet()
 @atexit.register
 def _stop_loading() -> None:
     """End loader workers before Python waits for them: they ignore the signal it would send."""
-    for stop_printing in _loading:
-        stop_printing.send(None)
-
-
-def _as_it_is(batch: Any) -> Any:
-    """Keep a DataLoader from making tensors of what else is in a batch."""
-    return batch
+    for stop_loading in _loading:
+        stop_loading.send(None)
 
 
 def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection, _: int) -> None:

@@ -257,7 +257,7 @@ def summarize(
     metrics = dict(last)
     if progress.best_metric is not None:
         metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
-    samples = parts.order.samples(progress.step)
+    samples = parts.order.samples_per_epoch * progress.step / parts.plan.steps_per_epoch
     summary.values |= {
         "task": (settings["data"].get("task") or {}).get("name"),
         "metric_name": training.metric_name,
