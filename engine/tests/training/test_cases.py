@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # which each process would import at its first optimizer
 
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch, Source
