@@ -1,6 +1,7 @@
 """The configuration: types, ranges and names are checked before anything is written."""
 
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,33 +11,11 @@ from seedbed import config
 from seedbed.config.compose import compose, configuration
 from seedbed.config.settings import Settings, Trainer
 from seedbed.errors import InputError
-from tests.running import ROOT
-
-# What an option needs beside it, where the defaults do not fit.
-BESIDE = {("data", "adding"): ("model=lstm",)}
-GROUPS = ("data", "model", "optimizer", "schedule", "determinism", "experiment")
-OPTIONS = [(group, path.stem) for group in GROUPS for path in (ROOT / "configs" / group).iterdir()]
-
 
 BASE = configuration()
 
 
-def refused(*overrides: str) -> str:
-    with pytest.raises(InputError) as caught:
-        configuration(*overrides)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert ": expected " in message
-    assert ", got " in message
-    return message
-
-
-@pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_what_the_repository_ships_is_valid(group: str, option: str) -> None:
-    configuration(f"{group}={option}", *BESIDE.get((group, option), ()))
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_every_seed_in_range_is_kept(seed: int) -> None:
     """0 is a seed like any other, and the largest is no exception."""
     settings = config.check(config.resolve(compose(f"seed={seed}")))
@@ -55,23 +34,19 @@ def test_a_null_seed_is_drawn_once_and_reaches_every_stream() -> None:
     [
         # ranges
         *("seed=-1", "seed=9223372036854775808", "seeds.init=-1", "data.batch_size=0"),
-        *("data.num_workers=-1", "data.num_workers=1000000", "trainer.max_epochs=0"),
-        *("trainer.processes=0", "determinism.threads=0", "optimizer.lr=-1", "optimizer.lr=.nan"),
-        *("optimizer.lr=.inf", "trainer.shards=3", "fingerprint.every_steps=0"),
-        "schedule.warmup_fraction=1.5",
+        *("data.num_workers=1000000", "determinism.threads=0", "optimizer.lr=-1"),
+        *("optimizer.lr=.nan", "optimizer.lr=.inf", "schedule.warmup_fraction=1.5"),
+        *("trainer.shards=3", "fingerprint.every_steps=0"),
         # types
-        *("seed=abc", "seed=1.5", "seed=true", "seed=[1, 2]", "seeds.order=null"),
-        *("data.num_workers=1.0", "trainer.compile=maybe", "trainer.max_steps=many"),
-        *("trainer.monitor=[a]", "model.accepts=5", "determinism.env=null", "determinism.cudnn=x"),
-        *("data.validation=null", "determinism.env.X=[1]", "files=x", "data.task=x"),
+        *("seed=abc", "seed=1.5", "seed=true", "seed=[1, 2]", "seeds.order=null", "files=x"),
+        *("trainer.compile=maybe", "trainer.monitor=[a]", "model.accepts=5", "data.task=x"),
+        *("determinism.env=null", "determinism.cudnn=x", "determinism.env.X=[1]"),
         *("trainer=5", "model=null", "data=[1]", "determinism.cudnn=[1]", "schedule=x"),
         # choices
-        *("data.start_method=thread", "trainer.precision=float16", "trainer.device=tpu"),
-        *("trainer.device='cuda:'", "trainer.mode=best", "determinism.on_nondeterministic=panic"),
-        "data.task.name=x",
+        *("data.start_method=thread", "trainer.device='cuda:'", "trainer.mode=best"),
+        *("determinism.on_nondeterministic=panic", "data.task={name: x}", "data.loading_threads=2"),
         # unknown keys, and entries without a class
-        *("trainer.max_epoch=3", "schedule.warmup=1", "tag=[a]", "callbacks=x", "metrics=x"),
-        *("callbacks.a=1", "logger.a={b: 1}"),
+        *("trainer.max_epoch=3", "schedule.warmup=1", "tag=[a]", "callbacks=x", "logger.a={b: 1}"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
@@ -87,12 +62,9 @@ def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [
-        *("seed", "data", "data.train", "data.train._target_", "data.task", "model._target_"),
-        *("determinism.env", "determinism.cudnn.enabled", "trainer.max_epochs", "seeds.init"),
-        *("optimizer.lr", "schedule.final_fraction", "fingerprint", "objective"),
-    ],
-)
+    ["seed", "data", "data.train", "data.task", "model._target_", "determinism.env",
+     "determinism.cudnn.enabled", "seeds.init", "optimizer.lr", "schedule.final_fraction"],
+)  # fmt: skip
 def test_a_missing_key_is_named(key: str) -> None:
     """A key that a file lost is not guessed."""
     settings = deepcopy(BASE)
@@ -105,39 +77,40 @@ def test_a_missing_key_is_named(key: str) -> None:
 @pytest.mark.parametrize(
     ("override", "advice"),
     [
-        ("trainer.max_epoch=3", "did you mean trainer.max_epochs"),
         ("trainr.max_epochs=3", "did you mean trainer.max_epochs"),
         ("+sed=1", "did you mean seed"),
         ("+lr=1", "did you mean optimizer.lr"),
-        ("modle=cnn", "did you mean model"),
         ("model=lstn", "did you mean lstm"),
         ("optimizer=lion", "or add configs/optimizer/lion.yaml"),
         ("model.classes=2", "+model.classes=2 adds it"),
-        ("callbacks=confusion", "write +callbacks.confusion._target_=CLASS"),
+        ("data=adding", "which takes image"),
     ],
 )
 def test_the_line_says_what_to_do(override: str, advice: str) -> None:
-    """The nearest name, or how to add one."""
-    assert refused(override).endswith(advice)
+    """The nearest name, how to add one, or what a model is for."""
+    with pytest.raises(InputError, match=r"^[^\n]*: expected [^\n]*, got ") as caught:
+        configuration(override)
+    assert str(caught.value).endswith(advice)
 
 
-@pytest.mark.parametrize("override", ["data.kind=sequence", "data=adding"])
-def test_a_model_that_cannot_take_the_data_is_refused(override: str) -> None:
-    assert refused(override).startswith("model: ")
+def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("a: [1\nb: }")
+    with pytest.raises(InputError, match=r"config\.yaml, line 2: expected YAML, got [^\n]*$"):
+        configuration(folder=tmp_path)
 
 
 @pytest.mark.parametrize(
     "override",
     [
         *("+model.layers=[64,64]", "model.dropout=null", "data.outputs=[2,3]"),
-        *("+data.anything={a: 1}", "+optimizer.foreach=false", "model._target_=timm.create_model"),
+        *("+data.anything={a: 1}", "model._target_=timm.create_model"),
     ],
 )
 def test_arguments_of_classes_are_theirs(override: str) -> None:
     """Whatever a class calls its arguments, it gets them as they are, from whatever package."""
     key, _, value = override.lstrip("+").partition("=")
-    found = OmegaConf.select(configuration(override), key)
-    assert OmegaConf.create({"it": found}).it == OmegaConf.create({"it": yaml.safe_load(value)}).it
+    kept = OmegaConf.select(configuration(override), key)
+    assert OmegaConf.create({"it": kept}).it == OmegaConf.create({"it": yaml.safe_load(value)}).it
 
 
 def test_values_get_their_types() -> None:

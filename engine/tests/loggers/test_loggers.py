@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from seedbed import determinism, loggers, record
 from seedbed.compare import verify
-from seedbed.config import loggers as config_loggers
+from seedbed.config.check import INSTALL, is_installed
 from seedbed.config.compose import compose
 from seedbed.launch import resume
 from seedbed.loggers import Entry, Run
@@ -32,7 +32,7 @@ from tests.worker.runs import work
 from tests.worker.test_resume import begun, stopped
 
 LIBRARIES = ("tensorboard", "mlflow", "wandb")
-INSTALLED = [name for name in LIBRARIES if config_loggers.is_installed(name)]
+INSTALLED = [name for name in LIBRARIES if is_installed(name)]
 Values = dict[str, list[tuple[int, float]]]  # by name: step and value
 
 
@@ -41,9 +41,7 @@ def of_each_library() -> list[Any]:
     return [
         pytest.param(
             name,
-            marks=pytest.mark.skipif(
-                name not in INSTALLED, reason=f"needs {name}: {config_loggers.INSTALL}"
-            ),
+            marks=pytest.mark.skipif(name not in INSTALLED, reason=f"needs {name}: {INSTALL}"),
         )
         for name in LIBRARIES
     ]
@@ -181,7 +179,7 @@ def test_a_library_reads_back_what_the_record_holds(
         assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
 
 
-@pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {config_loggers.INSTALL}")
+@pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {INSTALL}")
 def test_a_killed_run_goes_on_in_the_same_logs(base: Path, tmp_path: Path) -> None:
     """After SIGKILL and a resume each of several logs holds each value once, in one run."""
     run = killed_after_a_checkpoint(tmp_path / "run", *words(tmp_path, "csv", *INSTALLED))

@@ -19,6 +19,8 @@ _LIBRARIES = ("torch.", "torchvision.")
 def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     """Import what `spec._target_` names, and call it with the other entries, nested ones built.
 
+    With `_partial_: true` it is not called: the entries are bound to it.
+
     Args:
         key: where the spec stands in the configuration, for messages.
         args: positional arguments, such as the parameters for an optimizer.
@@ -28,17 +30,27 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
         class than PyTorch's keeps its traceback, with a note of the key.
     """
     if not isinstance(spec, Mapping) or "_target_" not in spec:
-        raise InputError(f"{key}: expected a mapping with a _target_, got {spec}; see configs/")
-    target, arguments = _described(spec, key)
+        raise InputError(f"{key}: expected a mapping with a _target_, got {spec}")
+    target = resolve(str(spec["_target_"]), key)
+    arguments = {
+        name: _nested(value, f"{key}.{name}")
+        for name, value in spec.items()
+        if name not in _DESCRIPTIONS
+    }
     if offline.is_asked_for() and arguments.get("download"):
         arguments["download"] = False  # and what is not there is missing
+    is_partial = bool(spec.get("_partial_"))
     try:
         # Its own, not that of what it wraps: a wrapper may take more, and that is what is called.
-        inspect.signature(target, follow_wrapped=False).bind(*args, **arguments)
+        signature = inspect.signature(target, follow_wrapped=False)
+        (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
     except TypeError as error:
-        raise _misfit(target, key, error) from None
+        name, takes = getattr(target, "__name__", target), ", ".join(signature.parameters)
+        raise InputError(f"{key}: expected arguments of {name} ({takes}), got {error}") from None
     except ValueError:  # written in C: it has none
         pass
+    if is_partial:
+        return partial(target, **arguments) if arguments else target
     try:
         return target(*args, **arguments)
     except InputError:
@@ -46,21 +58,10 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     except Exception as error:
         if str(spec["_target_"]).startswith(_LIBRARIES):
             raise InputError(
-                f"{key}: expected arguments that {target.__name__} takes, got others "
-                f"({one_line(error)})"
+                f"{key}: expected arguments that {target.__name__} takes, got {one_line(error)}"
             ) from error
         error.add_note(f"(while {key} was built, which is {spec['_target_']})")
         raise
-
-
-def unbuilt(spec: Mapping[str, Any], key: str) -> Any:
-    """Return what `spec._target_` names without calling it, with the other entries bound."""
-    target, arguments = _described(spec, key)
-    try:
-        inspect.signature(target).bind_partial(**arguments)
-    except TypeError as error:
-        raise _misfit(target, key, error) from None
-    return partial(target, **arguments) if arguments else target
 
 
 def resolve(target: str, key: str) -> Any:
@@ -79,35 +80,17 @@ def resolve(target: str, key: str) -> Any:
         if not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise InputError(f"{expected} ({error}); check its spelling, or install it") from None
-    if not hasattr(module, name):
+    named = getattr(module, name, None)
+    if not callable(named):
         raise InputError(f"{expected}, which {module_name} lacks{did_you_mean(name, dir(module))}")
-    found = getattr(module, name)
-    if not callable(found):
-        raise InputError(f"{expected}, which is a {type(found).__name__}")
-    return found
+    return named
 
 
-def _described(spec: Mapping[str, Any], key: str) -> tuple[Any, dict[str, Any]]:
-    """Return what a spec names, and its arguments with nested targets built."""
-    arguments = {
-        name: _build_nested(value, f"{key}.{name}")
-        for name, value in spec.items()
-        if name not in _DESCRIPTIONS
-    }
-    return resolve(str(spec["_target_"]), key), arguments
-
-
-def _build_nested(value: Any, key: str) -> Any:
+def _nested(value: Any, key: str) -> Any:
     if isinstance(value, Mapping):
         if "_target_" in value:
-            return (unbuilt if value.get("_partial_") else build)(value, key)
-        return {name: _build_nested(item, f"{key}.{name}") for name, item in value.items()}
+            return build(value, key)
+        return {name: _nested(item, f"{key}.{name}") for name, item in value.items()}
     if isinstance(value, list):
-        return [_build_nested(item, f"{key}[{i}]") for i, item in enumerate(value)]
+        return [_nested(item, f"{key}[{i}]") for i, item in enumerate(value)]
     return value
-
-
-def _misfit(target: Any, key: str, error: TypeError) -> InputError:
-    takes = ", ".join(inspect.signature(target, follow_wrapped=False).parameters)
-    name = getattr(target, "__name__", str(target))
-    return InputError(f"{key}: expected the arguments of {name} ({takes}), got others ({error})")

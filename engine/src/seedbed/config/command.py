@@ -10,20 +10,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
 from seedbed import project
-from seedbed.config import hydra_errors
+from seedbed.config import compose
 from seedbed.errors import InputError, one_line
 
 _SEARCHED = "hydra.sweeper.params."  # and a key of the runs
-_at_end: list[Callable[[bool], bool]] = []
-
-
-def at_end(work: Callable[[bool], bool]) -> None:
-    """Have something done when the command ends, however it does.
-
-    Args:
-        work: is given whether an exception ended the command; returns whether jobs failed.
-    """
-    _at_end.append(work)
+# Called when the command ends, however it does: is told whether by an exception, returns whether
+# jobs failed.
+at_end: list[Callable[[bool], bool]] = []
 
 
 def run(main: Callable[[], object]) -> int:
@@ -39,7 +32,7 @@ def run(main: Callable[[], object]) -> int:
             main()
         finally:
             ended_early = sys.exception() is not None
-            jobs_failed = any(work(ended_early) for work in _at_end)
+            jobs_failed = any(work(ended_early) for work in at_end)
     except Exception as error:
         explained = explain(error)
         if explained is None:
@@ -82,12 +75,12 @@ def name_jobs(overrides: list[str]) -> list[str]:
 
 def explain(error: Exception) -> InputError | None:
     """Return in one line what Hydra could not do; None if it was not Hydra that raised."""
-    if isinstance(error, hydra_errors.COMPOSITION_ERRORS):
-        return hydra_errors.explain(error)
+    if isinstance(error, compose.ERRORS):
+        return compose.explain(error)
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         return InputError(  # from Hydra, which makes the folders
             f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
-            f"{error.filename}; choose another, or free space"
+            f"{error.filename}"
         )
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
     module = str(frame.f_globals.get("__name__"))

@@ -1,17 +1,31 @@
-"""Composing a configuration outside of train.py; and all that depends on Hydra's version."""
+"""Composing a configuration by Hydra, whose errors become a line each."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
 
 from seedbed import project
-from seedbed.config import hydra_errors
 from seedbed.config.check import check, resolve
+from seedbed.config.targets import known_keys
+from seedbed.errors import InputError
+from seedbed.names import did_you_mean
 
 # Hydra 1.3 has to be told to behave as itself, 1.4 warns of being told so, and 1.5 does not know
 # the parameter any more.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
+_OPTION = r"Could not (?:find|load) '(.+)/([^/']+)'"
+# Of classes that users choose, which may take more arguments than a file names.
+_OPEN = ("data.", "model.", "method.", "optimizer.", "callbacks.", "metrics.", "logger.")
+_KEY = r"Could not (?:override|delete)(?: from config\.)? '([^']+)'|Key '([^']+)' is "
 
 
 def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
@@ -27,8 +41,8 @@ def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
     try:
         with hydra.initialize_config_dir(str(folder), **VERSION):
             return hydra.compose("config", overrides=list(overrides))
-    except hydra_errors.COMPOSITION_ERRORS as error:
-        raise hydra_errors.explain(error) from error
+    except ERRORS as error:
+        raise explain(error) from error
 
 
 def configuration(*overrides: str, folder: Path | None = None) -> DictConfig:
@@ -36,3 +50,47 @@ def configuration(*overrides: str, folder: Path | None = None) -> DictConfig:
     resolved = resolve(compose(*overrides, folder=folder))
     check(resolved)
     return resolved
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Read `key=value` overrides in Hydra's grammar, one value for one key.
+
+    Raises:
+        InputError: one of them is something else.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise explain(error) from None
+    for one in parsed:
+        if one.is_sweep_override() or one.is_delete():
+            raise InputError(f"{one.input_line}: expected key=value, one value for one key")
+    return parsed
+
+
+def explain(error: BaseException) -> InputError:
+    """Return in one line why a configuration cannot be composed, with the nearest key."""
+    text = str(error)
+    if isinstance(error, OverrideParseException):
+        return InputError(f"overrides: expected Hydra's key=value syntax, got {error.override}")
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return InputError(f"{mark.name}, line {mark.line + 1}: expected YAML, got {error.problem}")
+    if several := re.search("Ambiguous value for argument '(.+?)=(.+)'", text):
+        key, values = several.groups()
+        return InputError(f"{key}: expected one value, got {values}; add --multirun")
+    if option := re.search(_OPTION, text):
+        group, name = option.groups()
+        options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)
+        near = did_you_mean(name, options) or f"; or add configs/{group}/{name}.yaml"
+        return InputError(f"{group}: expected one of {', '.join(options)}, got {name}{near}")
+    if unknown := re.search(_KEY, text):
+        key = str(unknown[1] or unknown[2])
+        adds = re.search(r"use (\+\S.*)", text) if key.startswith(_OPEN) else None
+        near = did_you_mean(key, known_keys()) or (f"; {adds[1]} adds it" if adds else "")
+        return InputError(f"{key}: expected a known key, got a new one{near}")
+    cause = error.__cause__ or error
+    quoted = re.search("'([^']+)'", text)
+    key = getattr(cause, "full_key", None) or (quoted[1] if quoted else "overrides")
+    reason = " ".join(str(cause).partition("\n    full_key")[0].split())[:200]
+    return InputError(f"{key}: expected a configuration that Hydra can compose, got: {reason}")

@@ -37,8 +37,7 @@ class Request:
 
     def applied_to(self, recorded: DictConfig) -> DictConfig:
         """Return a configuration with the values that were asked for."""
-        settings = OmegaConf.create(OmegaConf.to_container(recorded))
-        assert isinstance(settings, DictConfig)
+        settings: Any = OmegaConf.create(OmegaConf.to_container(recorded))
         for key, value in self.settings.items():
             OmegaConf.update(settings, key, value, merge=False, force_add=True)
-        return settings
+        return settings  # type: ignore[no-any-return]

@@ -7,64 +7,79 @@ other keys are the class's own.
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
-
-from seedbed.errors import InputError
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
 
 MAX_SEED = 2**63 - 1
 SUPERVISED = "seedbed.methods.Supervised"  # the method where a configuration names none
 TASKS = ("classification", "regression")  # others come with a `_target_`
 
 
-class Section:
-    """A section whose keys are all declared."""
+class Rule(NamedTuple):
+    """What a value may be beyond its type; null, where a type allows it, always may."""
 
-    @property
-    def key(self) -> str:
-        """Return where the section stands, for messages."""
-        return type(self).__name__.removeprefix("Own").lower()
-
-    def require_within(self, low: float, high: float, *names: str) -> None:
-        """Raise InputError for a number out of range, which NaN is; null is a value of its own."""
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and low <= value <= high):
-                kind = "an integer" if isinstance(value, int) else "a number"
-                limits = f">= {low:g}" if high == math.inf else f"from {low} to {high}"
-                key = f"{self.key}.{name}".removeprefix("settings.")
-                raise InputError(f"{key}: expected {kind} {limits}, got {value}")
-
-    def require_one_of(self, name: str, *options: object) -> None:
-        """Raise InputError for a value that is none of the options."""
-        value = getattr(self, name)
-        if not any(value == each and type(value) is type(each) for each in options):
-            known = ", ".join("null" if each is None else str(each) for each in options)
-            raise InputError(f"{self.key}.{name}: expected one of {known}, got {value}")
-
-    def require_device(self, device: str) -> None:
-        """Raise InputError for a device that PyTorch would not know."""
-        if not re.fullmatch("auto|cpu|mps|cuda(:[0-9]{1,2})?", device):
-            raise InputError(
-                f"{self.key}.device: expected auto, cpu, cuda, cuda:N or mps, got {device}"
-            )
+    expected: str
+    allows: Callable[[Any], bool]
 
 
-class Open(Section):
+def numbers(low: float, high: float = math.inf) -> Rule:
+    kind = "an integer" if isinstance(low, int) else "a number"
+    limits = f">= {low:g}" if high == math.inf else f"from {low} to {high}"
+    return Rule(f"{kind} {limits}", lambda value: math.isfinite(value) and low <= value <= high)
+
+
+def one_of(*options: object) -> Rule:
+    known = {(type(each), each) for each in options}  # true is no 1
+    return Rule(f"one of {', '.join(map(str, options))}", lambda it: (type(it), it) in known)
+
+
+Count = Annotated[int, numbers(1)]
+Steps = Annotated[int, numbers(0)]  # 0: never
+Threads = Annotated[int, numbers(1, 1024)]
+Fraction = Annotated[float, numbers(0.0, 1.0)]
+NotNegative = Annotated[float, numbers(0.0)]
+Seed = Annotated[int, numbers(0, MAX_SEED)]
+Device = Annotated[
+    str,
+    Rule(
+        "auto, cpu, cuda, cuda:N or mps",
+        lambda name: re.fullmatch("auto|cpu|mps|cuda(:[0-9]{1,2})?", name) is not None,
+    ),
+]
+Variables = Annotated[
+    dict[str, str | None],
+    Rule(
+        "names of variables, each with a text or null",
+        lambda env: all(
+            isinstance(value or "", str) and "\0" not in f"{name}{value}" and "=" not in name
+            for name, value in env.items()
+        ),
+    ),
+]
+Task = Annotated[
+    dict[str, Any],
+    Rule(
+        f"a name of {', '.join(TASKS)}, or a task with a _target_",
+        lambda task: "_target_" in task or task.get("name") in TASKS,
+    ),
+]
+
+
+class Open:
     """A section whose other keys are arguments of a class that users choose."""
 
 
 @dataclass
-class Seeds(Section):
+class Seeds:
     """The seed of each stream of randomness."""
 
-    init: int
-    order: int
-    augment: int
-    dropout: int
-    data: int
-    split: int
+    init: Seed
+    order: Seed
+    augment: Seed
+    dropout: Seed
+    data: Seed
+    split: Seed
 
 
 @dataclass
@@ -72,36 +87,20 @@ class Data(Open):
     """How samples are loaded; the data sets are built from `train`, `validation` and `test`."""
 
     name: str
-    batch_size: int
-    eval_batch_size: int
-    num_workers: int
+    batch_size: Count
+    eval_batch_size: Count
+    num_workers: Annotated[int, numbers(0, 1024)]
     persistent_workers: bool
-    prefetch_factor: int
-    start_method: str
+    prefetch_factor: Count
+    start_method: Annotated[str, one_of("fork", "spawn", "forkserver")]
     train: dict[str, Any]
     validation: dict[str, Any]
     test: dict[str, Any] | None = None
-    task: Any = None
+    task: Task | None = None
     sampler: dict[str, Any] | None = None
-    streams: int | None = None
-    samples_per_epoch: int | None = None
-    loading_threads: Any = 1
-
-    def __post_init__(self) -> None:
-        self.require_within(1, math.inf, "batch_size", "eval_batch_size", "prefetch_factor")
-        self.require_within(1, math.inf, "streams", "samples_per_epoch")
-        self.require_within(0, 1024, "num_workers")
-        self.require_one_of("start_method", "fork", "spawn", "forkserver")
-        self.require_one_of("loading_threads", 1, "all")
-        if self.task is not None and not isinstance(self.task, Mapping):
-            raise InputError(
-                f"data.task: expected a section, got {self.task}; write task: {{name: {TASKS[0]}}}"
-            )
-        if self.task and "_target_" not in self.task and self.task.get("name") not in TASKS:
-            raise InputError(
-                f"data.task.name: expected one of {', '.join(TASKS)}, or a task with a _target_, "
-                f"got {self.task.get('name')}"
-            )
+    streams: Count | None = None
+    samples_per_epoch: Count | None = None
+    loading_threads: Annotated[Any, one_of(1, "all")] = 1
 
 
 @dataclass
@@ -127,22 +126,16 @@ class Optimizer(Open):
 
     name: str
     _target_: str
-    lr: float
-
-    def __post_init__(self) -> None:
-        self.require_within(0, math.inf, "lr")
+    lr: NotNegative
 
 
 @dataclass
-class Schedule(Section):
+class Schedule:
     """The learning rate's way from step to step, as fractions of all steps and of the peak."""
 
     name: str
-    warmup_fraction: float
-    final_fraction: float
-
-    def __post_init__(self) -> None:
-        self.require_within(0, 1, "warmup_fraction", "final_fraction")
+    warmup_fraction: Fraction
+    final_fraction: Fraction
 
 
 @dataclass
@@ -183,107 +176,76 @@ class _Mkldnn:
 
 
 @dataclass
-class Determinism(Section):
+class Determinism:
     """A preset: all of its settings, and the environment variables of the training process."""
 
     name: str
     seeding: bool
-    on_nondeterministic: str
+    on_nondeterministic: Annotated[str, one_of("error", "warn", "allow")]
     fill_uninitialized_memory: bool
     inductor_deterministic: bool
     cudnn: _Cudnn
-    float32_matmul_precision: str | None
+    float32_matmul_precision: Annotated[str, one_of("highest", "high", "medium")] | None
     reduced_precision_reduction: _ReducedPrecision
     attention: _Attention
     mkldnn: _Mkldnn
     channels_last: bool
-    device: str
-    threads: int
-    interop_threads: int
-    cpu_capability: str | None
-    mkl_branch: str | None
-    fingerprint_every_steps: int
-    env: dict[str, str | None]
+    device: Device
+    threads: Threads
+    interop_threads: Threads
+    cpu_capability: Annotated[str, one_of("DEFAULT", "AVX2", "AVX512")] | None
+    mkl_branch: Annotated[str, one_of("COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF")] | None
+    fingerprint_every_steps: Steps
+    env: Variables
     avx: bool | None = None
 
-    def __post_init__(self) -> None:
-        self.require_one_of("on_nondeterministic", "error", "warn", "allow")
-        self.require_one_of("float32_matmul_precision", "highest", "high", "medium", None)
-        self.require_one_of("cpu_capability", "DEFAULT", "AVX2", "AVX512", None)
-        self.require_one_of("mkl_branch", "COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF", None)
-        self.require_within(1, 1024, "threads", "interop_threads")
-        self.require_within(0, math.inf, "fingerprint_every_steps")
-        self.require_device(self.device)
-        for name, value in self.env.items():
-            is_text = value is None or (isinstance(value, str) and "\0" not in value)
-            if not (is_text and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)):
-                raise InputError(
-                    f"determinism.env.{name}: expected a variable with a text or null, got {value}"
-                )
-
 
 @dataclass
-class Trainer(Section):
+class Trainer:
     """How long a run trains, on what, and what it does on the way."""
 
-    device: str
-    max_epochs: int
-    max_steps: int | None
-    precision: str
+    device: Device
+    max_epochs: Count
+    max_steps: Count | None
+    precision: Annotated[str, one_of("float32", "bfloat16")]
     compile: bool
-    gradient_clip_norm: float | None
-    log_every_steps: int
-    validate_every_epochs: int
-    checkpoint_every_steps: int
-    early_stopping_patience: int | None
-    processes: int
-    shards: int
-    reduce: str
-    distributed_timeout_seconds: int
+    gradient_clip_norm: NotNegative | None
+    log_every_steps: Steps
+    validate_every_epochs: Steps
+    checkpoint_every_steps: Steps
+    early_stopping_patience: Count | None
+    processes: Count
+    shards: Count
+    reduce: Annotated[str, one_of("tree", "allreduce")]
+    distributed_timeout_seconds: Annotated[int, numbers(1, 86400)]
     monitor: str | None = None
-    mode: str | None = None
-    test_weights: str = "best"
+    mode: Annotated[str, one_of("min", "max")] | None = None
+    test_weights: Annotated[str, one_of("best", "last")] = "best"
     rehearse_resume: bool = True
-    replay_every_steps: int = 0
-
-    def __post_init__(self) -> None:
-        self.require_within(1, math.inf, "max_epochs", "max_steps", "early_stopping_patience")
-        self.require_within(1, math.inf, "processes", "shards")
-        self.require_within(0, math.inf, "log_every_steps", "validate_every_epochs")
-        self.require_within(0, math.inf, "checkpoint_every_steps", "replay_every_steps")
-        self.require_within(0, math.inf, "gradient_clip_norm")
-        self.require_within(1, 86400, "distributed_timeout_seconds")
-        self.require_one_of("precision", "float32", "bfloat16")
-        self.require_one_of("mode", "min", "max", None)
-        self.require_one_of("reduce", "tree", "allreduce")
-        self.require_one_of("test_weights", "best", "last")
-        self.require_device(self.device)
+    replay_every_steps: Steps = 0
 
 
 @dataclass
-class Fingerprint(Section):
+class Fingerprint:
     """How often fingerprints are taken; 0: never."""
 
-    every_steps: int
-
-    def __post_init__(self) -> None:
-        self.require_within(0, math.inf, "every_steps")
+    every_steps: Steps
 
 
 @dataclass
-class Settings(Section):
+class Settings:
     """The configuration of a run, resolved.
 
     The arguments of classes that users choose stand in the mapping alone.
     """
 
-    seed: int
+    seed: Seed
     objective: str
     seeds: Seeds
     data: Data
     model: Model
     optimizer: Optimizer
-    schedule: Any
+    schedule: Any  # Schedule | OwnSchedule, a union that OmegaConf does not know
     determinism: Determinism
     trainer: Trainer
     fingerprint: Fingerprint
@@ -294,17 +256,6 @@ class Settings(Section):
     callbacks: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     logger: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.require_within(0, MAX_SEED, "seed")
-        self.seeds.require_within(0, MAX_SEED, *vars(self.seeds))
-
-
-SECTIONS: dict[str, type[Section]] = {
-    each.name: each.type
-    for each in fields(Settings)
-    if isinstance(each.type, type) and issubclass(each.type, Section)
-}
 
 
 def promises_bits(on_nondeterministic: object) -> bool:

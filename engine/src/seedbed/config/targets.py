@@ -1,4 +1,4 @@
-"""The one walk over settings for the classes and functions that they name, and over configs/."""
+"""What settings and the YAML files of configs/ name: classes, functions and keys."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from seedbed import project
+from seedbed.names import flatten
 
 _FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a function's name
 
@@ -26,9 +27,7 @@ def targets_of(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
         tree = OmegaConf.to_container(tree)
     if isinstance(tree, list):
         tree = dict(enumerate(tree))
-    if not isinstance(tree, Mapping):
-        return
-    for name, value in tree.items():
+    for name, value in tree.items() if isinstance(tree, Mapping) else ():
         place = f"{key}.{name}" if key else str(name)
         if isinstance(value, Mapping | list):
             yield from targets_of(value, place)
@@ -48,3 +47,13 @@ def project_files() -> Iterator[tuple[str, Mapping[str, Any]]]:
             tree: Any = OmegaConf.to_container(OmegaConf.load(path))
             if isinstance(tree, dict):
                 yield "" if group == "experiment" or path.parent == configs else group, tree
+
+
+def known_keys() -> set[str]:
+    """Return the groups of configs/ and the keys of its files, for naming the nearest."""
+    known = set()
+    for group, keys in project_files():
+        for leaf in flatten({group: keys} if group else keys):
+            parts = leaf.split(".")
+            known |= {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    return known

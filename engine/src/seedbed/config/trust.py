@@ -26,26 +26,25 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
         InputError: it names others, or sets an environment variable that no preset here names
         (LD_PRELOAD runs code), or has keys that are no names (code is generated from some).
     """
-    tree = OmegaConf.to_container(settings)
+    tree: Any = OmegaConf.to_container(settings)
+    known, variables = {SUPERVISED}, set[str]()
+    for group, keys in project_files():
+        if group == "determinism":
+            variables |= set(keys.get("env") or ())
+        if group != "logger":  # nobody else's run is logged
+            known |= {target for _, target in targets_of(keys, group)}
     for key in _keys(tree):
         if not re.fullmatch(r"[\w.-]+", key):
             raise InputError(
-                f"{run}: expected keys of letters, digits and _, got {printable(repr(key))} in "
-                "the record"
+                f"{run}: expected keys of letters, digits and _ in the record, got "
+                f"{printable(repr(key))}"
             )
-    files = list(project_files())
-    known = {SUPERVISED}
-    for group, keys in files:
-        if group != "logger":  # nobody else's run is logged
-            known |= {target for _, target in targets_of(keys, group)}
     for key, target in targets_of(tree):
         if target not in known and not any(f"{target}.".startswith(f"{name}.") for name in trust):
             raise InputError(
                 f"{run}: expected classes that a file of configs/ names, got {target} ({key}) in "
                 f"the record; if you trust it: --trust {target}"
             )
-    presets = [keys for group, keys in files if group == "determinism"]
-    variables = {name for preset in presets for name in preset.get("env") or ()}
     for name in OmegaConf.select(settings, "determinism.env") or ():
         if name not in variables:
             raise InputError(

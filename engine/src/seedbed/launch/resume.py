@@ -37,10 +37,10 @@ def parse(
     Raises:
         InputError: a key that the run's configuration does not have, or a value that cannot be.
     """
-    from seedbed.config import compose, hydra_errors  # which import Hydra
+    from seedbed.config import compose  # which imports Hydra
 
     values: dict[str, Any] = {}
-    for one in hydra_errors.parse(overrides):
+    for one in compose.parse(overrides):
         key = one.key_or_group
         known = OmegaConf.select(recorded, key, default=_MISSING)
         is_new = known is _MISSING and key.partition(".")[0] != free

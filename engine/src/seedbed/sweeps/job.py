@@ -78,7 +78,7 @@ class SweepFolder(Callback):
         except Exception:
             traceback.print_exc()
             raise SystemExit(1) from None
-        command.at_end(partial(report_sweep, folder))
+        command.at_end.append(partial(report_sweep, folder))
 
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:

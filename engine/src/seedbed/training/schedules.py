@@ -49,8 +49,7 @@ def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int]
     if isinstance(target, type):
         function = getattr(build.build(schedule, "schedule"), "factor", None)
     else:
-        named = {key: value for key, value in schedule.items() if key != "name"}
-        function = build.unbuilt(named, "schedule")
+        function = build.build({**schedule, "_partial_": True}, "schedule")
     if not callable(function):
         raise InputError(
             f"schedule: expected a class with factor(step, total_steps), got {target.__name__}; "
