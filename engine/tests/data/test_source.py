@@ -297,7 +297,7 @@ def test_workers_without_shared_memory_are_refused(monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left")
 
-    monkeypatch.setattr("_multiprocessing.SemLock", fail)
+    monkeypatch.setattr("multiprocessing.synchronize._multiprocessing.SemLock", fail)
     with pytest.raises(InputError, match=r"^data\.num_workers: .*No space left"):
         loaded(SOURCES["a user's"](), WAYS["2 workers"])
     assert loaded(SOURCES["a user's"]())

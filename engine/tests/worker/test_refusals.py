@@ -52,11 +52,8 @@ def test_a_sampler_that_is_not_pure_is_refused(
 ) -> None:
     """Before the first step."""
     sampler = f"+data.sampler={{_target_:{SAMPLERS}.OwnGenerator}}"
-    assert refused(tmp_path / "run", capsys, *tiny.OVERRIDES, sampler) == (
-        "data.sampler: expected batches that depend on epoch, n and rng alone, got others from "
-        "OwnGenerator when asked for epoch 0 again; keep nothing from call to call, and draw "
-        "from the generator that batches() gets"
-    )
+    message = refused(tmp_path / "run", capsys, *tiny.OVERRIDES, sampler)
+    assert message.startswith("data.sampler: expected batches that depend on epoch, n and rng")
     assert "steps" not in record.read_summary(tmp_path / "run")
 
 

@@ -40,7 +40,6 @@ class RecorderCallback(Callback):  # type: ignore[misc]
         """Prepare to record.
 
         Args:
-            folder: the run folder.
             settings: as `Recorder` takes them; the module's hyperparameters if None.
             seed: if given, the global generators are seeded by it and the step before each batch,
                 so that dropout is the same after a resume.
@@ -52,51 +51,42 @@ class RecorderCallback(Callback):  # type: ignore[misc]
         self._recorder: Recorder | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin the record, or go on with it after the steps of a checkpoint."""
         settings = dict(pl_module.hparams) if self._settings is None else self._settings
         done = _batches(trainer)
-        resumes = done > 0 and record.is_run(self._folder)
-        self._recorder = Recorder(
-            self._folder, settings, resume_from=done if resumes else None, **self._options
-        )
+        resumed: Any = {"resume_from": done} if done > 0 and record.is_run(self._folder) else {}
+        self._recorder = Recorder(self._folder, settings, **resumed, **self._options)
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        """Seed the step."""
         if self._seed is not None:
             seed_step(self._seed, _batches(trainer), trainer.global_rank)
 
     def on_before_optimizer_step(self, _trainer: Any, pl_module: Any, _optimizer: Any) -> None:
-        """Take the gradients, before they are clipped."""
         if self._recorder is not None:
-            self._recorder.note_gradients(pl_module)
+            self._recorder.note_gradients(pl_module)  # before they are clipped
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, _index: int
     ) -> None:
-        """Record the step."""
         if self._recorder is not None:
             step = _batches(trainer)
             ids = None if self._ids is None else self._ids(step)
-            losses = _scalars(outputs)
+            named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+            losses = {k: v for k, v in named.items() if isinstance(v, Tensor) and v.numel() == 1}
             self._recorder.step(step, ids, batch, losses, pl_module, trainer.optimizers)
 
     def on_save_checkpoint(self, *_: Any) -> None:
-        """Write down what a resume from this checkpoint goes on with."""
         if self._recorder is not None:
             self._recorder.flush()
 
     def on_validation_end(self, trainer: Any, _pl_module: Any) -> None:
-        """Record what was logged as `val_...` or `validation_...`."""
-        found = held_out(trainer.callback_metrics, "val|validation")
-        if self._recorder is not None and found and not trainer.sanity_checking:
-            self._recorder.validation(_batches(trainer), **found)
+        metrics = held_out(trainer.callback_metrics, "val|validation")
+        if self._recorder is not None and metrics and not trainer.sanity_checking:
+            self._recorder.validation(_batches(trainer), **metrics)
 
     def on_fit_end(self, *_: Any) -> None:
-        """Complete the record."""
         self._close(None)
 
     def on_exception(self, _trainer: Any, _pl_module: Any, exception: BaseException) -> None:
-        """Note how the loop ended."""
         self._close(exception)
 
     def _close(self, error: BaseException | None) -> None:
@@ -108,9 +98,3 @@ class RecorderCallback(Callback):  # type: ignore[misc]
 def _batches(trainer: Any) -> int:
     """Return how many training batches were begun, over all epochs."""
     return int(trainer.fit_loop.total_batch_idx) + 1
-
-
-def _scalars(outputs: Any) -> dict[str, Any]:
-    """Return the losses that a `training_step` returned."""
-    named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-    return {k: v for k, v in named.items() if isinstance(v, Tensor) and v.numel() == 1}

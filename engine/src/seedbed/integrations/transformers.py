@@ -36,7 +36,6 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
         """Prepare to record.
 
         Args:
-            folder: the run folder.
             settings: as `Recorder` takes them; the training arguments if None.
             seed: if given, the global generators are seeded by it and the step before each step,
                 so that dropout is the same after a resume.
@@ -50,42 +49,34 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
         self._losses: list[Tensor] = []
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **others: Any) -> None:
-        """Begin the record, or go on with it after the steps of a checkpoint."""
         settings = args.to_dict() if self._settings is None else self._settings
-        resumes = state.global_step > 0 and record.is_run(self._folder)
-        self._recorder = Recorder(
-            self._folder, settings, resume_from=state.global_step if resumes else None,
-            **self._options,
-        )  # fmt: skip
+        done = state.global_step
+        resumed: Any = {"resume_from": done} if done > 0 and record.is_run(self._folder) else {}
+        self._recorder = Recorder(self._folder, settings, **resumed, **self._options)
         self._hook = others["model"].register_forward_hook(self._note, with_kwargs=True)
 
     def on_step_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Seed the step."""
         if self._seed is not None:
             seed_step(self._seed, state.global_step + 1, args.process_index)
 
     def on_optimizer_step(self, _args: Any, state: Any, _control: Any, **others: Any) -> None:
-        """Record the step, which is not counted yet."""
-        if self._recorder is not None:
+        if self._recorder is not None:  # the step is not counted yet
             parts = self._batches, self._losses, others["model"], others["optimizer"]
             self._recorder.step(state.global_step + 1, None, *parts)
         self._batches, self._losses = [], []
 
     def on_save(self, *_: Any, **__: Any) -> None:
-        """Write down what a resume from this checkpoint goes on with."""
         if self._recorder is not None:
             self._recorder.flush()
 
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any], **_: Any
     ) -> None:
-        """Record the metrics `eval_...`."""
         found = held_out(metrics, "eval")
         if self._recorder is not None and found:
             self._recorder.validation(state.global_step, **found)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Complete the record."""
         if self._recorder is not None:
             self._hook.remove()
             self._recorder.close()

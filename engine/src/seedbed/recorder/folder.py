@@ -1,8 +1,8 @@
-"""The run folder of a loop of one's own: begun, or taken up again after a step."""
+"""The run folder of a loop of one's own: begun, or resumed after a step."""
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,12 @@ from seedbed.worker.imports import Imports, completed
 
 
 def begin(folder: Path, resume_from: int | None) -> dict[str, Any]:
-    """Create a run folder, or return the summary of a record that a loop goes on with.
-
-    Raises:
-        InputError: it holds a record, or none, or that of train.py.
-    """
+    """Create a run folder, or return the summary of the record that a loop resumes."""
     if resume_from is None:
-        there = [name for name in record.FILES if (folder / name).exists()]
-        if there:
+        if existing := [name for name in record.FILES if (folder / name).exists()]:
             raise InputError(
-                f"folder: expected a new one, got {folder} with {there[0]}; name another, or say "
-                "after which step the loop goes on: Recorder(..., resume_from=STEP)"
+                f"folder: expected a new one, got {folder} with {existing[0]}; name another, or "
+                "give the last step of the checkpoint: Recorder(..., resume_from=STEP)"
             )
         folder.mkdir(parents=True, exist_ok=True)
         return {}
@@ -45,11 +40,7 @@ def begin(folder: Path, resume_from: int | None) -> dict[str, Any]:
 
 
 def tables(folder: Path, resume_from: int | None) -> list[record.Table]:
-    """Start metrics.csv and fingerprints.csv, or cut them back to a step.
-
-    Raises:
-        InputError: the record ends before that step.
-    """
+    """Start metrics.csv and fingerprints.csv, or cut them back to a step."""
     fields = {"metrics.csv": record.METRIC_FIELDS, "fingerprints.csv": record.FINGERPRINT_FIELDS}
     if resume_from is None:
         return [record.Table(folder / name, columns) for name, columns in fields.items()]
@@ -64,26 +55,26 @@ def tables(folder: Path, resume_from: int | None) -> list[record.Table]:
         step = line.partition(b",")[0]
         return line.endswith(b"\n") and step.isdigit() and int(step) <= resume_from
 
-    found = []
+    kept = []
     for name in fields:
-        head, *lines = (folder / name).read_bytes().splitlines(keepends=True)
-        kept = len(head) + sum(map(len, takewhile(is_kept, lines)))
-        found.append(record.Table(folder / name, head.decode().rstrip("\n").split(","), kept))
-    return found
+        header, *lines = (folder / name).read_bytes().splitlines(keepends=True)
+        size = len(header) + sum(map(len, takewhile(is_kept, lines)))
+        kept.append(record.Table(folder / name, header.decode().rstrip("\n").split(","), size))
+    return kept
 
 
 def script_folder() -> Path:
     """Return the folder of the script that runs, from which the record names its code."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    is_script = script is not None and script.endswith(".py") and "site-packages" not in script
-    return Path(script).resolve().parent if is_script and script else Path.cwd()
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    is_script = script.endswith(".py") and "site-packages" not in script
+    return Path(script).resolve().parent if is_script else Path.cwd()
 
 
-def describe(device: torch.device, git: Mapping[str, Any]) -> dict[str, Any]:
+def describe(device: torch.device, git: Any) -> dict[str, Any]:
     """Return environment.json; to be called when the loop has imported what it uses."""
-    what, (_, count) = environment.describe(device), process_group()
-    return what | {
-        "versions": what["versions"] | environment.more_versions({}),
+    values, (_, count) = environment.describe(device), process_group()
+    return values | {
+        "versions": values["versions"] | environment.more_versions({}),
         "processes": {"count": count, "bits_depend_on_count": count if count > 1 else None},
         "git": git,
         "data_sha256": None,
@@ -92,17 +83,16 @@ def describe(device: torch.device, git: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resumed(folder: Path, config: str, imports: Imports, step: int) -> dict[str, Any]:
-    """Write the configuration of a loop that goes on after a step.
+    """Write the configuration of a loop that is resumed after a step.
 
     Returns:
-        For summary.json, what has changed since the loop was left.
+        For summary.json, what has changed since the checkpoint.
     """
     recorded = {"imported_files": {}, **record.read_json(folder / "environment.json")}
     before = Origin(_settings(folder), recorded, Code.of(recorded, folder))
     record.write_atomically(folder / "config.yaml", config)
-    changes = record.changes(
-        before, completed(before, Origin(_settings(folder), imports.environment))
-    )
+    now = Origin(_settings(folder), imports.environment)
+    changes = record.changes(before, completed(before, now))
     restore.keep_code(folder, step, changes)
     imports.resume(recorded["imported_files"])
     return restore.entry(step, changes)
@@ -114,23 +104,22 @@ def metrics(rows: Iterable[record.Row], higher_is_better: bool) -> dict[str, Any
     Args:
         higher_is_better: of the first metric that an evaluation has; a loss is better if lower.
     """
-    found: dict[str, float] = {}
-    name = "loss"
-    followed: list[float] = []
+    values: dict[str, float] = {}
+    name, followed = "loss", list[float]()
     for row in rows:
-        phase, cells = row["phase"], {k: float(v) for k, v in record.values_of(row).items()}
-        if phase == "train":
-            found |= {"last_train_loss": cells["loss"]} if "loss" in cells else {}
+        cells = {key: float(cell) for key, cell in record.values_of(row).items()}
+        if row["phase"] == "train":
+            values |= {"last_train_loss": cells["loss"]} if "loss" in cells else {}
             continue
         if name == "loss" and (others := [key for key in cells if key != "loss"]):
             name, followed = others[0], []
-        found |= {f"{phase}_{key}": value for key, value in cells.items()}
-        if phase == "validation" and not math.isnan(cells.get(name, math.nan)):
+        values |= {f"{row['phase']}_{key}": value for key, value in cells.items()}
+        if row["phase"] == "validation" and not math.isnan(cells.get(name, math.nan)):
             followed.append(cells[name])
     higher_is_better = higher_is_better and name != "loss"
     if followed:
-        found[f"best_validation_{name}"] = max(followed) if higher_is_better else min(followed)
-    return {"metric_name": name, "higher_is_better": higher_is_better, "metrics": found}
+        values[f"best_validation_{name}"] = max(followed) if higher_is_better else min(followed)
+    return {"metric_name": name, "higher_is_better": higher_is_better, "metrics": values}
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self
 
+import torch
 from torch import Tensor, nn
 
 from seedbed import fingerprint, record
@@ -24,7 +26,23 @@ from seedbed.recorder import step as parts
 from seedbed.recorder.settings import config_yaml, plain
 from seedbed.worker.imports import Imports
 
+_P = ParamSpec("_P")
+_Method = Callable[Concatenate["Recorder", _P], None]
 _GRADIENTS = STAGES.index("gradients")
+
+
+def _recording(method: _Method[_P]) -> _Method[_P]:
+    """Call a method for one thread at a time; do nothing in other ranks, and in forks."""
+
+    @wraps(method)
+    def call(self: "Recorder", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if self._is_first and self._pid == os.getpid():
+            with self._lock:
+                if not self._is_open:
+                    raise InputError(f"recorder: expected no call after close(): {self._folder}")
+                method(self, *args, **kwargs)
+
+    return call
 
 
 class Recorder:
@@ -63,10 +81,8 @@ class Recorder:
             InputError: the folder holds another record or is in use, or the settings cannot be
                 written.
         """
-        self._is_first = process_group()[0] == 0
-        self._is_open = True
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
+        self._is_first, self._pid = process_group()[0] == 0, os.getpid()
+        self._is_open, self._lock = True, threading.RLock()
         self._folder = Path(folder).absolute()
         self._every, self._write_every = fingerprint_every_steps, write_every_steps
         self._steps_per_epoch, self._higher_is_better = steps_per_epoch, higher_is_better
@@ -79,9 +95,9 @@ class Recorder:
         self._stages = fingerprint.FingerprintRows()
         self._imports: Imports | None = None
         self._files = ExitStack()
-        if self._records:
-            self._open(plain(settings))
+        self._open(settings)
 
+    @_recording
     def step(
         self,
         step: int,
@@ -110,59 +126,42 @@ class Recorder:
             optimizers: one, or a list or a mapping of several, or None.
             metric: a scalar to log, whose column is `metric`, or a mapping of scalars by name, such
                 as `{"accuracy": 0.9}`.
-
-        Raises:
-            InputError: an argument is of another kind, or the step is not a later one.
         """
-        if not self._records:
-            return
-        with self._lock:
-            self._require_open()
-            if type(step) is not int or step <= self._last_step:
-                raise InputError(
-                    f"step: expected an integer above {self._last_step}, the last one recorded, "
-                    f"got {step!r}; count every step once"
-                )
-            named = parts.scalars("losses", losses, "loss")
-            metrics = parts.scalars("metric", metric, "metric")
-            networks = parts.several(model, nn.Module)
-            trained_by = parts.several(optimizers, parts.Optimizer)
-            if self._hasher is None:
-                self._hasher = self._begin(networks)
-            rate = parts.learning_rate(trained_by)
-            if self._every and step % self._every == 0:
-                gradients = [] if self._noted else parts.gradients(networks)
-                self._hasher.add(
-                    parts.sample_ids(ids), parts.contents(batch), list(named.values()), gradients,
-                    *parts.state(networks, trained_by),
-                )  # fmt: skip
-                stages = self._hasher.hashes()
-                if self._noted:
-                    one = len(self._noted) == 1
-                    stages[_GRADIENTS] = (
-                        self._noted[0] if one else fingerprint.of_tensors(self._noted)
-                    )
-                self._stages.add(step, stages)
-            self._noted, self._networks = [], networks
-            self._pending.append((step, {**parts.with_loss(named), **metrics}, rate))
-            self._last_step = step
-            if len(self._pending) >= self._write_every:
-                self._write()
+        self._require_step(step, self._last_step + 1)
+        named, metrics = parts.scalars(losses, "loss"), parts.scalars(metric, "metric")
+        networks, optimizers = parts.several(model), parts.several(optimizers)
+        if self._hasher is None:
+            self._hasher = self._begin(networks)
+        rate = parts.learning_rate(optimizers)
+        if self._every and step % self._every == 0:
+            gradients = [] if self._noted else parts.gradients(networks)
+            self._hasher.add(
+                parts.sample_ids(ids), parts.contents(batch), list(named.values()), gradients,
+                *parts.state(networks, optimizers),
+            )  # fmt: skip
+            stages = self._hasher.hashes()
+            if self._noted:
+                several = len(self._noted) > 1
+                noted = fingerprint.of_tensors(self._noted) if several else self._noted[0]
+                stages[_GRADIENTS] = noted
+            self._stages.add(step, stages)
+        self._noted, self._networks = [], networks
+        self._pending.append((step, {**parts.with_loss(named), **metrics}, rate))
+        self._last_step = step
+        if len(self._pending) >= self._write_every:
+            self._write()
 
+    @_recording
     def note_gradients(self, model: Any) -> None:
         """Take the gradients of this step now, instead of those at the call of `step`.
 
         Args:
             model: as for `step`, or a part of it. More than one call a step is fine.
         """
-        if not self._records:
-            return
-        networks = parts.several(model, nn.Module)
-        with self._lock:
-            self._require_open()
-            hasher = self._hasher or fingerprint.Hasher(parts.device(networks))
-            hasher.add(parts.gradients(networks))
-            self._noted.append(hasher.hashes()[0])
+        networks = parts.several(model)
+        hasher = self._hasher or fingerprint.Hasher(_device(networks))
+        hasher.add(parts.gradients(networks))
+        self._noted.append(hasher.hashes()[0])
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
         """Record an evaluation on held-out samples after a step; each value is a column.
@@ -170,21 +169,19 @@ class Recorder:
         Args:
             loss, metrics: scalars, such as `accuracy=0.9`.
         """
-        self._evaluation("validation", step, loss, metrics)
+        self._evaluation("validation", step, {"loss": loss, **metrics})
 
     def test(self, step: int, loss: Any = None, **metrics: Any) -> None:
         """Record an evaluation on test samples after a step, as `validation` does."""
-        self._evaluation("test", step, loss, metrics)
+        self._evaluation("test", step, {"loss": loss, **metrics})
 
+    @_recording
     def flush(self) -> None:
         """Write down what was recorded so far; waits for the device.
 
         To be called with each checkpoint that a loop may go on from.
         """
-        if self._records:
-            with self._lock:
-                self._require_open()
-                self._write()
+        self._write()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
         """Complete the record: summary and loss curve. Calling it again does nothing.
@@ -193,18 +190,8 @@ class Recorder:
             status: finished, interrupted or failed.
             error: why, in a line.
         """
-        with self._lock:
-            if not self._records or not self._is_open:
-                return
-            self._is_open = False
-        atexit.unregister(self._at_exit)
-        with self._lock, self._files:
-            self._write()
-            self._write_summary(status, error)
-            if self._last_step >= 0:
-                from seedbed.record import plots  # matplotlib takes a second
-
-                plots.loss_curve(self._folder)
+        if self._is_open:
+            self._close(status, error)
 
     def __enter__(self) -> Self:
         return self
@@ -221,23 +208,13 @@ class Recorder:
             status = "failed" if isinstance(error, Exception) else "interrupted"
             self.close(status, one_line(error))
 
-    @property
-    def _records(self) -> bool:  # no other rank writes, and no fork
-        return self._is_first and self._pid == os.getpid()
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise InputError(
-                f"recorder: expected calls before close(), got one after it; {self._folder} is "
-                "complete"
-            )
-
-    def _open(self, settings: dict[str, Any]) -> None:
-        self._config = config_yaml(settings, self._every)
+    @_recording
+    def _open(self, settings: object) -> None:
+        values = plain(settings)
+        self._config = config_yaml(values, self._every)
         before = folders.begin(self._folder, self._resumed_from)
-        self._summary = {"seed": settings.get("seed"), "resumes": before.get("resumes", [])}
-        self._seconds = float(before.get("seconds", 0.0))
-        self._since = time.perf_counter()
+        self._summary = {"seed": values.get("seed"), "resumes": before.get("resumes", [])}
+        self._since = time.perf_counter() - float(before.get("seconds", 0.0))
         self._files.enter_context(record.lock(self._folder))
         self._metrics, self._fingerprints = folders.tables(self._folder, self._resumed_from)
         for table in (self._metrics, self._fingerprints):
@@ -251,7 +228,7 @@ class Recorder:
 
     def _begin(self, networks: list[nn.Module]) -> fingerprint.Hasher:
         """Note the environment, now that the loop has imported what it uses."""
-        device = parts.device(networks)
+        device = _device(networks)
         imports = Imports(self._folder, folders.describe(device, self._git), self._root)
         imports.look()
         if self._resumed_from is not None and (self._folder / "environment.json").exists():
@@ -266,40 +243,33 @@ class Recorder:
         """Write down the steps since the last time; waits for the device."""
         rows = []
         for step, values, rate in self._pending:
-            numbers = {name: float(value) for name, value in values.items()}
-            rows.append(self._row("train", step, numbers, rate))
+            row = self._row("train", step, values)
+            rows.append(row | {"learning_rate": "" if rate is None else repr(float(rate))})
         self._pending = []
         self._metrics.append(rows)
         self._fingerprints.append(self._stages.take_rows())
         if self._imports is not None and rows:
             self._imports.note(rows)
 
-    def _row(
-        self, phase: str, step: int, values: Mapping[str, float], rate: Any = None
-    ) -> dict[str, object]:
+    def _row(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, object]:
         """Return a row of metrics.csv; what its reader would not take in a name becomes _."""
-        cells = {re.sub(r"[^\w.@/-]", "_", name): repr(value) for name, value in values.items()}
-        return cells | {
-            "step": step,
-            "epoch": repr(step / self._steps_per_epoch) if self._steps_per_epoch else "",
-            "phase": phase,
-            "learning_rate": "" if rate is None else repr(float(rate)),
-        }
+        cells = {re.sub(r"[^\w.@/-]", "_", name): repr(float(x)) for name, x in values.items()}
+        epoch = repr(step / self._steps_per_epoch) if self._steps_per_epoch else ""
+        return {**cells, "step": step, "epoch": epoch, "phase": phase}
 
-    def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
-        if not self._records:
-            return
-        if type(step) is not int or step < self._last_step:
+    @_recording
+    def _evaluation(self, phase: str, step: int, values: Mapping[str, Any]) -> None:
+        self._require_step(step, self._last_step)
+        row = self._row(phase, step, {k: v for k, v in values.items() if v is not None})
+        self._write()
+        self._metrics.append([row])
+
+    def _require_step(self, step: int, least: int) -> None:
+        if type(step) is not int or step < least:
             raise InputError(
-                f"step: expected an integer of at least {self._last_step}, the last one recorded, "
-                f"got {step!r}; record an evaluation after its step"
+                f"step: expected an integer of at least {least}, since {self._last_step} was the "
+                f"last one recorded, got {step!r}"
             )
-        given = metrics if loss is None else {"loss": loss, **metrics}
-        values = {name: float(value) for name, value in given.items()}
-        with self._lock:
-            self._require_open()
-            self._write()
-            self._metrics.append([self._row(phase, step, values)])
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
@@ -310,7 +280,7 @@ class Recorder:
             "error": error,
             "task": None,
             "steps": max(self._last_step, 0),
-            "seconds": self._seconds + time.perf_counter() - self._since,
+            "seconds": time.perf_counter() - self._since,
             **self._summary,
             **folders.metrics(record.read_metrics(self._folder), self._higher_is_better),
             "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
@@ -322,6 +292,18 @@ class Recorder:
         }
         record.write_json(self._folder / "summary.json", values)
 
+    @_recording
+    def _close(self, status: str, error: str | None) -> None:
+        self._is_open = False
+        atexit.unregister(self._at_exit)
+        with self._files:
+            self._write()
+            self._write_summary(status, error)
+            if self._last_step >= 0:
+                from seedbed.record import plots  # matplotlib takes a second
+
+                plots.loss_curve(self._folder)
+
     def _at_exit(self) -> None:
         """Note how a process ended that did not close its record; an error was printed by then."""
         error = getattr(sys, "last_value", None)
@@ -329,3 +311,9 @@ class Recorder:
             self.__exit__(None, error, None)
         else:
             self.close("interrupted", "the process ended before Recorder.close()")
+
+
+def _device(networks: list[nn.Module]) -> torch.device:
+    """Return where the first weight lies."""
+    devices = (parameter.device for network in networks for parameter in network.parameters())
+    return next(devices, torch.device("cpu"))

@@ -20,35 +20,26 @@ from seedbed import __version__, fingerprint
 from seedbed.errors import InputError
 from seedbed.names import STREAMS
 from seedbed.record import untrusted
-from seedbed.recorder import step
+from seedbed.recorder.step import contents
 
-MARK = "recorder"  # the section that tells such a record from one of train.py
 _MOST_ITEMS = 500  # of a list or a mapping; of a longer one, its digest
 _MOST_CHARACTERS = 4000
 _MOST_LEVELS = 16  # also of a container that holds itself
 _MOST_NODES = 4000
 
 
-def plain(settings: object) -> dict[str, Any]:
-    """Return settings as mappings, lists, texts and numbers; of other values, their repr.
-
-    Args:
-        settings: a mapping, a dataclass, a `Namespace`, or None for none.
-
-    Raises:
-        InputError: they are of another kind.
-    """
+def plain(settings: object) -> Any:
+    """Return settings as mappings, lists, texts and numbers; of other values, their repr."""
     nodes = itertools.count()
 
     def convert(value: Any, level: int) -> Any:
         number = next(nodes)
         if isinstance(value, np.generic):
             value = value.item()
-        is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)
         if value is None or isinstance(value, bool):
             return value
-        if is_number and not isinstance(value, enum.Enum):
-            return float(value) if isinstance(value, float) else int(value)
+        if type(value) is float or (type(value) is int and abs(value) < 1 << 64):
+            return value
         inside = _inside(value)
         if inside is None:
             return _text(value)
@@ -58,28 +49,20 @@ def plain(settings: object) -> dict[str, Any]:
             return {_text(key): convert(item, level + 1) for key, item in inside.items()}
         return [convert(item, level + 1) for item in inside]
 
-    found = convert({} if settings is None else settings, 0)
-    if not isinstance(found, dict):
-        raise InputError(
-            f"settings: expected a mapping or a dataclass, got {type(settings).__name__}"
-        )
-    return found
+    return convert({} if settings is None else settings, 0)
 
 
-def config_yaml(found: dict[str, Any], every_steps: int) -> str:
+def config_yaml(settings: dict[str, Any], every_steps: int) -> str:
     """Return the config.yaml of plain settings, with what readers of a record ask for.
 
     Args:
         every_steps: between two fingerprints.
-
-    Raises:
-        InputError: they are more than a record may hold.
     """
-    own: dict[str, Any] = {MARK: {"version": __version__}}
+    own: dict[str, Any] = {"recorder": {"version": __version__}}  # a run of train.py has none
     own["fingerprint"] = {"every_steps": every_steps}
-    if type(found.get("seed")) is int and "seeds" not in found:
-        own["seeds"] = dict.fromkeys(STREAMS, found["seed"])
-    text: str = yaml.safe_dump({**found, **own}, sort_keys=False)
+    if type(settings.get("seed")) is int and "seeds" not in settings:
+        own["seeds"] = dict.fromkeys(STREAMS, settings["seed"])
+    text: str = yaml.safe_dump({**settings, **own}, sort_keys=False)
     if len(text) > untrusted.MAX_YAML_BYTES:
         raise InputError(
             f"settings: expected at most {untrusted.MAX_YAML_BYTES:,} bytes as YAML, got "
@@ -92,10 +75,10 @@ def _inside(value: Any) -> dict[Any, Any] | list[Any] | None:
     """Return what a container holds; None for anything else."""
     if isinstance(value, DictConfig | ListConfig):
         value = OmegaConf.to_container(value, resolve=True)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return dict(value._asdict())
     if isinstance(value, list | tuple | range):
         return list(value)
     if isinstance(value, Set):
@@ -110,7 +93,7 @@ def _inside(value: Any) -> dict[Any, Any] | list[Any] | None:
 def _text(value: Any) -> str:
     """Return anything as a text that a reader takes: no address, nothing to resolve, not long."""
     if isinstance(value, torch.Tensor | np.ndarray):
-        bits = fingerprint.text(int(fingerprint.of_tensors(step.contents(value))))
+        bits = fingerprint.text(int(fingerprint.of_tensors(contents(value))))
         return f"{type(value).__name__} {tuple(value.shape)} {value.dtype}, fingerprint {bits}"
     if isinstance(value, enum.Enum):
         text = value.name

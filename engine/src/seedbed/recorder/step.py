@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed.data.tensors import tensors_of
-from seedbed.errors import InputError
 from seedbed.training.optimizer_tensors import optimizer_tensors
-
-Optimizer = torch.optim.Optimizer
 
 
 def contents(value: Any) -> list[Tensor]:
@@ -55,30 +52,23 @@ def sample_ids(ids: Any) -> list[Tensor]:
     return contents(ids)
 
 
-def scalars(argument: str, given: Any, name: str) -> dict[str, Tensor]:
+def scalars(values: Any, name: str) -> dict[str, Tensor]:
     """Return numbers by name, as copies without dimensions.
 
     Args:
-        argument: what they are, for messages.
-        given: one, a list or a mapping of such, or None.
+        values: one, a list or a mapping of them, or None.
         name: of a single one.
-
-    Raises:
-        InputError: one is no number.
     """
-    if isinstance(given, list | tuple):
-        given = dict(enumerate(given))
-    found = {}
-    for key, value in (given if isinstance(given, Mapping) else {name: given}).items():
+    if isinstance(values, list | tuple):
+        values = dict(enumerate(values))
+    elif not isinstance(values, Mapping):
+        values = {} if values is None else {name: values}
+    copies = {}
+    for key, value in values.items():
         is_tensor = isinstance(value, Tensor)
-        if value is None and not isinstance(given, Mapping):
-            continue
-        if not (value.numel() == 1 if is_tensor else isinstance(value, int | float | np.number)):
-            shape = tuple(value.shape) if is_tensor else type(value).__name__
-            raise InputError(f"{argument}: expected a scalar, got {shape} for {key}; give its mean")
         copy = value.detach().clone() if is_tensor else torch.tensor(value, dtype=torch.float64)
-        found[str(key)] = copy.reshape(())
-    return found
+        copies[str(key)] = copy.reshape(())
+    return copies
 
 
 def with_loss(losses: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -89,18 +79,11 @@ def with_loss(losses: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**losses, "loss": sum((each.to(first.device) for each in more), start=first)}
 
 
-def several(value: Any, kind: type[Any]) -> list[Any]:
-    """Return one, or those in a list or a mapping; what is no such object fails when it is used."""
-    if isinstance(value, Mapping) and not isinstance(value, kind):
-        value = list(value.values())
-    is_many = isinstance(value, list | tuple) and not isinstance(value, kind)
-    return [each for each in (value if is_many else [value]) if each is not None]
-
-
-def device(networks: Iterable[nn.Module]) -> torch.device:
-    """Return where the first weight lies."""
-    found = (parameter.device for network in networks for parameter in network.parameters())
-    return next(found, torch.device("cpu"))
+def several(value: Any) -> list[Any]:
+    """Return the one module or optimizer, or those in a list or a mapping."""
+    values = list(value.values()) if isinstance(value, Mapping) else value
+    values = values if isinstance(values, list | tuple) else [values]
+    return [each for each in values if each is not None]
 
 
 def gradients(networks: Iterable[nn.Module]) -> list[Tensor]:
@@ -109,9 +92,7 @@ def gradients(networks: Iterable[nn.Module]) -> list[Tensor]:
     return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
 
 
-def state(
-    networks: list[nn.Module], optimizers: list[Optimizer]
-) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+def state(networks: list[nn.Module], optimizers: list[Any]) -> tuple[list[Tensor], ...]:
     """Return weights, buffers and the optimizers' state."""
     return (
         [p for network in networks for p in network.parameters()],
@@ -120,7 +101,7 @@ def state(
     )
 
 
-def learning_rate(optimizers: list[Optimizer]) -> Any:
+def learning_rate(optimizers: list[Any]) -> Any:
     """Return the learning rate of the first group of the first optimizer; None if it has none."""
-    rate = next((o.param_groups[0].get("lr") for o in optimizers), None)
+    rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
     return rate.detach().clone() if isinstance(rate, Tensor) else rate
