@@ -17,15 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 
 from seedbed import compare, determinism, names
+from seedbed.config import Settings
 from seedbed.data.positions import Shuffled, positions
 from seedbed.explain import replay as trace
 from seedbed.explain.replay import Trace, replay
 from seedbed.explain.trace_compare import Finding, first_difference
 from tests import faults
 from tests.faults import FAULTS, Fault
+from tests.running import typed
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST_STEP, BATCH = 7, 8
@@ -44,38 +47,37 @@ class Result:
     right_operation: bool
 
 
-def settings(**changes: dict[str, Any]) -> dict[str, Any]:
+def settings(**changes: dict[str, Any]) -> Settings:
     """Return a configuration of the parts in tests.faults; `model={"fault": ...}` changes one."""
-    preset = OmegaConf.to_container(OmegaConf.load(ROOT / "configs/determinism/strict.yaml"))
+    preset: Any = OmegaConf.to_container(OmegaConf.load(ROOT / "configs/determinism/strict.yaml"))
     # This process has started already, with an environment and threads of its own.
-    preset |= {"env": {}, "interop_threads": None, "threads": 1}
+    preset |= {"env": {}, "interop_threads": torch.get_num_interop_threads(), "threads": 1}
     images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
-    return {
-        "seed": 0,
-        "seeds": dict.fromkeys(names.STREAMS, 0) | changes.get("seeds", {}),
-        "determinism": preset,
-        "trainer": {
-            "device": "cpu", "compile": False, "precision": "float32", "gradient_clip_norm": 1.0,
-            "processes": 1, "shards": 1, "max_epochs": 1, "max_steps": None, "log_every_steps": 1,
-            "validate_every_epochs": 0, "checkpoint_every_steps": 0, "reduce": "tree",
-            "early_stopping_patience": None,
+    return typed(
+        seeds=dict.fromkeys(names.STREAMS, 0) | changes.get("seeds", {}),
+        determinism=preset,
+        trainer={"device": "cpu", "max_epochs": 1, "max_steps": None, "validate_every_epochs": 0},
+        schedule={"warmup_fraction": 0.0, "final_fraction": 1.0},
+        data={
+            "batch_size": BATCH,
+            "task": {"name": "classification"},
+            "train": images,
+            "validation": {"_target_": "tests.faults.Images"},
+            "collate": "tests.faults.collate",
         },
-        "schedule": {"warmup_fraction": 0.0, "final_fraction": 1.0},
-        "fingerprint": {"every_steps": 1},
-        "data": {
-            "batch_size": BATCH, "task": {"name": "classification"}, "train": images,
-            "validation": {"_target_": "tests.faults.Images"}, "collate": "tests.faults.collate",
+        model={"name": "net", "_target_": "tests.faults.Net", **changes.get("model", {})},
+        optimizer={
+            **{"name": "adam", "_target_": "tests.faults.Adam", "lr": 0.01},
+            **changes.get("optimizer", {}),
         },
-        "model": {"name": "net", "_target_": "tests.faults.Net", **changes.get("model", {})},
-        "optimizer": {"_target_": "tests.faults.Adam", **changes.get("optimizer", {})},
-    }  # fmt: skip
+    )
 
 
 @contextmanager
 def flags() -> Iterator[None]:
     """Apply the preset for a while."""
     before = determinism.in_force()
-    determinism.apply(settings()["determinism"])
+    determinism.apply(settings().plain["determinism"])
     try:
         yield
     finally:
@@ -129,9 +131,7 @@ def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
     )
 
 
-def of_side(
-    side: dict[str, Any], index: int, last: int, fault: Fault, name: str, step: int
-) -> Trace:
+def of_side(side: Settings, index: int, last: int, fault: Fault, name: str, step: int) -> Trace:
     """Replay a side: here, or with other hashes of strings in a process of its own."""
     if fault.part == "hashes":
         return in_process(side, last, str(index + 1))
@@ -140,18 +140,18 @@ def of_side(
         return replay(side, last)
 
 
-def in_process(side: dict[str, Any], last: int, hash_seed: str) -> Trace:
+def in_process(side: Settings, last: int, hash_seed: str) -> Trace:
     """Replay in a process whose hashes of strings have that seed."""
     program = (
         "import json, pathlib, sys, tests.fault_score as s\n"
         "out = pathlib.Path(sys.argv[3])\n"
         "with s.flags():\n"
-        "    s.trace.write(s.replay(json.loads(sys.argv[1]), int(sys.argv[2])), out)\n"
+        "    s.trace.write(s.replay(s.typed(**json.loads(sys.argv[1])), int(sys.argv[2])), out)\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "trace.pt")
         subprocess.run(
-            [sys.executable, "-c", program, json.dumps(side), str(last), str(out)],
+            [sys.executable, "-c", program, json.dumps(side.plain), str(last), str(out)],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             cwd=ROOT / "engine",  # where `tests` is the tests of the engine
             check=True,

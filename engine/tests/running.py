@@ -11,17 +11,19 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from seedbed import launch, offline, record
-from seedbed.config import compose
+from seedbed import config, launch, offline, record
+from seedbed.config import Settings, compose
 from seedbed.errors import exit_status
+from tests import tiny
 
 ENGINE = Path(__file__).resolve().parents[1]
 TEMPLATE = ENGINE.parent
@@ -35,6 +37,20 @@ QUICK = ("determinism.threads=1", "trainer.max_steps=12", "trainer.log_every_ste
 def composed(*overrides: str) -> DictConfig:
     """Return what train.py composes of overrides, once in this process: resolving it copies it."""
     return compose.compose(*overrides)
+
+
+def typed(**sections: Any) -> Settings:
+    """Return settings for code that is called directly: other keys of some sections.
+
+    Classes that users choose come with all of their arguments.
+    """
+    whole: Any = OmegaConf.to_container(
+        config.resolve(compose.compose(*tiny.OVERRIDES, folder=ROOT / "configs"))
+    )
+    for name, value in sections.items():
+        kept = whole.get(name) if isinstance(value, Mapping) and "_target_" not in value else None
+        whole[name] = {**kept, **value} if kept else value
+    return config.typed(OmegaConf.create(whole))
 
 
 def command(

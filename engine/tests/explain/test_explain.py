@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from seedbed import record
 from seedbed.compare import Difference, checkout
+from seedbed.config import Settings
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.explain import explain, replay
@@ -133,7 +134,7 @@ def outcomes(of: replay.Trace) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(e.operation, e.place.module, e.outputs) for e in of.events]
 
 
-def save_checkpoint(settings: dict[str, object], step: int, path: Path) -> None:
+def save_checkpoint(settings: Settings, step: int, path: Path) -> None:
     """Save what training to a step gives."""
     trainings = []
     build = replay.assemble.build_training_state

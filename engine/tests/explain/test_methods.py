@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.explain import replay
 from tests.worker.runs import of_method, trained
 
@@ -15,9 +15,8 @@ pytestmark = pytest.mark.usefixtures("this_process_trains")
 def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path: Path) -> None:
     """From the checkpoint before it; the state of each optimizer is named."""
     run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
-    settings = record.read_config(run)
-    plain = replay.OmegaConf.to_container(settings)
-    trace = replay.replay(plain, 5, run / "checkpoints")  # type: ignore[arg-type]
+    settings = config.typed(record.read_config(run))
+    trace = replay.replay(settings, 5, run / "checkpoints")
     recorded = record.read_fingerprints(run)
     for row in trace.rows:
         assert row == {k: v for k, v in recorded[int(row["step"]) - 1].items() if v}

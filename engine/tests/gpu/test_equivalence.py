@@ -1,13 +1,11 @@
 """Second gate, equivalence: what the CPU decides is the same bits on the GPU."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from seedbed import fingerprint
+from seedbed import config, fingerprint
 from seedbed.worker import assemble, experiment
 from tests.golden import runs
 from tests.gpu.gates import DEVICE, GATE, MODELS, fingerprint_rows, settings
@@ -16,8 +14,8 @@ pytestmark = GATE
 
 
 def initial_weights(device: str, model: str, *overrides: str) -> str:
-    plain: Any = OmegaConf.to_container(settings(model, *overrides))
-    training = assemble.build_training_state(plain, torch.device(device))
+    typed = config.typed(settings(model, *overrides))
+    training = assemble.build_training_state(typed, torch.device(device))
     assert {p.device.type for p in training.model.parameters()} == {torch.device(device).type}
     return experiment.hash_of(training.model.parameters())
 

@@ -15,12 +15,13 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from seedbed import determinism, rng
+from seedbed.config import Settings
 from seedbed.errors import InputError
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, differing, hashes, traced
 from seedbed.probe.examine import Finding, examine
 from seedbed.probe.randomness import held_generators
-from tests.running import TEMPLATE, command
+from tests.running import TEMPLATE, command, typed
 
 SHARED = np.random.default_rng(0)
 
@@ -173,25 +174,22 @@ def _flags() -> Iterator[None]:
 
 def settings(
     model: type = Net, data: type = Clean, preset: str = "strict", seeding: bool = True
-) -> dict[str, Any]:
-    spec = OmegaConf.to_container(OmegaConf.load(TEMPLATE / f"configs/determinism/{preset}.yaml"))
+) -> Settings:
+    spec: Any = OmegaConf.to_container(
+        OmegaConf.load(TEMPLATE / f"configs/determinism/{preset}.yaml")
+    )
     # This process has started already, with an environment and threads of its own.
-    spec |= {"env": {}, "interop_threads": None, "threads": 1, "seeding": seeding}
+    interop = torch.get_num_interop_threads()
+    spec |= {"env": {}, "interop_threads": interop, "threads": 1, "seeding": seeding}
     here = {"_target_": f"{__name__}.{data.__name__}"}
-    return {
-        "seed": 0,
-        "seeds": dict.fromkeys(rng.STREAMS, 0),
-        "determinism": spec,
-        "trainer": {
-            "device": "cpu", "compile": False, "precision": "float32", "gradient_clip_norm": 1.0,
-            "processes": 1, "shards": 1,
-        },
-        "data": {
-            "batch_size": 4, "task": {"name": "classification"}, "train": here, "validation": here,
-        },
-        "model": {"name": "net", "_target_": f"{__name__}.{model.__name__}"},
-        "optimizer": {"name": "adamw", "_target_": "torch.optim.AdamW", "lr": 0.01},
-    }  # fmt: skip
+    return typed(
+        seeds=dict.fromkeys(rng.STREAMS, 0),
+        determinism=spec,
+        trainer={"device": "cpu"},
+        data={"batch_size": 4, "train": here, "validation": here},
+        model={"name": "net", "_target_": f"{__name__}.{model.__name__}"},
+        optimizer={"name": "adamw", "_target_": "torch.optim.AdamW", "lr": 0.01},
+    )
 
 
 def found(remarks: list[Finding]) -> list[tuple[str, str, str]]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.tools import request, weights
 from tests.running import command, refusal, trained
@@ -145,7 +144,7 @@ def test_what_is_no_checkpoint_of_the_model_is_named(run: Path, tmp_path: Path) 
     """Another file, another model's; control: the model's own."""
 
     def load(path: Path, *overrides: str) -> int:
-        settings: Any = OmegaConf.to_container(request.settings_of(run, overrides))
+        settings = config.typed(request.settings_of(run, overrides))
         return weights.of_checkpoint(settings, path, weights.source_of(settings, "test"))[1]
 
     other = tmp_path / "last.pt"

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -59,8 +58,9 @@ def test_an_lstm_reads_no_memory_before_it_writes_it() -> None:
 
 def built(model: dict[str, Any], device: str, *overrides: str) -> Any:
     """Return a model as a run builds it."""
-    settings: Any = OmegaConf.to_container(config.resolve(compose(*overrides)))
-    settings["model"] = model
+    composed = config.resolve(compose(*overrides))
+    composed.model = {"name": "given", **model}
+    settings = config.typed(composed)
     return assemble.build_training_state(settings, torch.device(device)).model
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from seedbed import compare, fingerprint, record
+from seedbed import compare, config, fingerprint, record
 from seedbed.data.positions import Position
 from seedbed.errors import InputError
 from seedbed.tools import weights
@@ -16,7 +16,7 @@ from seedbed.training import checkpoint
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.worker import best, parts, run_logger, sources
-from tests.running import train
+from tests.running import train, typed
 from tests.tiny.data import Noisy
 from tests.ways import differences
 from tests.worker.runs import EARLY_STOPPING, LSTM, StopAt, begun, work
@@ -28,7 +28,7 @@ BEST, LAST = 12, 20  # steps; the validation loss is larger at the last one
 
 def evaluated(run: Path, name: str) -> tuple[dict[str, float], str, str]:
     """Test a checkpoint anew: values, predictions as a table, and the hash of the weights."""
-    settings = record.read_config(run)
+    settings = config.typed(record.read_config(run))
     source = weights.source_of(settings, "test")
     training, _ = weights.of_checkpoint(settings, run / "checkpoints" / name, source)
     batches = parts.evaluation_batches(settings, source, Shards())
@@ -77,10 +77,7 @@ class Drawn(Noisy):
 def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -> None:
     """Also one that draws; negative control: a test set of the same class has other samples."""
     spec = {"_target_": f"{__name__}.Drawn", "samples": 8}
-    data = {"validation": spec, "test": spec if has_test_set else None}
-    preset = {"seeding": True}
-    seeds = {"augment": 0, "data": 0}
-    settings = {"data": data, "determinism": preset, "seeds": seeds}
+    settings = typed(data={"validation": spec, "test": spec if has_test_set else None})
     batches = [
         sources.build_source(settings, split)[Position(0, np.arange(4))]
         for split in ("validation", "test")

@@ -1,6 +1,6 @@
 """The configuration of a run: its types, every check of it, and what it may name."""
 
-from seedbed.config.check import check, check_shards, require_replayable, resolve
+from seedbed.config.check import check, check_shards, require_replayable, resolve, typed
 from seedbed.config.settings import Settings, promises_bits
 from seedbed.config.targets import targets_of
 from seedbed.config.trust import require_trusted
@@ -14,4 +14,5 @@ __all__ = [
     "require_trusted",
     "resolve",
     "targets_of",
+    "typed",
 ]

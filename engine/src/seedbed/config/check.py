@@ -59,7 +59,7 @@ def check(config: DictConfig) -> Settings:
             not fit.
     """
     require_replayable(config)
-    settings = _typed(config)
+    settings = typed(config)
     _require_rules(settings)
     for section in ("callbacks", "metrics", "logger"):
         for name, spec in getattr(settings, section).items():
@@ -93,7 +93,12 @@ def check(config: DictConfig) -> Settings:
     return settings
 
 
-def _typed(config: DictConfig) -> Settings:
+def typed(config: DictConfig) -> Settings:
+    """Return a resolved configuration as an object; in `config`, values get their types as well.
+
+    Raises:
+        InputError: a key is unknown, missing or of another type.
+    """
     kinds = {each.name: each.type for each in fields(Settings)}
     is_own = "_target_" in (config.get("schedule") or ())
     kinds["schedule"] = OwnSchedule if is_own else Schedule
@@ -119,6 +124,7 @@ def _typed(config: DictConfig) -> Settings:
     for name in names:
         value = {key: plain[name][key] for key in own[name]} if name in own else plain[name]
         OmegaConf.update(config, name, value, merge=name in own)
+    settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]
     return settings
 
 

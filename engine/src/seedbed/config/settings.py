@@ -101,6 +101,9 @@ class Data(Open):
     streams: Count | None = None
     samples_per_epoch: Count | None = None
     loading_threads: Annotated[Any, one_of(1, "all")] = 1
+    collate: Any = None
+    training_collate: Any = None
+    statistics: Any = None
 
 
 @dataclass
@@ -236,7 +239,8 @@ class Fingerprint:
 class Settings:
     """The configuration of a run, resolved.
 
-    The arguments of classes that users choose stand in the mapping alone.
+    Attributes:
+        plain: the whole of it as dictionaries and lists, with the arguments of users' classes.
     """
 
     seed: Seed
@@ -256,6 +260,9 @@ class Settings:
     callbacks: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     logger: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.plain: dict[str, Any] = {}
 
 
 def promises_bits(on_nondeterministic: object) -> bool:

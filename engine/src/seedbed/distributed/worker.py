@@ -8,11 +8,12 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seedbed import config, launch, signals
+from seedbed.config.settings import Trainer
 from seedbed.errors import InputError, exit_status
 from seedbed.worker import worker
 from seedbed.worker.job import Alone, Job
@@ -33,7 +34,7 @@ class Ranks(Alone):
         self._processes = processes
 
     def join(
-        self, trainer: Mapping[str, Any], stop_requested: Callable[[], bool]
+        self, trainer: Trainer, stop_requested: Callable[[], bool]
     ) -> "tuple[torch.device, Shards]":
         """Wait for the others; return this process's device and its shards of each batch."""
         import torch
@@ -41,7 +42,7 @@ class Ranks(Alone):
         from seedbed.worker import assemble
 
         gpus = torch.cuda.device_count()
-        device = assemble.choose_device(self._processes.device_name(trainer["device"], gpus))
+        device = assemble.choose_device(self._processes.device_name(trainer.device, gpus))
         self._processes.meet(device, stop_requested)
         return device, assemble.cut_batches(trainer, stop_requested, self._processes)
 

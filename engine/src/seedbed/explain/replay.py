@@ -7,13 +7,11 @@ STEP in CHECKPOINTS, or from the beginning; what is noted of STEP goes to OUT.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from seedbed import config, fingerprint, offline, record
 from seedbed.data.positions import positions
@@ -45,13 +43,13 @@ class Trace:
     events: list[Event]
 
 
-def replay(settings: Mapping[str, Any], step: int, checkpoints: Path | None = None) -> Trace:
+def replay(settings: config.Settings, step: int, checkpoints: Path | None = None) -> Trace:
     """Train to a step, and note everything in the last one.
 
     All shards are worked on in this process, which changes no bit of a sum in a tree.
     """
-    device = assemble.choose_device(settings["trainer"]["device"])
-    shards = assemble.cut_batches(settings["trainer"])
+    device = assemble.choose_device(settings.trainer.device)
+    shards = assemble.cut_batches(settings.trainer)
     source = sources.build_sources(settings).train
     training = assemble.build_training_state(settings, device, source)
     order = sources.build_order(settings, source)
@@ -133,11 +131,10 @@ def main() -> int:
     """Trace the step that the command line names."""
     folder, step, out, *checkpoints = sys.argv[1:]
     resolved = record.read_config(Path(folder))
-    config.check(resolved)
-    settings: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
+    settings = config.check(resolved)
     offline.enforce()
-    settings["trainer"]["compile"] = False  # a compiled model's operations cannot be seen
-    assemble.prepare_backends(settings["determinism"])
+    settings.trainer.compile = False  # a compiled model's operations cannot be seen
+    assemble.prepare_backends(settings)
     write(replay(settings, int(step), Path(checkpoints[0]) if checkpoints else None), Path(out))
     return 0
 

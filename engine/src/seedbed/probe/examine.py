@@ -12,10 +12,9 @@ import traceback
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -70,14 +69,13 @@ class FirstSteps:
     findings: list[Finding] = field(default_factory=list)
 
 
-def examine(settings: dict[str, Any]) -> list[Finding]:
+def examine(settings: config.Settings) -> list[Finding]:
     """Return what keeps a configuration's first steps from being reproducible, each thing once."""
-    preset = settings["determinism"]
-    assemble.prepare_backends(preset)
+    assemble.prepare_backends(settings)
     first = take_first_steps(settings)
     repeats = [take_first_steps(settings, first) for _ in range(REPEATS - 1)]
     differences = [each for again in repeats for each in compare(first, again)]
-    if not config.promises_bits(preset["on_nondeterministic"]):
+    if not config.promises_bits(settings.determinism.on_nondeterministic):
         # What strict would refuse. It may take other kernels, so nothing is compared with these.
         determinism.apply({"on_nondeterministic": "error"})
         repeats.append(take_first_steps(settings, first))
@@ -85,7 +83,7 @@ def examine(settings: dict[str, Any]) -> list[Finding]:
     return list(dict.fromkeys(findings + differences))
 
 
-def take_first_steps(settings: dict[str, Any], first: FirstSteps | None = None) -> FirstSteps:
+def take_first_steps(settings: config.Settings, first: FirstSteps | None = None) -> FirstSteps:
     """Build everything and take the first steps.
 
     Args:
@@ -93,16 +91,16 @@ def take_first_steps(settings: dict[str, Any], first: FirstSteps | None = None) 
             not reported again for every operation.
     """
     result = FirstSteps()
-    device = assemble.choose_device(settings["trainer"]["device"])
+    device = assemble.choose_device(settings.trainer.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = UnseededDraws(device, settings["determinism"]["seeding"])
+        draws = UnseededDraws(device, settings.determinism.seeding)
 
         def report(where: str, phase: str) -> None:
             says = "draws random numbers that no seed controls; use seedbed.rng.generator()"
             result.findings += [Finding(where, phase, name, says) for name in draws.since_last()]
 
-        statistics.fill(settings, Shards())
+        settings = statistics.fill(settings, Shards())
         source = sources.build_sources(settings).train
         report("data", "building")
         training = assemble.build_training_state(settings, device, source)
@@ -205,15 +203,14 @@ def main() -> int:
     """Examine the configuration in a folder; print each finding in a line."""
     signals.release()
     resolved = record.read_config(Path(sys.argv[1]))
-    config.check(resolved)
-    settings: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
-    settings["trainer"]["compile"] = False  # a compiled model's operations cannot be seen
+    settings = config.check(resolved)
+    settings.trainer.compile = False  # a compiled model's operations cannot be seen
     findings = examine(settings)
     for each in findings:
         print(printable(str(each)))
-    steps = f"{REPEATS} times the first {STEPS} steps of {settings['model']['name']}"
+    steps = f"{REPEATS} times the first {STEPS} steps of {settings.model.name}"
     if not findings:
-        preset = settings["determinism"]["name"]
+        preset = settings.determinism.name
         print(f"{steps} under {preset}: the same bits, nothing refused, every draw seeded")
     return 1 if findings else 0
 

@@ -19,7 +19,7 @@ def main() -> int:
     """Answer the request of this process with a row: what was evaluated, and what was found."""
     folder, settings, asked = request.read()
     run, split = Path(asked["run"]), asked["split"]
-    assemble.prepare_backends(settings["determinism"])
+    assemble.prepare_backends(settings)
     source = weights.source_of(settings, split)
     path = run / "checkpoints" / f"{asked['checkpoint']}.pt"
     training, step = weights.of_checkpoint(settings, path, source)
@@ -29,7 +29,7 @@ def main() -> int:
         "checkpoint": asked["checkpoint"],
         "step": step,
         "split": split,
-        "data": settings["data"]["name"],
+        "data": settings.data.name,
         "samples": len(source),
         "device": str(training.device),
         **{f"{split}_{name}": value for name, value in result.values.items()},

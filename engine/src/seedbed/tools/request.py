@@ -67,10 +67,10 @@ def start(
         return status, json.loads(answer.read_text()) if answer.exists() else None
 
 
-def read() -> tuple[Path, dict[str, Any], dict[str, Any]]:
+def read() -> tuple[Path, config.Settings, dict[str, Any]]:
     """Return this process's folder, settings and request; from now on addresses are as they say."""
     folder = Path(sys.argv[1])
     signals.release()  # which `start` held back
     offline.enforce()
-    plain: Any = OmegaConf.to_container(record.read_config(folder))
-    return folder, plain, record.read_json(folder / "request.json")
+    settings = config.typed(record.read_config(folder))
+    return folder, settings, record.read_json(folder / "request.json")

@@ -1,13 +1,11 @@
 """The model of a run with the weights of a checkpoint, and the samples to try it on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
 from torch import nn
 
-from seedbed import rng
+from seedbed import config, rng
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.tools import request
@@ -29,20 +27,20 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
         InputError: the folder is no run, has no such checkpoint, or names what is not trusted.
     """
     overrides = ["trainer.device=cpu", "trainer.compile=false"]
-    settings: Any = OmegaConf.to_container(request.settings_of(Path(run), overrides, trust))
+    settings = config.typed(request.settings_of(Path(run), overrides, trust))
     path = Path(run) / "checkpoints" / f"{checkpoint}.pt"
     with rng.restored():
         training, _ = of_checkpoint(settings, path, source_of(settings, "validation"))
     return training.model.eval()
 
 
-def source_of(settings: Mapping[str, Any], split: str) -> Source:
+def source_of(settings: config.Settings, split: str) -> Source:
     """Return the samples of a split as an evaluation sees them: training ones, too."""
     return sources.build_source(settings, split, "validation" if split == "train" else split)
 
 
 def of_checkpoint(
-    settings: Mapping[str, Any], path: Path, source: Source
+    settings: config.Settings, path: Path, source: Source
 ) -> tuple[TrainingState, int]:
     """Return what a run trained, with the weights of a checkpoint, and the step of that.
 
@@ -53,14 +51,12 @@ def of_checkpoint(
     Raises:
         InputError: there is no such checkpoint, or it is one of another model.
     """
-    device = assemble.choose_device(settings["trainer"]["device"])
-    size = min(settings["data"]["batch_size"], len(source))
-    fitting = {**settings, "data": {**settings["data"], "batch_size": size}}
+    device = assemble.choose_device(settings.trainer.device)
     if not path.exists():
         other = "last" if path.name == checkpoint.BEST else "best"
         raise InputError(f"{path}: expected a checkpoint, got none; try --checkpoint {other}")
     state = checkpoint.load(path, device)
-    training = assemble.build_training_state(fitting, device, source)
+    training = assemble.build_training_state(settings, device, source)
     try:
         step = state["step"] if path.name == checkpoint.BEST else state["progress"]["step"]
         capture.restore_model(training.model, state)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, rng, tasks
-from seedbed.config import build
-from seedbed.config.settings import SUPERVISED
+from seedbed.config import Settings, build
+from seedbed.config.settings import Trainer
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
@@ -25,19 +25,18 @@ from seedbed.training.shards import Others, Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.unchanged import evaluating
 
-Settings = Mapping[str, Any]
 
-
-def prepare_backends(preset: Settings) -> None:
-    """Apply a preset's flags; where it asks for errors, raise InputError if they do not hold."""
-    if preset.get("avx") and platform.machine() not in ("x86_64", "AMD64"):
+def prepare_backends(settings: Settings) -> None:
+    """Apply the preset's flags; where it promises bits, raise InputError if they do not hold."""
+    wanted, preset = settings.determinism, settings.plain["determinism"]
+    if wanted.avx and platform.machine() not in ("x86_64", "AMD64"):
         raise InputError(
-            f"determinism.avx: expected an x86-64 processor, which determinism={preset['name']} is "
-            f"for, got {platform.machine()}; choose determinism=strict"
+            f"determinism.avx: expected an x86-64 processor, got {platform.machine()}; choose "
+            "determinism=strict"
         )
     determinism.apply(preset)
     differences = determinism.differences(preset)
-    if differences and config.promises_bits(preset["on_nondeterministic"]):
+    if differences and config.promises_bits(wanted.on_nondeterministic):
         raise InputError(f"{differences[0]}; unset what overrides it, or choose another preset")
 
 
@@ -56,25 +55,19 @@ def choose_device(name: str) -> torch.device:
         "mps": torch.backends.mps.is_available(),
     }[device.type]
     if not is_there:
-        raise InputError(
-            f"trainer.device: expected a device that is there, got {name}; try trainer.device=auto"
-        )
+        raise InputError(f"trainer.device: expected a device of this machine, got {name}")
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
 
 
 def cut_batches(
-    trainer: Settings,
+    trainer: Trainer,
     stop_requested: Callable[[], bool] = lambda: False,
     others: Others | None = None,
 ) -> Shards:
-    """Return how batches are cut into shards, and which of them this process works on.
-
-    Args:
-        others: what connects this process to the others of the run; None if it is alone.
-    """
-    return Shards(trainer["shards"], stop_requested, others, trainer["reduce"] == "tree")
+    """Return how batches are cut; `others` connects this process to the others of the run."""
+    return Shards(trainer.shards, stop_requested, others, trainer.reduce == "tree")
 
 
 def build_training_state(
@@ -89,32 +82,32 @@ def build_training_state(
     Args:
         source: of the training samples, of which lazy modules take their shapes.
     """
-    preset, trainer = settings["determinism"], settings["trainer"]
-    strict = config.promises_bits(preset["on_nondeterministic"])
-    if preset["seeding"]:
-        seed_imports(settings["seeds"]["data"])
-        rng.seed_globals(rng.key(settings["seeds"]["init"], "init"))
+    preset, trainer = settings.determinism, settings.trainer
+    strict = config.promises_bits(preset.on_nondeterministic)
+    autocast = trainer.precision == "bfloat16"
+    if preset.seeding:
+        seed_imports(settings.seeds.data)
+    _seed_init(settings)
     with refusals.explained():  # some constructors run the model
-        model: nn.Module = build.build(settings["model"], "model")
+        model: nn.Module = build.build(settings.plain["model"], "model")
     if not model.training:
         model.train()
     method = _build_method(settings)
     with refusals.explained(model):
         _materialize(model, method, settings, source)
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
-    if preset["channels_last"] and device.type != "cpu":
+    if preset.channels_last and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.dim() == 4:  # `model.to` would refuse those with five
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     model = model.to(device)
     if strict:
         refusals.check_recurrent_dropout(model, device.type)
-    autocast = trainer["precision"] == "bfloat16"
     refusals.check_precision(model, device.type, autocast)
-    if not trainer["compile"]:  # a compiler would see the flag that this switches
+    if not trainer.compile:  # a compiler would see the flag that this switches
         backends.leave_recurrent_unfilled(model)
     optimizers = _build_optimizers(method, model, settings)
-    if trainer["compile"]:
+    if trainer.compile:
         backends.compile_for_each_shape(model)
     return TrainingState(
         model=model,
@@ -122,42 +115,46 @@ def build_training_state(
         method=method,
         device=device,
         autocast=autocast,
-        channels_last=preset["channels_last"],
-        gradient_clip_norm=trainer["gradient_clip_norm"],
-        dropout_seed=settings["seeds"]["dropout"] if preset["seeding"] else None,
+        channels_last=preset.channels_last,
+        gradient_clip_norm=trainer.gradient_clip_norm,
+        dropout_seed=settings.seeds.dropout if preset.seeding else None,
         strict=strict,
-        monitor=trainer.get("monitor"),
-        mode=trainer.get("mode"),
-        metrics=metrics.of_settings(settings.get("metrics") or {}),
-        callbacks=callbacks.of_settings(settings.get("callbacks") or {}),
-        require_flags=partial(determinism.require_in_force, preset if strict else {}),
+        monitor=trainer.monitor,
+        mode=trainer.mode,
+        metrics=metrics.of_settings(settings.metrics),
+        callbacks=callbacks.of_settings(settings.callbacks),
+        require_flags=partial(
+            determinism.require_in_force, settings.plain["determinism"] if strict else {}
+        ),
     )
 
 
+def _seed_init(settings: Settings, *place: int) -> None:
+    if settings.determinism.seeding:
+        rng.seed_globals(rng.key(settings.seeds.init, "init", *place))
+
+
 def _build_method(settings: Settings) -> Method:
-    """Build the method that `method` describes, which knows the task of the data."""
-    if settings["determinism"]["seeding"]:  # it may draw when it is built
-        rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 2))
-    method: Method = build.build(settings.get("method") or {"_target_": SUPERVISED}, "method")
+    _seed_init(settings, 2)  # it may draw when it is built
+    spec = settings.plain.get("method") or {"_target_": settings.method._target_}
+    method: Method = build.build(spec, "method")
     require_hooks("method", method, Method)
-    if settings["data"].get("task") is not None:
-        method.task = tasks.make(settings["data"]["task"])
+    if settings.data.task is not None:
+        method.task = tasks.make(settings.data.task)
     return method
 
 
 def _materialize(
     model: nn.Module, method: Method, settings: Settings, source: Source | None
 ) -> None:
-    """Let lazy modules take their shapes from a batch, and draw their weights; the rest stays.
+    """Let lazy modules take their shapes from a batch, and draw their weights.
 
     Raises:
         InputError: a module is lazy still: its weights would be drawn in the middle of training.
     """
     if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        ids = np.arange(min(settings["data"]["batch_size"], len(source)))
-        batch = source[Position(0, ids)]
-        if settings["determinism"]["seeding"]:
-            rng.seed_globals(rng.key(settings["seeds"]["init"], "init", 1))
+        batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
+        _seed_init(settings, 1)
         with torch.no_grad(), evaluating(model):
             if type(method).validation_step is Method.validation_step:
                 model(batch.inputs)
@@ -174,29 +171,16 @@ def _materialize(
 def _build_optimizers(
     method: Method, model: nn.Module, settings: Settings
 ) -> dict[str, torch.optim.Optimizer]:
-    """Return the method's optimizers by name; one alone is called `optimizer`.
-
-    Raises:
-        InputError: a parameter is none of the model's: no checkpoint would hold it.
-    """
+    """Return the method's optimizers by name; one alone is called `optimizer`."""
 
     def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
         entries = [_without_names(each) for each in parameters]
         trained = [each for each in entries if isinstance(each, dict) or each.requires_grad]
-        spec = {**settings["optimizer"], **overrides}
+        spec = {**settings.plain["optimizer"], **overrides}
         return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
 
     made = method.configure_optimizers(model, make)
-    optimizers = {"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made)
-    in_model = set(map(id, model.parameters()))
-    for optimizer in optimizers.values():
-        if any(id(p) not in in_model for group in optimizer.param_groups for p in group["params"]):
-            raise InputError(
-                f"method: expected parameters of the model in the {type(optimizer).__name__} of "
-                f"{type(method).__name__}.configure_optimizers, got others, which no checkpoint "
-                "holds; make them parameters of the model"
-            )
-    return optimizers
+    return {"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made)
 
 
 def _without_names(entry: Any) -> Any:
@@ -211,17 +195,17 @@ def _without_names(entry: Any) -> Any:
 
 def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     """Work out when things happen."""
-    trainer = settings["trainer"]
-    total_steps = trainer["max_epochs"] * steps_per_epoch
-    if trainer["max_steps"] is not None:
-        total_steps = min(total_steps, trainer["max_steps"])
+    trainer = settings.trainer
+    total_steps = trainer.max_epochs * steps_per_epoch
+    if trainer.max_steps is not None:
+        total_steps = min(total_steps, trainer.max_steps)
     return Plan(
         total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
-        log_every_steps=trainer["log_every_steps"],
-        validate_every_epochs=trainer["validate_every_epochs"],
-        checkpoint_every_steps=trainer["checkpoint_every_steps"],
-        fingerprint_every_steps=settings["fingerprint"]["every_steps"],
-        early_stopping_patience=trainer["early_stopping_patience"],
-        learning_rate_factor=schedules.of_settings(settings["schedule"], total_steps),
+        log_every_steps=trainer.log_every_steps,
+        validate_every_epochs=trainer.validate_every_epochs,
+        checkpoint_every_steps=trainer.checkpoint_every_steps,
+        fingerprint_every_steps=settings.fingerprint.every_steps,
+        early_stopping_patience=trainer.early_stopping_patience,
+        learning_rate_factor=schedules.of_settings(settings.plain["schedule"], total_steps),
     )

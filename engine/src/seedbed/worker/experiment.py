@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import fingerprint, record
+from seedbed import config, fingerprint, record
 from seedbed.operations import refusals
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
@@ -60,27 +60,31 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         InputError: the run cannot be trained.
         Interrupted: it was asked to stop, and a checkpoint is saved.
     """
-    settings = job.plain_settings()
-    assemble.prepare_backends(settings["determinism"])
-    device, shards = job.group.join(settings["trainer"], job.stop.requested)
+    settings = config.typed(job.settings)
+    assemble.prepare_backends(settings)
+    device, shards = job.group.join(settings.trainer, job.stop.requested)
     found = environment.begin(device, shards, git)
     imports = Imports(job.folder, found)
     if job.group.leads:
         if not summary.is_resuming:  # the record of a new run is complete, also if it fails here
             imports.look()
             imports.write(patch)
-        found["files_sha256"] = inputs.digests(settings)
-    if statistics.fill(settings, shards) and job.group.leads:
-        record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings))
+        found["files_sha256"] = inputs.digests(settings.plain)
+    settings = statistics.fill(settings, shards)
+    if settings.plain != job.plain_settings() and job.group.leads:
+        record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
     parts = build_parts(settings, device, shards)
-    found["versions"] |= environment.more_versions(settings)
+    found["versions"] |= environment.more_versions(settings.plain)
     found["data_sha256"] = getattr(parts.sources.train.dataset, "sha256", None)
     imports.look()
-    state = resume(job, parts, Origin(settings, found), patch, summary, imports)
+    state = resume(job, parts, Origin(settings.plain, found), patch, summary, imports)
     progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()
     if job.group.leads:
-        origin = {"settings": settings, "environment": found}  # which grows by what is imported
+        origin = {
+            "settings": settings.plain,
+            "environment": found,
+        }  # which grows by what is imported
         run_logger = RunLogger(job.folder, parts.training, parts.plan, origin, state)
         run_logger.observers.append(imports)
         parts.training.callbacks.open(parts.training.model, job.folder, run_logger.log_figure)
@@ -88,7 +92,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
             run_logger.replayed = Replayed(job.request, job.stop)
     print_header(run_logger, parts, progress, summary.starts_over)
     try:
-        if isinstance(run_logger, RunLogger) and settings.get("logger"):
+        if isinstance(run_logger, RunLogger) and settings.logger:
             open_loggers(job.folder, parts, run_logger)
         with warnings_listed(parts, run_logger):
             if progress.step == 0:  # a run that is resumed has been looked at
@@ -160,8 +164,8 @@ def test(
     Where the best weights are not the last ones, the last ones are tested as well.
     """
     training, best_step = parts.training, progress.best_step
-    wanted = parts.settings["trainer"].get("test_weights", "last")
-    is_test = bool(parts.settings["data"].get("test"))
+    wanted = parts.settings.trainer.test_weights
+    is_test = parts.settings.data.test is not None
     tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
 
     def evaluated(step: int) -> Evaluation:
@@ -188,9 +192,8 @@ def test(
 
 def rehearsal(parts: Parts) -> Rehearsal | None:
     """Return what takes steps twice as the configuration says; None if none is."""
-    trainer = parts.settings["trainer"]
-    at_start = trainer.get("rehearse_resume", True)  # records from before have neither
-    every_steps = trainer.get("replay_every_steps", 0)
+    at_start = parts.settings.trainer.rehearse_resume
+    every_steps = parts.settings.trainer.replay_every_steps
     if not at_start and not every_steps:
         return None
     return Rehearsal(parts.rebuilt, parts.held_out_batch, at_start, every_steps)
@@ -205,13 +208,13 @@ def open_loggers(folder: Path, parts: Parts, run_logger: RunLogger) -> None:
     from seedbed import loggers  # a part that can be deleted
 
     name = parts.training.metric_name
-    run = loggers.Run(folder, parts.settings, name, loggers.history(folder))
+    run = loggers.Run(folder, parts.settings.plain, name, loggers.history(folder))
     run_logger.observers.append(loggers.open_all(run, run_logger.log))
 
 
 def warnings_listed(parts: Parts, run_logger: Logger) -> AbstractContextManager[None]:
     """List operations without a deterministic implementation, where a warning was asked for."""
-    if parts.settings["determinism"]["on_nondeterministic"] != "warn":
+    if parts.settings.determinism.on_nondeterministic != "warn":
         return nullcontext()
     return refusals.reported(parts.training.model, run_logger.log)
 
@@ -229,14 +232,14 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_ov
     settings, training, shards = parts.settings, parts.training, parts.shards
     begins = f"resuming after step {progress.step}" if progress.step else ""
     if starts_over:
-        every = settings["trainer"]["checkpoint_every_steps"]
+        every = settings.trainer.checkpoint_every_steps
         begins = f"from the start: it has no checkpoint (trainer.checkpoint_every_steps={every})"
     size = sum(parameter.numel() for parameter in training.model.parameters())
     run_logger.log(
-        f"{settings['model']['name']} ({size:,} parameters) on {settings['data']['name']}, "
+        f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, "
         f"{training.device}{cores_of(training.device)}, "
-        f"determinism={settings['determinism']['name']}, "
-        f"seed={settings['seed']}, {parts.plan.total_steps} steps"
+        f"determinism={settings.determinism.name}, "
+        f"seed={settings.seed}, {parts.plan.total_steps} steps"
         + (f", {shards.processes} processes" if shards.processes > 1 else "")
         + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
         + (f", {begins}" if begins else "")
@@ -259,7 +262,7 @@ def summarize(
         metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
     samples = parts.order.samples_per_epoch * progress.step / parts.plan.steps_per_epoch
     summary.values |= {
-        "task": (settings["data"].get("task") or {}).get("name"),
+        "task": (settings.data.task or {}).get("name"),
         "metric_name": training.metric_name,
         "higher_is_better": training.higher_is_better,
         "steps": progress.step,
@@ -268,7 +271,7 @@ def summarize(
         "tested_step": summary.tested_step,
         "stopped_early": stopped_early(parts, progress),
         "metrics": metrics,
-        "objective": {"name": settings["objective"], "value": metrics.get(settings["objective"])},
+        "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},
         "seconds": progress.seconds,
         "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

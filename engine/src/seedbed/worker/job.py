@@ -1,6 +1,6 @@
 """What a training process works on: one run, from a command line, maybe with other processes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import offline, record
 from seedbed.config.request import Request
+from seedbed.config.settings import Trainer
 from seedbed.errors import InputError
 from seedbed.signals import Stop
 
@@ -28,12 +29,12 @@ class Alone:
     leads: bool = True
 
     def join(
-        self, trainer: Mapping[str, Any], stop_requested: Callable[[], bool]
+        self, trainer: Trainer, stop_requested: Callable[[], bool]
     ) -> "tuple[torch.device, Shards]":
         """Wait for the others; return this process's device and its shards of each batch."""
         from seedbed.worker import assemble  # which imports torch, after signals are handled
 
-        device = assemble.choose_device(trainer["device"])
+        device = assemble.choose_device(trainer.device)
         return device, assemble.cut_batches(trainer, stop_requested)
 
     def first_failure(self, reason: str) -> tuple[str, bool]:

@@ -5,7 +5,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from seedbed import record
+from omegaconf import OmegaConf
+
+from seedbed import config, record
+from seedbed.config import Settings
 from seedbed.errors import InputError
 from seedbed.record import Change
 from seedbed.training import checkpoint
@@ -30,7 +33,7 @@ def judged(
     length = next((change for change in found if change.key in record.LENGTHS), None)
     if length is None:
         return found
-    old = assemble.make_plan(before, plan.steps_per_epoch).learning_rate_factor
+    old = assemble.make_plan(_typed(before), plan.steps_per_epoch).learning_rate_factor
     if all(old(n) == plan.learning_rate_factor(n) for n in range(step)):
         return [replace(c, alters_bits=False) if c.key in record.LENGTHS else c for c in found]
     if is_refused:
@@ -40,6 +43,10 @@ def judged(
             "that length by train.py, or resume all the same with --allow-changed"
         )
     return found
+
+
+def _typed(settings: Mapping[str, Any]) -> Settings:
+    return config.typed(OmegaConf.create(dict(settings)))
 
 
 def require_steps_left(folder: Path, step: int, total_steps: int) -> None:
@@ -66,7 +73,7 @@ def rewound(
     """
     progress = checkpoint.progress_of(state)
     step = progress.step
-    ended = assemble.make_plan(before, plan.steps_per_epoch).total_steps
+    ended = assemble.make_plan(_typed(before), plan.steps_per_epoch).total_steps
     if not step == ended < plan.total_steps:
         return None
     if progress.validated_step == step:

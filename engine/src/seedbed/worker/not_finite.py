@@ -87,7 +87,7 @@ def _in_validation(parts: Parts, step: int) -> str | None:
     """Return what is not finite in the validation set, or in an evaluation of it."""
     source, training = build_source(parts.settings, "validation"), parts.training
     weights_are_finite = all(bool(p.isfinite().all()) for p in training.model.parameters())
-    for position in evaluation_positions(len(source), parts.settings["data"]["eval_batch_size"]):
+    for position in evaluation_positions(len(source), parts.settings.data.eval_batch_size):
         batch = source[position]
         if found := _in_batch("data.validation", batch, f"the validation after step {step}"):
             return found

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from seedbed.config import Settings
 from seedbed.data.positions import Order, evaluation_positions, positions
 from seedbed.data.source import Batch, Source
 from seedbed.data.streams import Streamed, StreamSource
@@ -16,7 +17,7 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.values import monitored
 from seedbed.worker import assemble
-from seedbed.worker.sources import Settings, Sources, build_order, build_source, build_sources
+from seedbed.worker.sources import Sources, build_order, build_source, build_sources
 
 
 @dataclass(frozen=True)
@@ -32,42 +33,42 @@ class Parts:
 
     def training_batches(self, first_step: int) -> Iterator[Batch]:
         """Load this process's shards of each batch, from the step after `first_step` on."""
-        data = self.settings["data"]
+        data = self.settings.data
         places = self.shards.divide(positions(self.order, first_step, self.plan.total_steps))
         how = Loading(
-            num_workers=data["num_workers"],
-            persistent_workers=data["persistent_workers"],
-            prefetch_factor=data["prefetch_factor"],
-            start_method=data["start_method"],
+            num_workers=data.num_workers,
+            persistent_workers=data.persistent_workers,
+            prefetch_factor=data.prefetch_factor,
+            start_method=data.start_method,
             pin_memory=self.training.device.type == "cuda",
         )
         if isinstance(self.order, Streamed):
             workers = self.order.workers(how.num_workers, self.shards.processes)
             how = replace(how, num_workers=workers)
-        return load(self.sources.train, places, how, self.settings["determinism"])
+        return load(self.sources.train, places, how, self.settings.plain["determinism"])
 
     def rebuilt(self, step: int) -> Rebuilt:
-        """Build what a process has that resumes the run before a step: all of it is anew."""
-        settings, training = self.settings, self.training
+        """Build anew what a process has that resumes the run before a step."""
+        settings = self.settings
         source = build_source(settings, "train")
         order = build_order(settings, source)
         plan = assemble.make_plan(settings, order.steps_per_epoch)
-        places = list(self.shards.divide(positions(order, step - 1, step)))
-        if settings["data"]["num_workers"] > 1:
+        if settings.data.num_workers > 1:
             # The process that loaded the step may have loaded nothing before; this one has.
             for place in self.shards.divide(positions(order, max(step - 2, 0), step - 1)):
                 _ = source[place]
+        places = self.shards.divide(positions(order, step - 1, step))
         batches = [source[place] for place in places]
-        training = assemble.build_training_state(settings, training.device, source)
+        training = assemble.build_training_state(settings, self.training.device, source)
         return Rebuilt(training, batches, plan.learning_rate_factor(step - 1))
 
     def held_out_batch(self) -> list[Batch]:
         """Load the first of this process's validation batches, from a data set built anew."""
-        data = self.settings["data"]
+        data = self.settings.data
         source = build_source(self.settings, "validation")
-        size = data["eval_batch_size"]
-        if not self.settings["trainer"]["compile"]:  # which would compile for another size
-            size = min(size, data["batch_size"])
+        size = data.eval_batch_size
+        if not self.settings.trainer.compile:  # which would compile for another size
+            size = min(size, data.batch_size)
         places = self.shards.share(evaluation_positions(len(source), size))
         return [source[place] for place in places[:1]]
 
@@ -76,14 +77,14 @@ def evaluation_batches(
     settings: Settings, source: Source, shards: Shards, most: int | None = None
 ) -> Iterator[Batch]:
     """Load this process's batches of a data set, or the first few of them."""
-    data = settings["data"]
-    places = shards.share(evaluation_positions(len(source), data["eval_batch_size"]))[:most]
+    data = settings.data
+    places = shards.share(evaluation_positions(len(source), data.eval_batch_size))[:most]
     # Whole batches are loaded without workers.
-    workers = 0 if hasattr(source.dataset, "fetch") else min(data["num_workers"], len(places))
+    workers = 0 if hasattr(source.dataset, "fetch") else min(data.num_workers, len(places))
     if isinstance(source, StreamSource):  # one stream: two workers would both read all of it
         workers = min(workers, 1)
-    how = Loading(workers, True, 2, data["start_method"])
-    return load(source, places, how, settings["determinism"])
+    how = Loading(workers, True, 2, data.start_method)
+    return load(source, places, how, settings.plain["determinism"])
 
 
 def build_parts(settings: Settings, device: torch.device, shards: Shards) -> Parts:
@@ -96,7 +97,7 @@ def build_parts(settings: Settings, device: torch.device, shards: Shards) -> Par
     order = build_order(settings, sources.train)
     training = assemble.build_training_state(settings, device, sources.train)
     if not training.overrides("validation_step") and not training.overrides("compute"):
-        _check_objective(settings["objective"], training)
+        _check_objective(settings.objective, training)
     _ = training.higher_is_better  # or nothing says so
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     training.require_flags()
@@ -108,9 +109,8 @@ def _check_objective(name: str, training: TrainingState) -> None:
     task = training.method.task
     values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics.names))
     monitored(training.method, dict.fromkeys(values, 0.0), training.metric_name)
-    known = ["last_train_loss"]
-    known += [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
-    known.append(f"best_validation_{training.metric_name}")
+    known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
+    known += ["last_train_loss", f"best_validation_{training.metric_name}"]
     if name not in known:
         raise InputError(
             f"objective: expected one of {', '.join(known)}, got {name}{did_you_mean(name, known)}"

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from torch.utils.data import IterableDataset
 
 from seedbed import rng
-from seedbed.config import build
+from seedbed.config import Settings, build
+from seedbed.config.settings import Data
 from seedbed.data import part
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled
@@ -16,8 +17,6 @@ from seedbed.data.source import Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
-
-Settings = Mapping[str, Any]
 
 
 class Sources(NamedTuple):
@@ -29,37 +28,40 @@ class Sources(NamedTuple):
 
 
 def build_sources(settings: Settings) -> Sources:
-    """Build the data sets; without one to test on, the validation set is it."""
     return Sources(*(build_source(settings, split) for split in SPLITS))
 
 
 def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
     """Build one of the data sets; without one to test on, the validation set is it.
 
-    It is drawn, then, and its samples are, as they are for validations.
-
     Args:
         seen_as: the split whose batches and randomness its samples get, if that is another one:
             training samples are evaluated as those of validation.
     """
-    data = settings["data"]
-    split = split if data.get(split) else "validation"
-    role = seen_as or split
-    seed, seeded = settings["seeds"]["augment"], settings["determinism"]["seeding"]
+    data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
+    split = split if getattr(data, split) else "validation"
+    spec, role = getattr(data, split), seen_as or split
     if seeded:  # a data set may draw when it is built, and its module when it is imported
-        seed_imports(settings["seeds"]["data"])
+        seed_imports(settings.seeds.data)
         # Both parts of a data set must be of the same one, so it is drawn as for training.
-        drawn_as = "train" if _holds_part(data[split]) else split
-        rng.seed_globals(rng.key(settings["seeds"]["data"], "data", SPLITS.index(drawn_as)))
-    dataset = build.build(data[split], f"data.{split}")
+        drawn_as = "train" if _holds_part(spec) else split
+        rng.seed_globals(rng.key(settings.seeds.data, "data", SPLITS.index(drawn_as)))
+    dataset = build.build(spec, f"data.{split}")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):
-        kind, dataset = StreamSource, _as_streams(dataset, data, split, role, seed)
+        count = data.streams if role == "train" else 1
+        if count is None:
+            raise InputError(
+                f"data.streams: expected an integer for {type(dataset).__name__}, which is "
+                "iterable, got none; set data.streams=8"
+            )
+        samples = data.samples_per_epoch if split == "train" else None
+        kind, dataset = StreamSource, Streams(dataset, role, count, samples or len(dataset), seed)
     if len(dataset) == 0:
         raise InputError(f"data.{split}: expected at least one sample, got none")
-    one_thread = data.get("loading_threads", 1) != "all"
-    return kind(dataset, role, seed, collate_for(data, role, dataset), seeded, one_thread)
+    collate = _collate(data, role, dataset)
+    return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
 
 
 def _holds_part(node: Any) -> bool:
@@ -70,39 +72,16 @@ def _holds_part(node: Any) -> bool:
     return isinstance(node, list) and any(map(_holds_part, node))
 
 
-def _as_streams(dataset: Any, data: Settings, split: str, role: str, seed: int) -> Streams:
-    """Return an iterable data set as streams: several in training, one in evaluation.
-
-    Args:
-        data: the section of the configuration.
-        split, role: what it is, and what it is seen as.
-        seed: of the augment stream.
-    """
-    count = data.get("streams") if role == "train" else 1
-    if count is None:
-        raise InputError(
-            "data.streams: expected an integer, since the training set is iterable "
-            f"({type(dataset).__name__}), got none; set data.streams=8, see docs/your-code.md"
-        )
-    samples = data.get("samples_per_epoch") if split == "train" else None
-    return Streams(dataset, role, count, samples or len(dataset), seed)
-
-
-def collate_for(data: Settings, split: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
-    """Return what makes batches of a data set's samples; None for torch's default.
-
-    `data.training_collate` is for training alone, and goes before `data.collate`. Each is the name
-    of a function, or a mapping with a `_target_` that is built.
-    """
-    own = split == "train" and data.get("training_collate") is not None
-    key = "training_collate" if own else "collate"
-    spec = data.get(key)
+def _collate(data: Data, role: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
+    """Return what makes batches of a data set's samples; None for torch's default."""
+    own = role == "train" and data.training_collate is not None
+    key, spec = ("training_collate", data.training_collate) if own else ("collate", data.collate)
     if spec is None:
         return None
     if hasattr(dataset, "fetch"):  # it would never be called
         raise InputError(
             f"data.{key}: expected a data set without fetch, got {type(dataset).__name__}, which "
-            "makes its batches itself; let its fetch do it, or load sample by sample"
+            "makes its batches itself"
         )
     make = build.resolve if isinstance(spec, str) else build.build
     return make(spec, f"data.{key}")  # type: ignore[no-any-return]
@@ -114,36 +93,33 @@ def build_order(settings: Settings, source: Source) -> Order:
     Raises:
         InputError: a batch has more samples than there are, or a key is for other data sets.
     """
-    data, seed = settings["data"], settings["seeds"]["order"]
-    size, samples, shards = data["batch_size"], len(source), int(settings["trainer"]["shards"])
-    is_iterable = isinstance(source, StreamSource)
+    data, seed, shards = settings.data, settings.seeds.order, settings.trainer.shards
+    samples, size, is_iterable = len(source), data.batch_size, isinstance(source, StreamSource)
     for key in ("sampler",) if is_iterable else ("streams", "samples_per_epoch"):
-        if data.get(key) is not None:  # it would change nothing
+        if getattr(data, key) is not None:  # it would change nothing
             wanted = "a map-style" if is_iterable else "an iterable"
-            raise InputError(
-                f"data.{key}: expected {wanted} training set, got another "
-                f"({type(source.dataset).__name__}); leave data.{key} out"
-            )
-    if data.get("sampler") is not None:
+            name = type(source.dataset).__name__
+            raise InputError(f"data.{key}: expected {wanted} training set, got {name}")
+    if data.sampler is not None:
         return Sampled(_sampler(settings, source.dataset), samples, seed, shards)
     steps = samples // size
-    if is_iterable and data.get("samples_per_epoch") is None:
-        steps = whole_steps(samples, data["streams"], size, shards)
+    if is_iterable and data.samples_per_epoch is None:
+        steps = whole_steps(samples, data.streams or 1, size, shards)
     if not steps:
         raise InputError(
             f"data.batch_size: expected at most {samples}, the number of training samples, got "
-            f"{size}; try data.batch_size={min(64, samples)}"
+            f"{size}"
         )
     if is_iterable:
-        return Streamed(data["streams"], size, shards, steps)
+        return Streamed(data.streams or 1, size, shards, steps)
     return Shuffled(samples, size, seed)
 
 
 def _sampler(settings: Settings, dataset: Any) -> Any:
     """Build `data.sampler`, which is given the data set if it asks for one."""
-    spec = settings["data"]["sampler"]
-    if settings["determinism"]["seeding"]:  # its constructor may draw
-        rng.seed_globals(rng.key(settings["seeds"]["order"], "order"))
+    spec = settings.plain["data"]["sampler"]
+    if settings.determinism.seeding:  # its constructor may draw
+        rng.seed_globals(rng.key(settings.seeds.order, "order"))
     target = build.resolve(str(spec.get("_target_")), "data.sampler")
     if "dataset" in inspect.signature(target).parameters:
         spec = {**spec, "dataset": dataset}

@@ -9,51 +9,48 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-import torch
+from omegaconf import OmegaConf
+from torch.utils._pytree import tree_map
 
-from seedbed import rng
-from seedbed.config import build
+from seedbed import config, rng
+from seedbed.config import Settings, build
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
 from seedbed.worker.sources import build_source
 
-_KEY = "statistics"
 
-
-def fill(settings: dict[str, Any], shards: Shards) -> bool:
-    """Compute statistics once, in one process, and put them where they are asked for.
-
-    Returns:
-        Whether the settings have changed.
+def fill(settings: Settings, shards: Shards) -> Settings:
+    """Compute statistics once, in one process, and return settings that hold them.
 
     Raises:
-        InputError: they are no numbers by name.
+        InputError: they are no mapping of numbers by name.
     """
-    spec = settings["data"].get(_KEY)
-    places = [each for each in _mappings(settings) if _KEY in each and each[_KEY] is None]
-    if spec is None or not places:
-        return False
+    spec = settings.data.statistics
+    asked = [each for each in _mappings(settings.plain) if each.get("statistics", 0) is None]
+    if spec is None or not asked:
+        return settings
 
     def compute() -> Any:
         if not shards.writes_record:
             return None
         dataset = build_source(settings, "train").dataset
-        if settings["determinism"]["seeding"]:
-            key = rng.key(settings["seeds"]["data"], "data", len(SPLITS))
-            rng.seed_globals(key)
-        return _plain(build.build(spec, f"data.{_KEY}", dataset))
+        if settings.determinism.seeding:
+            rng.seed_globals(rng.key(settings.seeds.data, "data", len(SPLITS)))
+        # Arrays and tensors as lists: YAML holds their numbers to the last bit.
+        return tree_map(_plain, build.build(spec, "data.statistics", dataset))
 
-    found = shards.gather(compute)[0]
-    if not isinstance(found, Mapping):
+    statistics = shards.gather(compute)[0]
+    if not isinstance(statistics, Mapping):
         raise InputError(
-            f"data.{_KEY}: expected a mapping of numbers by name from {spec['_target_']}, got a "
-            f"{type(found).__name__}; return, for instance, {{'mean': 0.5}}"
+            f"data.statistics: expected a mapping of numbers by name from {spec['_target_']}, got "
+            f"{statistics!r:.80}"
         )
-    for place in places:
-        place[_KEY] = copy.deepcopy(found)
-    return True
+    filled = copy.deepcopy(settings.plain)
+    for place in _mappings(filled):
+        if place.get("statistics", 0) is None:
+            place["statistics"] = copy.deepcopy(statistics)
+    return config.typed(OmegaConf.create(filled))
 
 
 def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
@@ -64,20 +61,4 @@ def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers, lists and mappings of them, as YAML holds them to the last bit.
-
-    Raises:
-        InputError: it is something else.
-    """
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, bool | int | float | str):
-        return value
-    raise InputError(
-        f"data.{_KEY}: expected numbers, lists, arrays or tensors by name, got a "
-        f"{type(value).__name__}; return those"
-    )
+    return value.tolist() if hasattr(value, "tolist") else value
