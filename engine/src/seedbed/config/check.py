@@ -147,12 +147,11 @@ def _shown(value: Any) -> str:
 
 def _require_rules(section: Any, key: str = "") -> None:
     """Raise InputError for the first value that its annotation does not allow."""
-    hints = get_type_hints(type(section), include_extras=True)
-    for name, value in vars(section).items():
-        place = f"{key}.{name}".lstrip(".")
+    for name, hint in get_type_hints(type(section), include_extras=True).items():
+        place, value = f"{key}.{name}".lstrip("."), getattr(section, name)
         if is_dataclass(value):
             _require_rules(value, place)
-        alternatives = (hints[name], *get_args(hints[name]))  # Annotated[...] | None
+        alternatives = (hint, *get_args(hint))  # Annotated[...] | None
         rules = [rule for each in alternatives for rule in getattr(each, "__metadata__", ())]
         for rule in rules if value is not None else ():
             if not rule.allows(value):
