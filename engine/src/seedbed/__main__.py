@@ -7,14 +7,13 @@ from seedbed.errors import InputError, print_error
 
 
 def main() -> int:
-    """Run the command that is named first; return the exit status."""
     name, known = "".join(sys.argv[1:2]), ", ".join(cli.COMMANDS)
     if name in ("-h", "--help"):
         print(f"usage: python -m seedbed COMMAND [...]\ncommands: {known}")
         return 0
     if name not in cli.COMMANDS:
         return print_error(InputError(f"command: expected one of {known}, got {name or 'none'}"))
-    del sys.argv[1]
+    sys.argv[:2] = [f"python -m seedbed {name}"]
     return cli.run(name)
 
 

@@ -18,10 +18,9 @@ COMMANDS = (
 
 
 def run(command: str, script: str | None = None) -> int:
-    """Run a command with the options of this process's command line; return the exit status.
+    """Run one of COMMANDS with this process's command line; return the exit status.
 
     Args:
-        command: one of COMMANDS.
         script: the file that was started, in a project's folder or in its scripts/; None: the
             project is where the command is given.
     """

@@ -1,11 +1,5 @@
 """Make this checkout your project: rename src/project and take the examples and docs/ out.
 
-usage: python scripts/new.py NAME [--keep] [--slim]
-
-  NAME     of the package, such as waves
-  --keep   keep the examples; without it, a model and a data set of three lines are left
-  --slim   take the folder engine/ out, too: requirements.in then names its git address
-
 Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps
 it, `git reset --hard` takes it back.
 """
@@ -26,7 +20,10 @@ OURS = (".ci", ".github/ISSUE_TEMPLATE", ".github/workflows/engine.yml", "CONTRI
 GROUPS = (
     "src/project",
     "tests",
-    *(f"configs/{g}" for g in ("data", "model", "method", "experiment")),
+    "configs/data",
+    "configs/model",
+    "configs/method",
+    "configs/experiment",
 )
 LEFT = {"__init__", "points", "dense", "supervised", "test_promise", "test_smoke"}
 README = """# {name}
@@ -44,20 +41,30 @@ make upgrade    # a newer engine: git remote add seedbed URL && git fetch seedbe
 
 
 def main() -> int:
-    """Rename, clear and stage; return the exit status."""
-    parser = options.Parser(__doc__).add("name").add_flags("--keep", "--slim")
+    parser = options.Parser(__doc__).add("name", help="of the package, such as waves")
+    parser.add("--keep", action="store_true", help="keep the examples")
+    text = "take engine/ out: requirements.in then names its git address"
+    parser.add("--slim", action="store_true", help=text)
     arguments = parser.parse_args()
-    name = arguments.name
+    name, engine, rules = arguments.name, "engine/README.md", ["new"]
     require_possible(name)
-    address = git_address() if arguments.slim else None
+    if arguments.slim:
+        engine = url_of(git("remote", "get-url", "origin").strip())
+        tag = git("tag", "--points-at", "HEAD").split() or git("rev-parse", "HEAD").split()
+        for path in ("requirements.in", "requirements.txt"):  # pip installs it from there
+            line = f"seedbed @ git+{engine}@{tag[0]}#subdirectory=engine"
+            edit(path, r"^-e (file:)?\./engine.*", line)
+        git("rm", "-rq", "engine")
+        rules += ["test-engine", "upgrade"]
+    for rule in rules:
+        edit("Makefile", rf"^{rule}\b.*\n(\t.*\n)+\n", "")
     git("rm", "-rq", "--ignore-unmatch", *OURS)
-    drop_rule("new")
     if not arguments.keep:
-        remove_examples()
-    if address is not None:
-        remove_engine(address)
+        files = git("ls-files", *GROUPS).splitlines()
+        git("rm", "-q", *(path for path in files if Path(path).stem not in LEFT))
+        edit("configs/config.yaml", r"data: mnist5k", "data: points")
+        edit("configs/config.yaml", r"model: cnn", "model: dense")
     rename(name)
-    engine = "engine/README.md" if address is None else address.removeprefix("git+")
     (project.root() / "README.md").write_text(README.format(name=name, engine=engine))
     git("add", "--all")
     print(f"src/{name}/, configs/ and tests/ are yours; next: make test, git commit")
@@ -76,21 +83,6 @@ def require_possible(name: str) -> None:
         raise InputError("checkout: expected no uncommitted changes, got some; commit them")
 
 
-def remove_examples() -> None:
-    """Delete the examples and their tests; train what is left by default."""
-    files = git("ls-files", *GROUPS).splitlines()
-    git("rm", "-q", *(path for path in files if Path(path).stem not in LEFT))
-    edit("configs/config.yaml", r"data: mnist5k", "data: points")
-    edit("configs/config.yaml", r"model: cnn", "model: dense")
-
-
-def git_address() -> str:
-    """Return where pip finds the engine of this commit."""
-    address = git("remote", "get-url", "origin").strip()
-    tag = git("tag", "--points-at", "HEAD").split() or git("rev-parse", "HEAD").split()
-    return f"git+{url_of(address)}@{tag[0]}"
-
-
 def url_of(address: str) -> str:
     """Return a remote's address as the URL that pip's requirements take, which names a host."""
     if address.startswith("/"):
@@ -98,15 +90,6 @@ def url_of(address: str) -> str:
     if "://" not in address:  # git@host:owner/name
         return f"ssh://{address.replace(':', '/', 1)}"
     return address.replace("file:///", "file://localhost/", 1)
-
-
-def remove_engine(address: str) -> None:
-    """Delete engine/; let pip install it from its git address."""
-    for path in ("requirements.in", "requirements.txt"):
-        edit(path, r"^-e (file:)?\./engine.*", f"seedbed @ {address}#subdirectory=engine")
-    git("rm", "-rq", "engine")
-    for rule in ("test-engine", "upgrade"):
-        drop_rule(rule)
 
 
 def rename(name: str) -> None:
@@ -120,11 +103,6 @@ def rename(name: str) -> None:
         subprocess.run([sys.executable, "-m", "ruff", *words], cwd=project.root(), check=False)
 
 
-def drop_rule(target: str) -> None:
-    """Delete a rule of the Makefile."""
-    edit("Makefile", rf"^{target}\b.*\n(\t.*\n)+\n", "")
-
-
 def edit(path: str, pattern: str, replacement: str) -> None:
     """Replace a pattern wherever it occurs in a file."""
     file = project.root() / path
@@ -132,12 +110,9 @@ def edit(path: str, pattern: str, replacement: str) -> None:
 
 
 def git(*arguments: str) -> str:
-    """Run git in this checkout; return what it prints."""
-    command = ["git", *arguments]
+    command, root = ["git", *arguments], project.root()
     try:
-        done = subprocess.run(
-            command, cwd=project.root(), capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         reason = " ".join(str(getattr(error, "stderr", error)).split())
         raise InputError(f"git {arguments[0]}: expected success, got {reason}") from None

@@ -1,28 +1,10 @@
 """Show a table of runs: what each trained, and what came of it.
 
-usage: python scripts/runs.py [FOLDER ...] [options]
-
-FOLDER is a run or a folder of runs (default: runs and sweeps). A KEY is one of config.yaml
-(optimizer.lr), of summary.json (status, steps, seconds), or the name of a metric (test_accuracy).
-
-  --where CONDITION   only runs with KEY=VALUE, or !=, <, <=, >, >= between them (in quotes, for the
-                      shell); several must all hold
-  --sort KEY          sort by this, smallest first; --reverse: largest first
-  --columns KEYS      what to show, such as run,seed,test_accuracy; without it, the table leaves out
-                      what makes it wider than 100 characters, --csv and --json do not
-  --csv FILE          write the table there, numbers with all their digits
-  --json              print a list of JSON objects instead
-
-example:
-    python scripts/runs.py
-    python scripts/runs.py sweeps/a --where seed=0 --where 'test_accuracy>0.9' --sort optimizer.lr
-    python scripts/runs.py --where tags=baseline --columns run,seed,notes --csv runs.csv
-
-exit status: 0 a table, 1 no run fulfils the conditions, 2 an invalid request
+A KEY is one of config.yaml (optimizer.lr), of summary.json (status, fingerprints.weights), the
+name of a metric (test_accuracy), or run, the folder. Status 1: no run fulfils the conditions.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from seedbed import record
@@ -30,18 +12,22 @@ from seedbed.config import options
 from seedbed.errors import InputError, printable
 from seedbed.record import text
 from seedbed.tools import table
-from seedbed.tools.table import Row
-
-DEFAULT_FOLDERS = (Path("runs"), Path("sweeps"))
 
 
 def main() -> int:
-    """Print the table that the command line asks for."""
-    parser = options.Parser(__doc__).add("folders", type=Path, nargs="*").add_flags("--json")
-    parser.add("--where", type=table.condition, action="append", default=[])
-    parser.add("--sort").add_flags("--reverse").add("--csv", type=options.output)
-    arguments = parser.add("--columns", type=lambda keys: keys.split(",")).parse_args()
-    rows = read(arguments.folders)
+    parser = options.Parser(__doc__)
+    parser.add("folders", type=Path, nargs="*", help="default: runs and sweeps")
+    where = "KEY=VALUE, or !=, <, <=, >, >=; several must all hold"
+    parser.add("--where", type=table.condition, action="append", default=[], help=where)
+    parser.add("--sort", metavar="KEY", help="missing values come last")
+    parser.add("--reverse", action="store_true", help="the largest first")
+    parser.add("--columns", type=lambda keys: keys.split(","), metavar="KEY,KEY")
+    parser.add("--csv", type=options.output, metavar="FILE", help="write the table, all digits")
+    arguments = parser.add_common("--json").parse_args()
+    for folder in arguments.folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: expected a folder of runs, got no folder")
+    rows = read(arguments.folders or [Path("runs"), Path("sweeps")])
     table.require_known("--where", [key for key, *_ in arguments.where], rows)
     chosen = [row for row in rows if all(table.holds(row, *each) for each in arguments.where)]
     if not chosen:
@@ -57,31 +43,22 @@ def main() -> int:
     if arguments.json:
         print(text.as_json([{key: row.get(key) for key in columns} for row in chosen]))
     else:
-        shown = arguments.columns or table.fitting(chosen, columns)
+        shown = arguments.columns or table.varying(chosen, columns)
         print(*table.lines(chosen, shown), sep="\n")
     return 0
 
 
-def read(folders: Sequence[Path]) -> list[Row]:
-    """Return the rows of all runs in some folders; name on stderr those that cannot be read.
-
-    Raises:
-        InputError: a folder is not there, or no run can be read.
-    """
-    for folder in folders:
-        if not folder.is_dir():
-            raise InputError(f"{folder}: expected a folder of runs, got no folder; name another")
-    places = folders or DEFAULT_FOLDERS
-    found = dict.fromkeys(run for place in places for run in record.runs_below(place))
-    rows = []
-    for path in found:
+def read(folders: list[Path]) -> list[table.Row]:
+    """Return the rows of all runs in some folders; name on stderr those that cannot be read."""
+    rows, paths = [], dict.fromkeys(run for place in folders for run in record.runs_below(place))
+    for path in paths:
         try:
             rows.append(table.read_row(path))
         except InputError as error:
             print(printable(f"skipped {path}: {error}".replace("\n", " ")), file=sys.stderr)
-    if len(rows) < len(found):
-        print(f"unreadable records: {len(found) - len(rows)} of {len(found)}", file=sys.stderr)
+    if len(rows) < len(paths):
+        print(f"unreadable records: {len(paths) - len(rows)} of {len(paths)}", file=sys.stderr)
     if not rows:
-        where = ", ".join(map(str, places))
-        raise InputError(f"{where}: expected at least one run that can be read, got none; name one")
+        places = ", ".join(map(str, folders))
+        raise InputError(f"{places}: expected at least one run that can be read, got none")
     return rows

@@ -1,10 +1,4 @@
-"""Train a model: compose the configuration, check it, start the training process.
-
-python train.py                              the default configuration, configs/config.yaml
-python train.py experiment=NAME              an experiment of configs/experiment/
-python train.py -m seed=0,1,2                a sweep; ends with a table over the seeds
-python train.py --cfg job                    the configuration that would run
-"""
+"""Train a model: compose the configuration, check it, start the training process."""
 
 import os
 import shlex
@@ -24,18 +18,19 @@ from seedbed.record import readme
 
 def train(composed: DictConfig) -> float | None:
     """Run one job, in a process of its own; return its objective to Hydra."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    is_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
+    hydra_config = HydraConfig.get()
+    folder = Path(hydra_config.runtime.output_dir)
+    is_sweep = hydra_config.mode is RunMode.MULTIRUN
     start = launch.start
     if is_sweep:
         from seedbed.sweeps import job  # optional: a plain run does not need it
 
         start = job.start
     try:
-        launch.require_name("hydra.run.dir", HydraConfig.get().run.dir)
+        launch.require_name("hydra.run.dir", hydra_config.run.dir)
         settings = config.resolve(composed)
         config.check(settings)
-        overrides = shlex.join(HydraConfig.get().overrides.task)
+        overrides = shlex.join(hydra_config.overrides.task)
         os.environ[readme.COMMAND] = f"python train.py {overrides}".strip()
         status = start(settings, folder)
     except InputError as error:
@@ -48,7 +43,6 @@ def train(composed: DictConfig) -> float | None:
 
 
 def main() -> int:
-    """Train as the command line says; return the exit status."""
     configs = str(project.configs().resolve())
     decorated = hydra.main(config_path=configs, config_name="config", **compose.VERSION)
     return command.run(decorated(train))

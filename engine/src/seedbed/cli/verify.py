@@ -1,31 +1,5 @@
-"""Replay a run from its record: REPRODUCED, or the first step and stage that differ.
+"""Replay a run from its record: REPRODUCED, or the first step and stage that differ."""
 
-usage: python scripts/verify.py RUN|RUN.zip [options]
-
-  --from-step N             start from the record's checkpoint of step N
-  --steps M                 replay M steps only
-  --tolerance METRIC=VALUE  if bits differ, replay to the end, and print whether a metric differs by
-                            more; may be given for several metrics
-  --explain                 if it differs, replay that step twice and name the first operation that
-                            differs
-  --keep DIR                replay there, and keep it
-  --json                    print one JSON object instead
-  --restore-code            replay with the code.zip of the record; this runs code of the record
-  --trust NAME              a class, or a package of such, that the record may name besides those
-                            that files of configs/ name
-  --online                  open addresses that the record names: mirrors, downloads
-
-example:
-    python train.py seed=0 hydra.run.dir=runs/a
-    python scripts/verify.py runs/a
-    python scripts/verify.py runs/a --steps 100 --keep runs/a-again
-    python scripts/verify.py runs/a --tolerance test_accuracy=0.005     # on another machine
-    python scripts/verify.py runs/a --explain
-
-exit status: 0 reproduced, 1 it differs, 2 it cannot be replayed
-"""
-
-import argparse
 import signal
 import sys
 from collections.abc import Iterator
@@ -35,16 +9,24 @@ from tempfile import TemporaryDirectory
 
 from seedbed import config, record
 from seedbed.compare import checkout, report, verify
-from seedbed.compare.checkout import Tree
-from seedbed.compare.verify import Outcome
 from seedbed.config import options
 from seedbed.errors import InputError, printable
 from seedbed.record import archive, text
 
 
 def main() -> int:
-    """Replay the run that the command line names; print the outcome and return the exit status."""
-    arguments = parse()
+    parser = options.Parser(__doc__).add("run", type=Path, help="a run folder, or a zip of one")
+    parser.add("--from-step", type=int, default=0, help="start from the checkpoint of this step")
+    parser.add("--steps", type=int, help="replay so many steps only")
+    parser.add(
+        "--tolerance", type=tolerance, action="append", default=[], metavar="METRIC=VALUE",
+        help="if bits differ, replay to the end, and say whether a metric differs by more",
+    )  # fmt: skip
+    parser.add("--keep", type=Path, metavar="DIR", help="replay there, and keep it")
+    parser.add_common("--json", "--explain", "--restore-code", "--trust", "--online")
+    arguments = parser.parse_args()
+    if arguments.steps is not None and arguments.steps < 1:
+        raise InputError(f"--steps: expected an integer >= 1, got {arguments.steps}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replay ends with us
     with ExitStack() as stack:
         folder = arguments.keep or Path(stack.enter_context(TemporaryDirectory("-verify")))
@@ -55,11 +37,11 @@ def main() -> int:
         tree = stack.enter_context(checkout.code_of(run, before.code, arguments.restore_code))
         verify.trusted_config(run, arguments.trust)  # what is refused begins nothing
         steps = verify.range_of(before, arguments.from_step, arguments.steps)
-        tolerances = dict(arguments.tolerance)
-        if unknown := tolerances.keys() - report.metrics(before).keys():
-            known = ", ".join(report.metrics(before))
+        tolerances, known = dict(arguments.tolerance), report.metrics(before)
+        if unknown := tolerances.keys() - known.keys():
             raise InputError(
-                f"--tolerance: expected a metric of the record ({known}), got {min(unknown)}"
+                f"--tolerance: expected a metric of the record ({', '.join(known)}), got "
+                f"{min(unknown)}"
             )
         # For whoever waits; the first line of the output is the outcome.
         count = f"{steps.last - steps.start} step{'s' * (steps.last - steps.start != 1)}"
@@ -70,17 +52,15 @@ def main() -> int:
         )
         status = 0 if outcome.reproduced else 1
         if arguments.json:
-            more = {"same": outcome.reproduced, "other_results": outcome.forged}
             compared = report.as_dict(outcome.record, outcome.replay, outcome.comparison)
+            more = {"same": outcome.reproduced, "other_results": outcome.forged}
             print(text.as_json(compared | more))
             return status
-        for line in lines(outcome, str(arguments.run), tree, tolerances):
-            print(printable(line))
+        options.show(lines(outcome, str(arguments.run), tree, tolerances))
         if arguments.explain and status:
             from seedbed.explain import of_replay  # needs torch, and can be deleted
 
-            again = of_replay(run, outcome, arguments.trust, tree, arguments.online)
-            print(*map(printable, again), sep="\n")
+            options.show(of_replay(run, outcome, arguments.trust, tree, arguments.online))
         if arguments.keep is not None:
             print(f"\nreplay: {folder}")
         elif status and arguments.run == run:
@@ -88,10 +68,12 @@ def main() -> int:
     return status
 
 
-def lines(outcome: Outcome, name: str, tree: Tree, tolerances: dict[str, float]) -> Iterator[str]:
+def lines(
+    outcome: verify.Outcome, name: str, tree: checkout.Tree, tolerances: dict[str, float]
+) -> Iterator[str]:
     """Yield the lines to print: the outcome first."""
-    a, b, comparison = outcome.record, outcome.replay, outcome.comparison
-    steps, difference = outcome.steps, outcome.comparison.difference
+    a, b, comparison, steps = outcome.record, outcome.replay, outcome.comparison, outcome.steps
+    difference, finished = comparison.difference, b.summary.get("status") == "finished"
     if outcome.reproduced:
         span = f"steps {steps.start + 1:,} to" if steps.start else "through step"
         yield f"REPRODUCED {name}"
@@ -100,7 +82,7 @@ def lines(outcome: Outcome, name: str, tree: Tree, tolerances: dict[str, float])
         first, *more = report.describe(difference)
         yield f"NOT REPRODUCED: the runs diverge at {first}"
         yield from more
-    elif b.summary.get("status") == "finished" and outcome.reached_step != steps.last:
+    elif finished and outcome.reached_step != steps.last:
         yield f"NOT REPRODUCED: the record has {steps.last:,} steps"
         yield f"  the replay of its configuration ends after step {outcome.reached_step:,}"
     else:
@@ -109,41 +91,23 @@ def lines(outcome: Outcome, name: str, tree: Tree, tolerances: dict[str, float])
     if not outcome.reproduced or comparison.notes or record.changes(a.origin, b.origin):
         yield "A is the record, B its replay"
     yield from (f"note: {note}" for note in comparison.notes)
-    preset = a.config
-    promises = config.promises_bits(preset.get("determinism.on_nondeterministic"))
+    promises = config.promises_bits(a.config.get("determinism.on_nondeterministic"))
     if difference is not None and not promises:
-        yield f"note: determinism={preset.get('determinism.name')} does not promise the same bits"
-    advice = "" if tree.is_recorded or outcome.reproduced else verify.advice_on_code(a)
-    if advice:
+        preset = a.config.get("determinism.name")
+        yield f"note: determinism={preset} does not promise the same bits"
+    if not (tree.is_recorded or outcome.reproduced) and (advice := verify.advice_on_code(a)):
         yield f"note: {advice}"
     if outcome.reproduced or difference is not None:
         yield from report.differing(a, b, same=difference is None)
-    if not outcome.reproduced and b.summary.get("status") == "finished":
-        both = (report.metrics(a), report.metrics(b))
-        yield from report.metrics_table(*both, tolerances)
+    if not outcome.reproduced and finished:
+        yield from report.metrics_table(report.metrics(a), report.metrics(b), tolerances)
     elif difference is not None:
         step, last_a, last_b = report.last_values(a, b)
         yield from report.metrics_table(last_a, last_b, title=f"At step {step}")
         yield "\nTo replay to the end and compare the metrics: --tolerance METRIC=VALUE"
 
 
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = options.Parser(__doc__).add("run", type=Path).add_trust()
-    parser.add("--from-step", type=int, default=0).add("--steps", type=int)
-    parser.add("--tolerance", type=tolerance, action="append", default=[])
-    parser.add("--keep", type=Path).add_flags("--json", "--explain", "--restore-code")
-    arguments = parser.parse_args()
-    for name, least in (("steps", 1), ("from_step", 0)):
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            option = name.replace("_", "-")
-            raise InputError(f"--{option}: expected an integer >= {least}, got {value}")
-    return arguments
-
-
 def tolerance(text: str) -> tuple[str, float]:
-    """Read METRIC=VALUE, a value >= 0."""
     metric, _, value = text.rpartition("=")
     try:
         if metric and float(value) >= 0:

@@ -1,23 +1,32 @@
 """What the command lines of scripts/ have in common: help, options, files that they write."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from seedbed import record
-from seedbed.errors import InputError
+from seedbed.errors import InputError, printable
+
+_COMMON = {
+    "--json": "print one JSON document instead",
+    "--explain": "replay the first step that differs, and name the first operation that does",
+    "--restore-code": "replay with the code.zip of the record, which runs its code",
+    "--trust": "a class, or a package with all in it, that no file of configs/ names",
+    "--online": "open addresses that a record names: mirrors, downloads",
+}
 
 
 class Parser(argparse.ArgumentParser):
-    """A command line whose help is the command's docstring, which explains every option."""
+    """A command line whose help begins with the command's docstring."""
 
-    def __init__(self, help_text: str | None) -> None:
-        super().__init__(allow_abbrev=False)
-        self._help = help_text or ""
-
-    def format_help(self) -> str:
-        """Return the docstring."""
-        return self._help
+    def __init__(self, description: str | None) -> None:
+        super().__init__(
+            description=description,
+            epilog="exit status: 0 done, or the same; 1 differs, or none; 2 invalid request",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError for a command line that cannot be read."""
@@ -28,37 +37,33 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(*names, **how)
         return self
 
-    def add_flags(self, *names: str) -> "Parser":
-        """Add options without a value; return the parser."""
+    def add_common(self, *names: str) -> "Parser":
+        """Add options that several commands have; return the parser."""
         for name in names:
-            self.add_argument(name, action="store_true")
+            how: dict[str, Any] = {"action": "store_true"}
+            if name == "--trust":
+                how = {"action": "append", "default": [], "metavar": "NAME"}
+            self.add_argument(name, help=_COMMON[name], **how)
         return self
-
-    def add_trust(self) -> "Parser":
-        """Add --trust NAME and --online: what a record may do beyond what this checkout does."""
-        return self.add("--trust", action="append", default=[]).add_flags("--online")
 
 
 def output(name: str) -> Path:
     """Return an argument as a file that may be written: in a folder that is there, and no run's."""
     out = Path(name).resolve()
-    run = next(filter(record.is_begun, out.parents), None)
-    if run is not None:
-        raise InputError(f"{name}: expected a file outside run folders, got one in {run}")
-    if out.is_dir() or not out.parent.is_dir():
-        raise InputError(f"{name}: expected a file in a folder that is there, got none; create it")
+    if out.is_dir() or not out.parent.is_dir() or any(map(record.is_begun, out.parents)):
+        raise InputError(f"{name}: expected a file in a folder outside run folders, got another")
     return out
 
 
 def write(out: Path, content: str) -> None:
-    """Write such a file, whole or not at all.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Write such a file, whole or not at all."""
     try:
         record.write_atomically(out, content)
     except OSError as error:
-        raise InputError(
-            f"{out}: expected a file that can be written, got {error.strerror}; name another"
-        ) from None
+        raise InputError(f"{out}: expected a writable file, got {error.strerror}") from None
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines as they come; what a record holds may come from a stranger."""
+    for line in lines:
+        print(printable(line), flush=True)

@@ -2,22 +2,24 @@
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from seedbed import record
+from seedbed import config, offline, record, signals
 from seedbed.config import options
 from seedbed.errors import InputError, exit_status
-from seedbed.tools import request, weights
+from seedbed.tools import weights
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.worker import assemble, parts, run_logger
 
 
 def main() -> int:
-    """Answer the request of this process with a row: what was evaluated, and what was found."""
-    folder, settings, asked = request.read()
+    """Answer the request of a folder: what was evaluated, and the values."""
+    folder = Path(sys.argv[1])
+    signals.release()  # which `request.start` held back
+    offline.enforce()
+    settings = config.typed(record.read_config(folder))
+    asked = record.read_json(folder / "request.json")
     run, split = Path(asked["run"]), asked["split"]
     assemble.prepare_backends(settings)
     source = weights.source_of(settings, split)
@@ -25,6 +27,11 @@ def main() -> int:
     training, step = weights.of_checkpoint(settings, path, source)
     shards = Shards()
     result = evaluate(training, parts.evaluation_batches(settings, source, shards), shards)
+    as_recorded = None  # where the run recorded nothing of these weights and samples
+    rows = [r for r in record.read_metrics(run) if (r["phase"], r["step"]) == (split, str(step))]
+    if rows and split != "train" and not asked["overrides"]:
+        recorded = record.values_of(rows[-1])  # with what callbacks logged
+        as_recorded = all(recorded.get(name) == repr(each) for name, each in result.values.items())
     row = {
         "checkpoint": asked["checkpoint"],
         "step": step,
@@ -33,29 +40,15 @@ def main() -> int:
         "samples": len(source),
         "device": str(training.device),
         **{f"{split}_{name}": value for name, value in result.values.items()},
-        "as_recorded": None,
+        "as_recorded": as_recorded,
     }
-    if not asked["overrides"] and split != "train":
-        row["as_recorded"] = _is_as_recorded(run, split, step, result.values)
     if asked["predictions"]:
         if result.predictions is None:
-            raise InputError(
-                "--predictions: expected a method that makes predictions, got "
-                f"{type(training.method).__name__}; leave the option out"
-            )
+            raise InputError("--predictions: expected a method that makes some, got another")
         table = run_logger.predictions_csv(result.targets, result.predictions)
         options.write(Path(asked["predictions"]), table)
     (folder / "answer.json").write_text(json.dumps(row))
     return 0
-
-
-def _is_as_recorded(run: Path, split: str, step: int, values: Mapping[str, Any]) -> bool | None:
-    """Return whether the run recorded the same bits of these weights; None if it recorded none."""
-    rows = [r for r in record.read_metrics(run) if (r["phase"], r["step"]) == (split, str(step))]
-    if not rows:
-        return None
-    recorded = record.values_of(rows[-1])  # with what callbacks logged
-    return all(recorded.get(name) == repr(value) for name, value in values.items())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""From a run and the overrides of a command line to a process of its own that works with it.
-
-The process starts under the environment variables of the run's preset, as in training.
-"""
+"""From a run and the overrides of a command line to a process of its own that evaluates it."""
 
 import json
 import sys
@@ -12,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, offline, record, signals
+from seedbed import config, launch, offline, record
 from seedbed.config import compose
 from seedbed.launch import resume
 from seedbed.launch.process import run_passing_signals
@@ -20,26 +17,27 @@ from seedbed.record import untrusted
 
 
 def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) -> DictConfig:
-    """Return the configuration of a run with overrides, if nothing in it is not trusted here.
-
-    It is for one process, which logs nothing.
+    """Return the configuration of a run with overrides, for one process, which logs nothing.
 
     Args:
         overrides: `data=NAME` for another data set of configs/data, and `key=value`.
         trust: names that the run may have, beside those of files in configs/.
 
     Raises:
-        InputError: the folder is no run, or it or the overrides ask for what cannot be.
+        InputError: the folder is no run, names what is not trusted here, or the overrides ask for
+            what cannot be.
     """
     record.require_run(run)
     untrusted.require_no_way_out(run)
     settings = record.read_config(run)
     config.require_replayable(settings)
     settings.pop("logger", None)
+    others = []
     for each in overrides:
         if each.startswith("data="):  # first: other overrides change keys of it
             settings.data = compose.compose(each).data
-    others = [each for each in overrides if not each.startswith("data=")]
+        else:
+            others.append(each)
     for key, value in resume.parse(others, settings, free="data").items():
         OmegaConf.update(settings, key, value, merge=False, force_add=True)
     settings.trainer.processes = 1
@@ -49,28 +47,17 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
     return settings
 
 
-def start(
-    module: str, settings: DictConfig, request: Mapping[str, Any], online: bool
-) -> tuple[int, Any]:
-    """Run a module's `main`, as a process that `serve` gives settings and request.
+def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
+    """Evaluate in a process that starts with the preset's environment variables, as training.
 
     Returns:
-        Its exit status, and what it returned; None where it failed, which it has printed.
+        Its exit status and its answer; None where it failed, and has printed why.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(settings, Path(folder, "config.yaml"))
         Path(folder, "request.json").write_text(json.dumps(request))
-        command = [sys.executable, "-m", module, folder]
+        command = [sys.executable, "-m", "seedbed.tools.evaluation", folder]
         status = run_passing_signals(command, environment)
         answer = Path(folder, "answer.json")
         return status, json.loads(answer.read_text()) if answer.exists() else None
-
-
-def read() -> tuple[Path, config.Settings, dict[str, Any]]:
-    """Return this process's folder, settings and request; from now on addresses are as they say."""
-    folder = Path(sys.argv[1])
-    signals.release()  # which `start` held back
-    offline.enforce()
-    settings = config.typed(record.read_config(folder))
-    return folder, settings, record.read_json(folder / "request.json")

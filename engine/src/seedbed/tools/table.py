@@ -14,31 +14,18 @@ from seedbed.record import text, untrusted
 Row = Mapping[str, Any]  # the values of a run, by key
 _MOST_SHOWN = 80  # characters of a cell
 _ALWAYS = ("run", "status", "model.name", "data.name", "determinism.name", "seed", "steps")
-# Columns that a narrow table does without, in this order.
-_DISPENSABLE = (
-    "determinism.name", "data.name", "seconds", "steps", "notes", "model.name", "status", "tags",
-)  # fmt: skip
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "!=": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-    "=": operator.eq,
-}
+    "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
+    "<": operator.lt, ">": operator.gt, "=": operator.eq,
+}  # fmt: skip
 
 
 def condition(word: str) -> tuple[str, str, str]:
-    """Return key, comparison and text of `key=value`, or of another comparison.
-
-    Raises:
-        InputError: it is none.
-    """
-    found = re.fullmatch(r"\s*([^\s=<>!]+)\s*(!=|<=|>=|<|>|=)\s*(.*?)\s*", word)
-    if found is None:
+    """Return key, comparison and text of `key=value`, or of another comparison."""
+    match = re.fullmatch(r"\s*([^\s=<>!]+)\s*(!=|<=|>=|<|>|=)\s*(.*?)\s*", word)
+    if match is None:
         raise InputError(f"--where: expected key=value, or !=, <, <=, >, >= in it, got {word!r}")
-    key, comparison, value = found.groups()
-    return key, comparison, value
+    return match[1], match[2], match[3]
 
 
 def holds(row: Row, key: str, comparison: str, value: str) -> bool:
@@ -50,7 +37,7 @@ def holds(row: Row, key: str, comparison: str, value: str) -> bool:
     if key not in row:
         return comparison == "!="
     here, compare = row[key], _COMPARISONS[comparison]
-    numbers = as_number(here), as_number(value)
+    numbers = _number(here), _number(value)
     if None not in numbers:
         return compare(*numbers)
     value = value.lower() if here is None or isinstance(here, bool) else value
@@ -60,10 +47,10 @@ def holds(row: Row, key: str, comparison: str, value: str) -> bool:
 
 
 def read_row(folder: Path) -> Row:
-    """Return what a run's record says, by key of its configuration or of its summary.
+    """Return all values of a run: keys of its configuration and of its summary.
 
-    The summary's metrics go by their own names (`test_accuracy`), the folder by `run`. A run that
-    was killed before it wrote a summary has none.
+    Metrics go by their own names (`test_accuracy`), the folder by `run`. A run that was killed
+    before it wrote a summary has none.
 
     Raises:
         InputError: the record cannot be read.
@@ -74,35 +61,26 @@ def read_row(folder: Path) -> Row:
     exists = (folder / "summary.json").exists()
     summary = record.read_summary(folder) if exists else {"status": "not started"}
     metrics = summary.pop("metrics", None)
-    return {
-        **record.flatten(summary),
-        **(record.flatten(metrics) if isinstance(metrics, Mapping) else {}),
-        **record.flatten(settings),
-        "run": str(folder),
-    }
+    named = record.flatten(metrics) if isinstance(metrics, Mapping) else {}
+    return {**record.flatten(summary), **named, **record.flatten(settings), "run": str(folder)}
 
 
 def default_columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that say what was trained and what came of it."""
-    names = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
-    results = [f"{phase}_{name}" for name in names for phase in ("best_validation", "test")]
-    columns = [*_ALWAYS, *results, "seconds", "tags", "notes"]
+    columns = [*_ALWAYS, *_results(rows), "seconds", "tags", "notes"]
     return [key for key in columns if any(row.get(key) not in (None, []) for row in rows)]
 
 
-def fitting(rows: Sequence[Row], columns: Sequence[str], width: int = 100) -> list[str]:
-    """Return the columns of a table that is no wider than a terminal, if it can be.
+def varying(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return the columns for a terminal: those in which runs differ, and what came of them."""
+    kept = {"run", "seed", *_results(rows)}
+    several = {key for key in columns if len({repr(row.get(key)) for row in rows}) > 1}
+    return [key for key in columns if len(rows) == 1 or key in kept | several]
 
-    Columns with one value in all rows are left out first; folder, seed and results never are.
-    """
-    is_tested = any(key.startswith("test_") for key in columns)
-    validated = [key for key in columns if is_tested and key.startswith("best_validation_")]
-    order = [key for key in [*validated, *_DISPENSABLE] if key in columns]
-    kept = list(columns)
-    for key in sorted(order, key=lambda key: len({repr(row.get(key)) for row in rows}) > 1):
-        if max(map(len, lines(rows, kept))) > width:
-            kept.remove(key)
-    return kept
+
+def _results(rows: Sequence[Row]) -> list[str]:
+    names = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
+    return [f"{phase}_{name}" for name in names for phase in ("best_validation", "test")]
 
 
 def require_known(option: str, keys: Iterable[str], rows: Sequence[Row]) -> None:
@@ -110,23 +88,21 @@ def require_known(option: str, keys: Iterable[str], rows: Sequence[Row]) -> None
     known = dict.fromkeys([*_ALWAYS, *(key for row in rows for key in row)])
     for key in keys:
         if key not in known:
-            raise InputError(
-                f"{option}: expected a key of a run's config.yaml or summary.json, got {key}"
-                f"{did_you_mean(key, known)}"
-            )
+            near = did_you_mean(key, known)
+            raise InputError(f"{option}: expected a key of a run, got {key}{near}")
 
 
 def sort(rows: Sequence[Row], key: str, descending: bool = False) -> list[Row]:
     """Return rows by a key: numbers, then texts, and those without a value at the end."""
 
     def order(row: Row) -> tuple[bool, Any]:
-        number = as_number(row[key])
+        number = _number(row[key])
         is_text = number is None or number != number
         return (is_text, text.show(row[key]) if is_text else number)
 
     there = [row for row in rows if row.get(key) is not None]
-    there.sort(key=order, reverse=descending)
-    return there + [row for row in rows if row.get(key) is None]
+    missing = [row for row in rows if row.get(key) is None]
+    return sorted(there, key=order, reverse=descending) + missing
 
 
 def lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
@@ -134,16 +110,18 @@ def lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     return text.aligned([columns, *([_cell(row.get(key, "-")) for key in columns] for row in rows)])
 
 
-def as_number(value: Any) -> float | int | None:
+def _number(value: Any) -> float | int | None:
     """Return a number, or what a text says as one; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    for kind in (int, float) if isinstance(value, str) else ():
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return None if isinstance(value, str) else value
+    try:
+        return int(value) if not isinstance(value, float) else value
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def _cell(value: Any) -> str:

@@ -7,7 +7,7 @@ from torch import nn
 
 from seedbed import config, rng
 from seedbed.data.source import Source
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.tools import request
 from seedbed.training import capture, checkpoint
 from seedbed.training.state import TrainingState
@@ -42,10 +42,9 @@ def source_of(settings: config.Settings, split: str) -> Source:
 def of_checkpoint(
     settings: config.Settings, path: Path, source: Source
 ) -> tuple[TrainingState, int]:
-    """Return what a run trained, with the weights of a checkpoint, and the step of that.
+    """Return what a run trained, with the weights of best.pt or last.pt, and the step of that.
 
     Args:
-        path: `best.pt` or `last.pt` of the run.
         source: samples from which lazy modules take their shapes.
 
     Raises:
@@ -53,8 +52,7 @@ def of_checkpoint(
     """
     device = assemble.choose_device(settings.trainer.device)
     if not path.exists():
-        other = "last" if path.name == checkpoint.BEST else "best"
-        raise InputError(f"{path}: expected a checkpoint, got none; try --checkpoint {other}")
+        raise InputError(f"{path}: expected a checkpoint, got none")
     state = checkpoint.load(path, device)
     training = assemble.build_training_state(settings, device, source)
     try:
@@ -62,7 +60,6 @@ def of_checkpoint(
         capture.restore_model(training.model, state)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: expected a checkpoint of this model, got {' '.join(str(error).split())[:160]}"
-            "; use the code and the model settings that wrote it"
+            f"{path}: expected a checkpoint of this model, got {one_line(error)}"
         ) from None
     return training, int(step)
