@@ -48,7 +48,7 @@ def test_what_cannot_go_on_is_refused_in_one_line(short: Path, tmp_path: Path) -
     words = ("schedule=constant", "trainer.max_steps=2", "trainer.max_epochs=1")
     assert train(odd, *SHORT, *words).returncode == 0
     for folder, override, reason in (
-        (stretched, "trainer.max_epochs=2", "do not depend on the number of steps"),
+        (stretched, "trainer.max_epochs=2", "on which its learning rates depend"),
         (odd, "trainer.max_steps=4", "a longer one has as well"),
         (short, "trainer.max_epochs=2", "expected a run of more than 12 steps"),
         (short, "trainer.max_epochs=3", "expected a run of more than 12 steps"),

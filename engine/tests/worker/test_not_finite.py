@@ -74,6 +74,7 @@ def test_the_first_module_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     found = message(tmp_path / "training", capsys, *model)
     assert found.startswith("model.root: expected finite outputs of Root, got nan in the first for")
     assert "before any update" in found
+    assert "its weights" not in found
     found = message(tmp_path / "evaluation", capsys, *model, "+model.in_evaluation=true")
     assert found.startswith(
         "model.root: expected finite outputs of Root, got nan in the validation"

@@ -1,14 +1,14 @@
 """The processes of one run: how they find each other, talk in pairs, and notice who is missing.
 
-They share a store, a small table that all can read and write and that outlives each of them: a file
-of train.py's, or what torchrun serves to several machines. Tensors travel through a process group:
-gloo's, or NCCL's for those on GPUs.
+They share a store, a small table that outlives each of them: a file of train.py's, or what torchrun
+serves to several machines. Tensors travel through a process group: gloo's, or NCCL's on GPUs.
 """
 
 import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -18,39 +18,43 @@ from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from seedbed import signals
-from seedbed.errors import InputError, Interrupted
+from seedbed.config.settings import Trainer
+from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.launch.process import STORE
-from seedbed.training.shards import name_ranks
+from seedbed.training.shards import Shards, name_ranks
+from seedbed.worker import assemble
+from seedbed.worker.job import Alone
 
 T = TypeVar("T")
 # How long a process that lost another one has to say so, before it counts as lost itself.
 _GRACE_SECONDS = 1.0
 
 
-class Processes:
+class Processes(Alone):
     """This process among those of the run."""
 
     def __init__(self, store: Store, rank: int, count: int, timeout_seconds: float) -> None:
-        """Take the store that all share, our number, how many we are, and our patience."""
-        self.rank = rank
-        self.count = count
-        self._store = store
-        self._timeout_seconds = timeout_seconds
+        self.rank, self.count, self.leads = rank, count, rank == 0
+        self._store, self._timeout_seconds = store, timeout_seconds
+
+    def join(
+        self, trainer: Trainer, stop_requested: Callable[[], bool]
+    ) -> tuple[torch.device, Shards]:
+        """Wait for the others; return this process's device and its shards of each batch."""
+        name = self.device_name(trainer.device, torch.cuda.device_count())
+        device = assemble.choose_device(name)
+        self.meet(device, stop_requested)
+        return device, assemble.cut_batches(trainer, stop_requested, self)
 
     def device_name(self, asked: str, gpus: int) -> str:
-        """Return the device of this process: a GPU of its own, or the CPU.
-
-        Args:
-            asked: trainer.device.
-            gpus: how many this machine has.
-        """
+        """Return the device of this process: the CPU, or a GPU of its own of those here."""
         if asked == "cpu" or (asked == "auto" and gpus == 0):
             return "cpu"
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if asked not in ("auto", "cuda"):
             raise InputError(
-                f"trainer.device: expected auto, cpu or cuda with several processes, got {asked}; "
-                "each process takes the GPU of its own number"
+                "trainer.device: expected auto, cpu or cuda with several processes, each of which "
+                f"takes the GPU of its own number, got {asked}"
             )
         if here > gpus:
             raise InputError(
@@ -59,7 +63,7 @@ class Processes:
             )
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
-    def meet(self, device: torch.device, asked_to_stop: Callable[[], bool]) -> None:
+    def meet(self, device: torch.device, stop_requested: Callable[[], bool]) -> None:
         """Wait until all are there, then connect them.
 
         Raises:
@@ -69,7 +73,7 @@ class Processes:
         self._store.set(f"here/{self.rank}", "")
         deadline = time.monotonic() + self._timeout_seconds
         while missing := [r for r in range(self.count) if not self._store.check([f"here/{r}"])]:
-            if asked_to_stop():
+            if stop_requested():
                 raise Interrupted
             if time.monotonic() > deadline:
                 raise InputError(
@@ -104,28 +108,23 @@ class Processes:
         Raises:
             InputError: it, or one that it waits for, is gone or silent; it says which.
         """
-        began = time.monotonic()
         sends = [dist.P2POp(dist.isend, tensor, partner) for tensor in ours]
         receives = [dist.P2POp(dist.irecv, tensor, partner) for tensor in theirs]
-        try:
+        with self._losing(lambda: [self._culprit(partner)]):
             for work in dist.batch_isend_irecv(sends + receives):
                 work.wait()
-        except RuntimeError as error:
-            silent = time.monotonic() - began > 0.9 * self._timeout_seconds
-            raise InputError(self._loss([self._culprit(partner)], silent)) from error
 
     def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
         """Sum tensors over all processes, in place, in an order that depends on their number."""
-        began = time.monotonic()
-        try:
-            for buffer in buffers:
-                dist.all_reduce(buffer)
-        except RuntimeError as error:
-            silent = time.monotonic() - began > 0.9 * self._timeout_seconds
+
+        def suspects() -> list[int]:
             self._store.set(f"lost/{self.rank}", "")
             others = [r for r in range(self.count) if r != self.rank]
-            suspects = [r for r in others if not self._appears(f"lost/{r}")]
-            raise InputError(self._loss(suspects or others, silent)) from error
+            return [r for r in others if not self._appears(f"lost/{r}")] or others
+
+        with self._losing(suspects):
+            for buffer in buffers:
+                dist.all_reduce(buffer)
 
     def gather(self, value: T) -> list[T]:
         """Return everybody's value, in the order of ranks."""
@@ -139,9 +138,9 @@ class Processes:
             held |= pickle.loads(theirs.numpy().tobytes())
         return [held[rank] for rank in range(self.count)]
 
-    def record_failure(self, text: str) -> tuple[str, bool]:
-        """Return why the run failed, by the first process to fail, and whether that is us."""
-        ours = f"{self.rank}:{text}"
+    def first_failure(self, reason: str) -> tuple[str, bool]:
+        """Return why the run failed, by the first process to fail, and whether it is us."""
+        ours = f"{self.rank}:{reason}"
         try:
             first = self._store.compare_set("failure", "", ours).decode()
         except RuntimeError:  # the store went away with the process that served it
@@ -186,45 +185,41 @@ class Processes:
             return False
         return True
 
-    def _loss(self, ranks: Sequence[int], silent: bool) -> str:
-        if silent:
-            return (
-                f"{name_ranks(ranks)}: expected an answer within {self._timeout_seconds:g} s, got "
-                "none; see what it waits for, or raise trainer.distributed_timeout_seconds"
-            )
-        return (
-            f"{name_ranks(ranks)}: expected to work on with the others, got a closed connection; "
-            "see why it ended, then resume with scripts/resume.py"
-        )
+    @contextmanager
+    def _losing(self, suspects: Callable[[], list[int]]) -> Iterator[None]:
+        """Name who is lost where PyTorch raises that a connection is closed or timed out."""
+        began = time.monotonic()
+        try:
+            yield
+        except RuntimeError as error:
+            is_silent = time.monotonic() - began > 0.9 * self._timeout_seconds
+            named = name_ranks(suspects())
+            if is_silent:
+                raise InputError(
+                    f"{named}: expected an answer within {self._timeout_seconds:g} s, got none; "
+                    "see what it waits for, or raise trainer.distributed_timeout_seconds"
+                ) from error
+            raise InputError(
+                f"{named}: expected to work on with the others, got a closed connection; see why "
+                "it ended, then resume with scripts/resume.py"
+            ) from error
 
 
 def find(timeout_seconds: float) -> Processes:
-    """Find the others of the run through the variables that train.py, or torchrun, sets.
-
-    Raises:
-        InputError: nobody serves the store, or its port is in use.
-    """
+    """Find the others of the run through the variables that train.py, or torchrun, sets."""
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
         return Processes(FileStore(path, count), rank, count, timeout_seconds)
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    timeout = timedelta(seconds=timeout_seconds)
     try:
-        store: Store = TCPStore(
-            host,
-            port,
-            is_master=rank == 0 and not served,
-            timeout=timedelta(seconds=timeout_seconds),
-            wait_for_workers=False,
-        )
+        leads = rank == 0 and not is_served
+        store: Store = TCPStore(host, port, None, leads, timeout, wait_for_workers=False)
     except RuntimeError as error:
-        if "EADDRINUSE" in str(error):
-            raise InputError(
-                f"MASTER_PORT: expected a free port, got {port}, which is in use; choose another"
-            ) from None
         raise InputError(
-            f"MASTER_ADDR: expected rank 0 or torchrun at {host}:{port} within "
-            f"{timeout_seconds:g} s, got no answer; start it, or correct the address"
+            f"MASTER_ADDR, MASTER_PORT: expected a store that rank 0 or torchrun serves at "
+            f"{host}:{port} within {timeout_seconds:g} s, got {one_line(error)}"
         ) from None
     # A torchrun that starts its processes again (--max-restarts) keeps the store.
     run, attempt = (os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT"))

@@ -28,7 +28,7 @@ class Table:
         Args:
             fields: the columns that it had when it was as long as that.
         """
-        self._path, self.fields = path, tuple(fields)
+        self.path, self.fields = path, tuple(fields)
         if keep_bytes is None:
             self._file = open(path, "w", newline="")
             self.append([dict(zip(fields, fields, strict=True))])
@@ -49,11 +49,11 @@ class Table:
     def _widen(self, names: Sequence[str]) -> None:
         """Add columns, empty in the rows so far."""
         self._file.close()
-        header, *rows = self._path.read_text().splitlines()
+        header, *rows = self.path.read_text().splitlines()
         lines = [",".join((header, *names)), *(row + "," * len(names) for row in rows)]
-        write_atomically(self._path, "".join(f"{line}\n" for line in lines))
+        write_atomically(self.path, "".join(f"{line}\n" for line in lines))
         self.fields += tuple(names)
-        self._file = open(self._path, "a", newline="")
+        self._file = open(self.path, "a", newline="")
 
     def sync(self) -> int:
         """Make what was written survive a power cut; return the file's length in bytes."""

@@ -1,7 +1,6 @@
 """The best weights of a run, `best.pt`: of the step that the newest checkpoint calls the best.
 
-A checkpoint is saved first, so best.pt is never of a step that is in no record. A process that is
-killed between the two leaves it to the one that resumes.
+A checkpoint is saved first. Who is killed between the two leaves best.pt to the one that resumes.
 """
 
 import copy
@@ -18,7 +17,7 @@ from seedbed.training.state import Progress
 
 
 def save(folder: Path, model: nn.Module, progress: Progress) -> None:
-    """Write the weights of a step that a checkpoint has just been saved of, if it is the best."""
+    """Write the weights of a step that a checkpoint was just saved of, if they are the best."""
     if progress.best_step == progress.step and progress.best_metric is not None:
         state = checkpoint.capture_best(model, progress.step, progress.best_metric)
         checkpoint.save(state, folder / checkpoint.BEST)

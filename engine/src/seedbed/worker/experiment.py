@@ -119,8 +119,7 @@ def resume(
         state = restore.resume_from_checkpoint(job, parts, origin, patch, summary, imports)
     parts.shards.gather(lambda: None)
     if not job.group.leads:
-        restored = restore.load(job.folder, parts.training, origin, allow_changed=True)
-        state = restored.state if restored else {}
+        state = restore.follow(job.folder, parts.training, origin)
     return state
 
 

@@ -15,12 +15,7 @@ _MOST_STEPS_ASKED = 200  # of `Method.trainable`
 
 
 def look(parts: Parts, run_logger: Logger) -> None:
-    """Print what is never trained; evaluate one batch, and see that what is followed is there.
-
-    Raises:
-        InputError: the method returns something else than an evaluation takes, lacks the value that
-            is followed, or names parameters to train by patterns that none fits.
-    """
+    """Print what is never trained; evaluate one batch, and see that what is followed is there."""
     training = parts.training
     for warning in never_trained(training):
         run_logger.log(f"warning: {warning}")
@@ -41,13 +36,8 @@ def look(parts: Parts, run_logger: Logger) -> None:
 
 def never_trained(training: TrainingState) -> Iterator[str]:
     """Yield a line on parameters without an optimizer, and on each group without parameters."""
-    taken = {id(p) for parameters in training.parameters_of.values() for p in parameters}
     needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
-    left_out = [
-        name
-        for name, p in training.model.named_parameters()
-        if p.requires_grad and id(p) not in taken
-    ]
+    left_out = [name for name in needed if name not in training.to_train]
     if left_out:
         yield (
             f"optimizer: {len(left_out)} of {len(needed)} parameters that need gradients are in no "

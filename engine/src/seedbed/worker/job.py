@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Alone:
-    """The only process of a run; see `distributed.worker.Ranks` for several.
+    """The only process of a run; `distributed.Processes` is one of several.
 
     Attributes:
-        leads: whether this process prints, and writes the record: the leader, rank 0.
+        leads: whether this process prints, and writes the record: rank 0.
     """
 
-    leads: bool = True
+    leads = True
 
     def join(
         self, trainer: Trainer, stop_requested: Callable[[], bool]
@@ -59,18 +59,9 @@ class Job:
 
     @classmethod
     def read(cls, arguments: Sequence[str], stop: Stop, group: Alone) -> "Job":
-        """Read a run folder's configuration.
-
-        Args:
-            arguments: RUN_FOLDER [REQUEST], the request being `Request.text`.
-
-        Raises:
-            InputError: not one folder, or it holds no configuration.
-        """
+        """Read a run folder's configuration; the arguments are RUN_FOLDER [REQUEST as text]."""
         if len(arguments) not in (1, 2):
-            raise InputError(
-                f"usage: expected RUN_FOLDER, got {len(arguments)} arguments; name one folder"
-            )
+            raise InputError(f"usage: expected RUN_FOLDER, got {len(arguments)} arguments")
         folder = Path(arguments[0])
         request = Request.parse(arguments[1]) if len(arguments) == 2 else Request()
         offline.enforce()

@@ -5,22 +5,23 @@ A batch is a function of its step, so it is loaded again. Before any update, so 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from seedbed.data.positions import evaluation_positions, positions
+from seedbed.data.positions import positions
 from seedbed.data.source import Batch
 from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
-from seedbed.training import trainable
-from seedbed.training.state import TrainingState
-from seedbed.training.step import seed_draws, to_device
-from seedbed.training.unchanged import evaluating
+from seedbed.training.callbacks import Callbacks
+from seedbed.training.evaluate import measure
+from seedbed.training.shards import Shards
+from seedbed.training.step import train_step
 from seedbed.worker import assemble
-from seedbed.worker.parts import Parts
+from seedbed.worker.parts import Parts, evaluation_batches
 from seedbed.worker.sources import build_order, build_source
 
 
@@ -32,135 +33,97 @@ class NotFinite(InputError):
         self.phase, self.step = phase, step
 
 
+class Cause(InputError):
+    """The sample or module from which it comes."""
+
+
 def explained(error: NotFinite, parts: Parts) -> InputError:
-    """Return the error with its cause, if that can be found by doing the work once more."""
-    find = _in_training if error.phase == "train" else _in_validation
+    """Return the error with its cause, if that is found by doing the work once more."""
     try:
-        found = find(parts, error.step)
+        (_take_step if error.phase == "train" else _validate)(parts, error.step)
+    except Cause as cause:
+        return cause
     except Exception:  # whatever users' code provokes the second time; memory for another model
-        found = None
-    return error if found is None else InputError(found)
+        pass
+    return error
 
 
-def _in_training(parts: Parts, step: int) -> str | None:
-    """Return what is not finite in the batch of a step or, of the first, in its forward pass."""
-    settings, shards = parts.settings, parts.shards.count
+def _take_step(parts: Parts, step: int) -> None:
+    """Load the batch of a step of all processes; take the step, if it is the first."""
+    settings, shards = parts.settings, Shards(parts.shards.count)
     source = build_source(settings, "train")  # anew: loader workers may share what the other opened
-    if isinstance(source, StreamSource) and step > 1:
-        return None  # it would be read from its beginning
-    [position] = positions(build_order(settings, source), step - 1, step)
-    size = len(position.ids) // shards
-    slices = [position.cut(n * size, (n + 1) * size) for n in range(shards)]
-    for each in slices:
-        if found := _in_batch("data.train", source[each], f"step {step}"):
-            return found
-    if step > 1:
-        return None
-    training = assemble.build_training_state(settings, parts.training.device, source)
-    for name, parameter in training.model.named_parameters():
-        if not parameter.isfinite().all():
-            return (
-                f"model.{name}: expected finite weights before the first update, got others; look "
-                "at how they are drawn or loaded"
-            )
-    found = _in_forward_pass(training, [source[each] for each in slices])
-    look = (
-        "look for divisions, logarithms and roots there, before optimizer.lr: it had no part in it"
+    if step > 1 and isinstance(source, StreamSource):
+        return  # it would be read from its beginning
+    places = shards.divide(positions(build_order(settings, source), step - 1, step))
+    batches = [_finite("data.train", source[place], f"step {step}") for place in places]
+    if step == 1:
+        training = assemble.build_training_state(settings, parts.training.device, source)
+        with _watched(training.model, "the first forward pass, before any update"):
+            train_step(replace(training, callbacks=Callbacks()), batches, 1, shards, False, None)
+
+
+def _validate(parts: Parts, step: int) -> None:
+    """Load the validation set, and evaluate it unless training has spoilt the weights."""
+    where, shards = f"the validation after step {step}", Shards()
+    source = build_source(parts.settings, "validation")
+    batches: Iterator[Batch] = (
+        _finite("data.validation", batch, where)
+        for batch in evaluation_batches(parts.settings, source, shards)
     )
-    return found and f"{found} in the first forward pass, before any update; {look}"
+    if all(bool(p.isfinite().all()) for p in parts.training.model.parameters()):
+        with _watched(parts.training.model, f"{where}, of finite samples and with finite weights"):
+            measure(replace(parts.training, callbacks=Callbacks()), batches, shards)
+    for _ in batches:
+        pass
 
 
-def _in_forward_pass(training: TrainingState, batches: list[Batch]) -> str | None:
-    trainable.choose(training, 1)
-    names = training.method.updates(1, list(training.optimizers))
-    for shard, batch in enumerate(batches):
-        for number, name in enumerate(names):
-            seed_draws(training, 1, shard, number)
-            with _first_of(training.model) as first, _autocast(training):
-                training.method.training_step(training.model, to_device(batch, training), name)
-            if first:
-                return _named(first[0])
-    return None
-
-
-def _in_validation(parts: Parts, step: int) -> str | None:
-    """Return what is not finite in the validation set, or in an evaluation of it."""
-    source, training = build_source(parts.settings, "validation"), parts.training
-    weights_are_finite = all(bool(p.isfinite().all()) for p in training.model.parameters())
-    for position in evaluation_positions(len(source), parts.settings.data.eval_batch_size):
-        batch = source[position]
-        if found := _in_batch("data.validation", batch, f"the validation after step {step}"):
-            return found
-        if weights_are_finite:
-            seed_draws(training, 0, int(batch.ids[0]))
-            moved, method = to_device(batch, training), training.method
-            with (
-                _first_of(training.model) as first,
-                _autocast(training),
-                torch.no_grad(),
-                evaluating(training.model),
-            ):
-                method.validation_step(training.model, moved)
-            if first:
-                return (
-                    f"{_named(first[0])} in the validation after step {step}, of finite samples "
-                    "and with finite weights; look for divisions, logarithms and roots there"
-                )
-    return None
-
-
-def _in_batch(key: str, batch: Batch, where: str) -> str | None:
-    """Return a line on the first number of a batch that is not finite."""
+def _finite(key: str, batch: Batch, where: str) -> Batch:
+    """Return a batch, or raise what names its first number that is not finite."""
     for name, nest in (("inputs", batch.inputs), ("targets", batch.targets)):
         for tensor in tensors_of(nest):
-            if not _bad(tensor):
-                continue
-            index = _is_bad(tensor).nonzero()[0].tolist()
-            sample = (
-                f" of sample {int(batch.ids[index[0]])}" if len(tensor) == len(batch.ids) else ""
-            )
-            column = f" in column {index[1]}" if len(index) == 2 else ""
-            column = f" at {index[1:]}" if len(index) > 2 else column
-            return (
-                f"{key}: expected finite {name}, got {float(tensor[tuple(index)])}{column}{sample}"
-                f", in {where}; mend the samples, or leave such samples out"
-            )
-    return None
+            if bad := _first_bad(tensor):
+                value, (sample, *place) = bad
+                at = (
+                    f" in column {place[0]}" if len(place) == 1 else f" at {place}" if place else ""
+                )
+                is_sample = tensor.shape[:1] == (len(batch.ids),)
+                of = f" of sample {int(batch.ids[sample])}" if is_sample else ""
+                raise Cause(
+                    f"{key}: expected finite {name}, got {value}{at}{of}, in {where}; mend such "
+                    "samples, or leave them out"
+                )
+    return batch
 
 
 @contextmanager
-def _first_of(model: nn.Module) -> Iterator[list[tuple[str, nn.Module, float]]]:
-    """Yield a list that gets the first module whose output is not finite, by its path."""
-    first: list[tuple[str, nn.Module, float]] = []
-    paths = {id(module): path for path, module in model.named_modules()}
+def _watched(model: nn.Module, where: str) -> Iterator[None]:
+    """Raise what names the first module whose output is not finite."""
 
-    def look(module: nn.Module, _inputs: Any, output: Any) -> None:
-        bad = [] if first else [tensor for tensor in tensors_of(output) if _bad(tensor)]
-        if bad:
-            value = float(bad[0].detach()[_is_bad(bad[0])][0])
-            first.append((paths[id(module)], module, value))
+    def look(path: str, module: nn.Module, _inputs: Any, output: Any) -> None:
+        for tensor in tensors_of(output):
+            if bad := _first_bad(tensor):
+                is_spoilt = not all(p.isfinite().all() for p in module.parameters())
+                advice = "look for divisions, logarithms and roots there"
+                raise Cause(
+                    f"{f'model.{path}' if path else 'model'}: expected finite outputs of "
+                    f"{type(module).__name__}, got {bad[0]} in {where}; "
+                    + ("its weights are not finite either" if is_spoilt else advice)
+                )
 
-    hooks = [module.register_forward_hook(look) for module in model.modules()]
+    modules = model.named_modules()
+    hooks = [module.register_forward_hook(partial(look, path)) for path, module in modules]
     try:
-        yield first
+        yield
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _named(first: tuple[str, nn.Module, float]) -> str:
-    path, module, value = first
-    key = f"model.{path}" if path else "model"
-    return f"{key}: expected finite outputs of {type(module).__name__}, got {value}"
-
-
-def _autocast(training: TrainingState) -> Any:
-    return torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast)
-
-
-def _bad(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and bool(_is_bad(tensor).any())
-
-
-def _is_bad(tensor: Tensor) -> Tensor:
-    return tensor.isnan() | tensor.isposinf()  # masks are made of -inf
+def _first_bad(tensor: Tensor) -> tuple[float, list[int]] | None:
+    """Return the first number that is NaN or +inf, with its index; masks are made of -inf."""
+    if not tensor.is_floating_point():
+        return None
+    numbers = tensor.detach().reshape(tensor.shape or (1,))
+    for index in (numbers.isnan() | numbers.isposinf()).nonzero()[:1].tolist():
+        return float(numbers[tuple(index)]), index
+    return None

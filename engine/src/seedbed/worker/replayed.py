@@ -17,7 +17,6 @@ class Replayed:
     """The rows of a record, and the request to stop at the first that this run has otherwise."""
 
     def __init__(self, request: Request, stop: signals.Stop) -> None:
-        """Read the tables of the record that a request names."""
         self._stop, self._last_step = stop, request.last_step
         self._rows: dict[tuple[int, str], Row] = {}
         if request.stops_where_it_differs:
@@ -52,19 +51,17 @@ def begin(job: Job) -> None:
     """
     run, step = Path(str(job.request.record)), job.request.first_step
     untrusted.require_no_way_out(run)
-    steps = {}
-    for name in record.LAST_CHECKPOINTS:
-        path = run / "checkpoints" / name
-        if path.exists():
-            steps[checkpoint.progress_of(checkpoint.load(path)).step] = path
+    (job.folder / "checkpoints").mkdir()
+    paths = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
+    steps = {
+        checkpoint.progress_of(checkpoint.load(path)).step: path for path in paths if path.exists()
+    }
     if step not in steps:
         there = " or ".join(map(str, sorted(steps))) or "none: the record has no checkpoint"
         raise InputError(f"--from-step: expected the step of a checkpoint, {there}, got {step}")
-    copies = {"checkpoints/last.pt": steps[step]}
-    for name in ("metrics.csv", "fingerprints.csv", "environment.json", "code.zip"):
-        copies[name] = run / name
-    copies["checkpoints/best.pt"] = run / "checkpoints/best.pt"
-    (job.folder / "checkpoints").mkdir()
+    names = ("metrics.csv", "fingerprints.csv", "environment.json", "code.zip")
+    copies = {name: run / name for name in (*names, "checkpoints/best.pt")}
+    copies["checkpoints/last.pt"] = steps[step]
     for name, path in copies.items():
         if path.exists():
             record.write_atomically(job.folder / name, path.read_bytes())

@@ -1,7 +1,6 @@
 """Resuming from a checkpoint: it is checked, then restored into model and optimizer."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,6 @@ from seedbed.worker.parts import Parts
 from seedbed.worker.summary import Summary
 
 
-@dataclass(frozen=True)
-class Restored:
-    """A checkpoint that a run can be resumed from.
-
-    Attributes:
-        problems: what is wrong with the newer ones that were passed over.
-        changes: what is not as it was when it was made.
-        is_rewound: the run had ended, and is to go on (see `longer`).
-    """
-
-    state: dict[str, Any]
-    problems: list[str]
-    changes: list[Change]
-    is_rewound: bool = False
-
-
 def resume_from_checkpoint(
     job: Job, parts: Parts, origin: Origin, patch: bytes, summary: Summary, imports: Imports
 ) -> dict[str, Any]:
@@ -47,68 +30,87 @@ def resume_from_checkpoint(
     Raises:
         InputError: the run cannot be resumed from here. Nothing of the record has changed.
     """
-    folder, allow_changed = job.folder, job.request.allow_changed
-    restored = load(folder, parts.training, origin, allow_changed, parts.plan)
-    (folder / "checkpoints").mkdir(exist_ok=True)
-    for place in (folder, folder / "checkpoints"):  # of a process that was killed while it wrote
+    folder, checkpoints = job.folder, job.folder / "checkpoints"
+    state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
+    if state is not None:
+        changes = longer.judged(changes_since(folder, state, origin), state, parts.plan)
+        if not job.request.allow_changed:
+            refuse_changes(state, changes)
+        require_rows(folder, state, parts.plan)
+        rewound = longer.rewound(folder, state, parts.plan)
+        restore(folder, parts.training, rewound or state, changes)
+    checkpoints.mkdir(exist_ok=True)
+    for place in (folder, checkpoints):  # of a process that was killed while it wrote
         for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
             path.unlink(missing_ok=True)
-    if restored is not None:
-        if restored.is_rewound:
-            longer.keep(restored.state, folder / "checkpoints")
-        note(folder, restored, summary)
-        imports.resume(restored.state["origin"]["environment"].get("imported_files"))
-        progress = checkpoint.progress_of(restored.state)
-        keep_code(folder, progress.step, restored.changes)
-        best.save(folder / "checkpoints", parts.training.model, progress)
+    if state is not None:
+        if rewound is not None:
+            state = rewound
+            for _ in checkpoint.LAST, checkpoint.PREVIOUS:  # tables are about to be cut back to it
+                checkpoint.save(state, checkpoints / checkpoint.LAST)
+        progress = checkpoint.progress_of(state)
+        step = progress.step
+        for problem in problems:
+            print(f"warning: {problem}; resuming from the one before it, of step {step}")
+        for change in changes:
+            print(f"changed since step {step}: {change}")
+        summary.note_resume(entry(step, changes))
+        if problems:
+            checkpoint.discard_damaged(checkpoints)
+        imports.resume(state["origin"]["environment"].get("imported_files"))
+        keep_code(folder, step, changes)
+        best.save(checkpoints, parts.training.model, progress)
     if job.request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
-    return restored.state if restored else {}
+    return state or {}
 
 
-def load(
-    folder: Path,
-    training: TrainingState,
-    origin: Origin,
-    allow_changed: bool,
-    plan: Plan | None = None,
-) -> Restored | None:
-    """Load the newest good checkpoint into model and optimizer; None if there is none.
+def follow(folder: Path, training: TrainingState, origin: Origin) -> dict[str, Any]:
+    """Restore the newest checkpoint in a process that leaves the record to another one."""
+    state, _ = checkpoint.load_newest(folder / "checkpoints", training.device)
+    if state is not None:
+        restore(folder, training, state, changes_since(folder, state, origin))
+    return state or {}
 
-    Raises:
-        InputError: what has changed since can alter bits, or the checkpoint does not fit.
-    """
-    state, problems = checkpoint.load_newest(folder / "checkpoints", training.device)
-    if state is None:
-        return None
-    environment = state["origin"]["environment"]
-    its_code = code.Code.of(environment, folder)
-    made_under = Origin(state["origin"]["settings"], environment, its_code)
-    step = state["progress"]["step"]
-    found = record.changes(made_under, completed(made_under, origin))
-    strict = config.promises_bits(made_under.settings["determinism"]["on_nondeterministic"])
-    is_refused = strict and not allow_changed
-    if plan is not None:
-        found = longer.judged(found, made_under.settings, plan, step, is_refused)
-    serious = [str(change) for change in found if change.alters_bits]
-    if is_refused and serious:
+
+def changes_since(folder: Path, state: Mapping[str, Any], origin: Origin) -> list[Change]:
+    """Return what is not as it was when a checkpoint was made."""
+    settings, environment = state["origin"]["settings"], state["origin"]["environment"]
+    before = Origin(settings, environment, code.Code.of(environment, folder))
+    return record.changes(before, completed(before, origin))
+
+
+def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
+    """Raise InputError if something has changed that can alter bits which were promised."""
+    serious = [change for change in changes if change.alters_bits]
+    preset = state["origin"]["settings"]["determinism"]
+    if serious and config.promises_bits(preset["on_nondeterministic"]):
+        shown = ", ".join(map(str, serious[:3]))
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
+        if any(change.key in record.LENGTHS for change in serious):
+            more += ", on which its learning rates depend (those of schedule=constant do not)"
         raise InputError(
-            f"determinism=strict: expected what step {step} was made with, got "
-            f"{', '.join(serious[:3])}{more}; undo it, or resume all the same with --allow-changed"
+            f"determinism=strict: expected what step {state['progress']['step']} was made with, "
+            f"got {shown}{more}; undo it, or resume all the same with --allow-changed"
         )
-    if plan is not None:
-        longer.require_steps_left(folder, step, plan.total_steps)
-    for name in ("metrics.csv", "fingerprints.csv"):
-        record.require_bytes(folder / name, state["table_bytes"][name])
-    rewound = longer.rewound(folder, state, made_under.settings, plan) if plan else None
-    restore(folder, training, state, found)
-    return Restored(rewound or state, problems, found, rewound is not None)
+
+
+def require_rows(folder: Path, state: Mapping[str, Any], plan: Plan) -> None:
+    """Raise InputError if the tables lack steps of a checkpoint, or no step is left to take."""
+    step, total_steps = state["progress"]["step"], plan.total_steps
+    is_finished = record.is_run(folder) and record.read_summary(folder)["status"] == "finished"
+    if step > total_steps or (is_finished and step == total_steps):
+        raise InputError(
+            f"trainer.max_steps: expected a run of {'more than' if is_finished else 'at least'} "
+            f"{step} steps, which its checkpoint has made, got one of {total_steps}"
+        )
+    for name, length in state["table_bytes"].items():
+        record.require_bytes(folder / name, length)
 
 
 def restore(
-    folder: Path, training: TrainingState, state: dict[str, Any], found: list[Change]
+    folder: Path, training: TrainingState, state: dict[str, Any], changes: Iterable[Change]
 ) -> None:
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
     optimizers = training.optimizers.values()
@@ -116,7 +118,7 @@ def restore(
     try:
         checkpoint.restore(training, state)
         for optimizer, its_options in zip(optimizers, options, strict=True):
-            change_options(optimizer, its_options, found)
+            change_options(optimizer, its_options, changes)
     except checkpoint.MISMATCH as error:
         raise InputError(
             f"{folder}: expected a checkpoint of this model and optimizer, got another "
@@ -128,7 +130,7 @@ def restore(
 def change_options(
     optimizer: torch.optim.Optimizer,
     options: Sequence[Mapping[str, Any]],
-    found: Iterable[Change],
+    changes: Iterable[Change],
 ) -> None:
     """Let an optimizer's options be what the configuration says now: its state brought the old.
 
@@ -136,14 +138,14 @@ def change_options(
         options: those of each group as the configuration makes them.
     """
     prefix = "optimizer."
-    changed = {c.key.removeprefix(prefix) for c in found if c.key.startswith(prefix)}
+    changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}
     for group, new in zip(optimizer.param_groups, options, strict=True):
         group.update({name: new[name] for name in changed & new.keys()})
         if "lr" in changed:
             group["initial_lr"] = new["lr"]
 
 
-def keep_code(folder: Path, step: int, found: Iterable[Change]) -> None:
+def keep_code(folder: Path, step: int, changes: Iterable[Change]) -> None:
     """Keep the code that made the steps so far, if the next ones have another.
 
     If one is kept that reaches as far, it made them: the code since then has left no step behind.
@@ -152,27 +154,15 @@ def keep_code(folder: Path, step: int, found: Iterable[Change]) -> None:
     kept = [each.stem.removeprefix(prefix) for each in folder.glob(f"{prefix}*.zip")]
     if any(number.isdecimal() and int(number) >= step for number in kept):
         return
-    changed = any(change.kind == "code" and change.alters_bits for change in found)
-    if changed and path.is_file():
+    is_changed = any(change.kind == "code" and change.alters_bits for change in changes)
+    if is_changed and path.is_file():
         record.write_atomically(folder / f"{prefix}{step}.zip", path.read_bytes())
 
 
-def note(folder: Path, restored: Restored, summary: Summary) -> None:
-    """Print and record from which step the run is resumed, and what has changed since."""
-    step = restored.state["progress"]["step"]
-    for problem in restored.problems:
-        print(f"warning: {problem}; resuming from the one before it, of step {step}", flush=True)
-    for change in restored.changes:
-        print(f"changed since step {step}: {change}", flush=True)
-    summary.note_resume(entry(step, restored.changes))
-    if restored.problems:
-        checkpoint.discard_damaged(folder / "checkpoints")
-
-
-def entry(step: int, found: Sequence[Change]) -> dict[str, Any]:
+def entry(step: int, changes: Sequence[Change]) -> dict[str, Any]:
     """Return what summary.json says of a resume (`record.altered` reads it)."""
     return {
         "step": step,
-        "changes": {change.key: [change.before, change.now] for change in found},
-        "can_alter_bits": [change.key for change in found if change.alters_bits],
+        "changes": {change.key: [change.before, change.now] for change in changes},
+        "can_alter_bits": [change.key for change in changes if change.alters_bits],
     }

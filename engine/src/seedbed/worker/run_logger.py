@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,17 +27,10 @@ Noted = tuple[dict[str, Tensor], dict[str, Any]]
 class Observer(Protocol):
     """Is told of what the run logger writes to metrics.csv (see `loggers.Loggers`)."""
 
-    def note(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Note rows that were written."""
-
-    def note_figure(self, name: str, step: int, path: Path) -> None:
-        """Note a picture that was saved."""
-
-    def save(self) -> None:
-        """Let what was noted outlive the process."""
-
-    def close(self, finished: bool) -> None:
-        """Note that the process ends, and whether the run does."""
+    def note(self, rows: Iterable[Mapping[str, object]]) -> None: ...
+    def note_figure(self, name: str, step: int, path: Path) -> None: ...
+    def save(self) -> None: ...
+    def close(self, finished: bool) -> None: ...
 
 
 class RunLogger(Logger):
@@ -63,13 +56,16 @@ class RunLogger(Logger):
         """
         resumed_from = resumed_from or {}
         lengths = resumed_from.get("table_bytes", {})
+        columns = {
+            "metrics.csv": resumed_from.get("columns", record.METRIC_FIELDS),
+            "fingerprints.csv": record.FINGERPRINT_FIELDS,
+        }
+        self._metrics, self._fingerprints = self._tables = [
+            record.Table(folder / name, fields, lengths.get(name))
+            for name, fields in columns.items()
+        ]
         self._folder, self._training, self._plan = folder, training, plan
         self._origin = origin
-        columns = resumed_from.get("columns", record.METRIC_FIELDS)
-        self._metrics = record.Table(folder / "metrics.csv", columns, lengths.get("metrics.csv"))
-        self._fingerprints = record.Table(
-            folder / "fingerprints.csv", record.FINGERPRINT_FIELDS, lengths.get("fingerprints.csv")
-        )
         self.observers: list[Observer] = []
         self.replayed: Replayed | None = None
         self._finished = False
@@ -95,7 +91,6 @@ class RunLogger(Logger):
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:
-        """Note a step; nothing is read from the device yet."""
         rates = schedules.learning_rates(self._training.optimizers) if values is not None else {}
         self._pending.append((step, loss, None if values is None else (values, rates)))
         if stages is not None:
@@ -121,13 +116,10 @@ class RunLogger(Logger):
             if noted is not None:
                 rows.append(self._training_row(step, loss, noted))
         self._pending = []
-        self._append(rows)
-        fingerprints = self._pending_fingerprints.take_rows()
-        self._fingerprints.append(fingerprints)
-        if self.replayed is not None:
-            self.replayed.compare(fingerprints)
+        self._append(self._metrics, rows)
+        self._append(self._fingerprints, self._pending_fingerprints.take_rows())
         if rows:
-            self._show(rows[-1], progress)
+            self._show(rows[-1])
 
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         """Write down a validation, and keep the weights if they are the best so far.
@@ -140,7 +132,7 @@ class RunLogger(Logger):
         if not math.isfinite(loss):
             raise self._not_finite("validation loss", loss, progress.step, "validation")
         self.last |= {f"validation_{name}": value for name, value in result.values.items()}
-        self._append([self._row("validation", progress.step, result.values)])
+        self._append(self._metrics, [self._row("validation", progress.step, result.values)])
         mark = " (best so far)" if is_best else ""
         epoch = round(progress.step / self._plan.steps_per_epoch, 2)
         values = "  ".join(f"{name} {value:.4f}" for name, value in result.values.items())
@@ -149,23 +141,18 @@ class RunLogger(Logger):
             self.save_checkpoint(progress)
 
     def log_test(self, results: Mapping[int, Evaluation]) -> None:
-        """Write down the tests by the step of their weights, the one that counts at the end.
-
-        Each sample's prediction is written of that one, if there are any.
-        """
         *others, result = results.values()
         self.last |= {f"test_{name}": value for name, value in result.values.items()}
         for other in others:
             self.last |= {f"last_test_{name}": value for name, value in other.values.items()}
         rows = [(step, each.values) for step, each in results.items() if each.values]
-        self._append([self._row("test", step, values) for step, values in rows])
+        self._append(self._metrics, [self._row("test", *each) for each in rows])
         if result.predictions is not None:
-            content = predictions_csv(result.targets, result.predictions)
-            record.write_atomically(self._folder / "test_predictions.csv", content)
+            table = predictions_csv(result.targets, result.predictions)
+            record.write_atomically(self._folder / "test_predictions.csv", table)
         self._finished = True
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
-        """Pass a picture on that a callback has saved."""
         for observer in self.observers:
             observer.note_figure(name, step, path)
 
@@ -184,10 +171,7 @@ class RunLogger(Logger):
         now = time.perf_counter()
         progress.seconds += now - self._since
         self._since = now
-        lengths = {
-            "metrics.csv": self._metrics.sync(),
-            "fingerprints.csv": self._fingerprints.sync(),
-        }
+        lengths = {table.path.name: table.sync() for table in self._tables}
         state = checkpoint.capture(
             self._training,
             progress,
@@ -202,24 +186,22 @@ class RunLogger(Logger):
         best.save(self._folder / "checkpoints", self._training.model, progress)
 
     def log(self, text: str) -> None:
-        """Print a line without disturbing the progress bar."""
         self._bar.clear()
         print(text, flush=True)
         self._bar.refresh()
 
     def close(self) -> None:
-        """Close the tables, the observers and the progress bar."""
-        self._metrics.close()
-        self._fingerprints.close()
+        for table in self._tables:
+            table.close()
         for observer in self.observers:
             observer.close(self._finished)
         self._bar.close()
 
-    def _append(self, rows: list[dict[str, object]]) -> None:
-        self._metrics.append(rows)
+    def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
+        table.append(rows)
         if self.replayed is not None:
             self.replayed.compare(rows)
-        for observer in self.observers:
+        for observer in self.observers if table is self._metrics else ():
             observer.note(rows)
 
     def _training_row(self, step: int, loss: float, noted: Noted) -> dict[str, object]:
@@ -236,7 +218,7 @@ class RunLogger(Logger):
         row: dict[str, object] = {"step": step, "epoch": epoch, "phase": phase}
         return row | {name: repr(value) for name, value in values.items()}
 
-    def _show(self, row: dict[str, object], progress: Progress) -> None:
+    def _show(self, row: Mapping[str, object]) -> None:
         cells = record.values_of(row).items()
         texts = [f"{name} {float(x):.4f}" for name, x in cells if "learning_rate" not in name]
         self._bar.set_postfix_str(", ".join(texts), refresh=False)

@@ -1,6 +1,5 @@
 """summary.json of a run that a process is working on."""
 
-from pathlib import Path
 from typing import Any
 
 from seedbed import record
@@ -27,20 +26,18 @@ class Summary:
         """
         before = record.require_unfinished(job.folder, job.request.settings)
         checkpoints = [job.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
-        self._folder: Path = job.folder
         self.is_resuming = any(path.exists() for path in checkpoints)
         self.starts_over = bool(before) and not self.is_resuming
         self.predictions: str | None = None
         self.tested_step: int | None = None
-        known = before if self.is_resuming else {}  # true until more is known
+        self._path = job.folder / "summary.json"
         self.values: dict[str, Any] = {
-            **known,
+            **(before if self.is_resuming else {}),  # true until more is known
             "format_version": record.FORMAT_VERSION,
-            "status": "running",
-            "error": None,
             "seed": job.settings.get("seed"),
             "resumes": before.get("resumes", []),
         }
+        self.end("running")
 
     @property
     def status(self) -> str:
@@ -58,10 +55,5 @@ class Summary:
         self.values |= {"status": status, "error": error}
 
     def write(self, status: str | None = None) -> None:
-        """Write summary.json.
-
-        Args:
-            status: what to write in place of the status that was noted.
-        """
-        values = self.values | {"status": status or self.status}
-        record.write_json(self._folder / "summary.json", values)
+        """Write summary.json, with another status than was noted if one is given."""
+        record.write_json(self._path, self.values | {"status": status or self.status})

@@ -6,17 +6,22 @@ It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.
 shall change then. Signals are handled before anything slow is imported.
 """
 
+import errno
 import os
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 from seedbed import config, project, record, signals
 from seedbed.errors import InputError, Interrupted, one_line
-from seedbed.record import code, terminal
-from seedbed.worker import ending
+from seedbed.record import code, readme, terminal
 from seedbed.worker.job import Alone, Job
 from seedbed.worker.summary import Summary
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BROKEN = {errno.EROFS, errno.EIO}
 
 
 def main() -> int:
@@ -47,17 +52,14 @@ def lead(job: Job) -> int:
                 length = log.tell()
                 status = train(job, summary)
                 if not summary.is_resuming:
-                    return ending.conclude(job, summary, status)
+                    return conclude(job, summary, status)
                 log.truncate(length)  # the run was not resumed, and its record stays as it was
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        explained = ending.explain(error, job.folder)
-        if explained is None:
-            raise
-        raise InputError(explained) from error
+        if line := unwritable(error, job.folder):
+            raise InputError(line) from error
+        raise
     if status in signals.INTERRUPTED:
-        print(f"interrupted before it resumed\n{ending.how_to_resume(job.folder)}", flush=True)
+        print(f"interrupted before it resumed\n{how_to_resume(job.folder)}", flush=True)
     return status
 
 
@@ -75,22 +77,84 @@ def train(job: Job, summary: Summary) -> int:
         summary.end("interrupted")
         return job.stop.status()
     except Exception as error:
-        return fail(job, summary, error)
+        line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
+        reason, is_ours = job.group.first_failure(line or one_line(error))
+        summary.end("failed", reason)
+        if is_ours and line:
+            print(f"error: {line}", file=sys.stderr, flush=True)
+        elif is_ours and not isinstance(error, BrokenPipeError):  # whose reader went away
+            traceback.print_exception(error)
+        return 2 if line else 1
     summary.end("finished")
     return 0
 
 
-def fail(job: Job, summary: Summary, error: Exception) -> int:
-    """Note why the run failed, and print it unless another process does; return the status."""
-    refused = str(error) if isinstance(error, InputError) else None
-    if isinstance(error, OSError):
-        refused = ending.explain(error, job.folder)
-    reason, is_ours = job.group.first_failure(refused or one_line(error))
-    summary.end("failed", reason)
-    if refused is not None:
-        if is_ours:
-            print(f"error: {reason}", file=sys.stderr, flush=True)
+def conclude(job: Job, summary: Summary, status: int) -> int:
+    """Complete the record and print how the run ended; return the exit status.
+
+    If the record cannot be completed, or the process is killed meanwhile, the run counts as
+    unfinished and can be resumed.
+    """
+    folder = job.folder
+    try:
+        summary.write("running" if summary.status == "finished" else None)
+        if (folder / "metrics.csv").exists():
+            from seedbed.record import plots
+
+            plots.loss_curve(folder)
+        summary.write()
+        if (folder / "environment.json").exists():
+            readme.write_readme(folder)
+    except KeyboardInterrupt:
+        print(f"interrupted at the very end\n{how_to_resume(folder)}", flush=True)
+        return job.stop.status()
+    except (InputError, OSError) as error:
+        if summary.status == "failed":  # the reason is the same, or matters more; it was printed
+            return status
+        print(f"error: {unwritable(error, folder) or error}", file=sys.stderr, flush=True)
         return 2
-    if is_ours and not isinstance(error, BrokenPipeError):  # whoever read our output went away
-        traceback.print_exception(error)
-    return 1
+    print("\n".join(lines(folder, summary.values)), flush=True)
+    return status
+
+
+def unwritable(error: Exception, folder: Path) -> str | None:
+    """Return one line on a run folder that cannot be written; None for an error elsewhere."""
+    if not isinstance(error, OSError):
+        return None
+    is_named = isinstance(error.filename, str | bytes | os.PathLike)  # and not by a descriptor
+    place = Path(os.fsdecode(error.filename)) if is_named else folder
+    if error.errno in _FULL:
+        return (
+            f"{place}: expected room on the disk, got {error.strerror}; free some, then "
+            f"`{terminal.resume_command(folder)}`"
+        )
+    if error.errno in _BROKEN or (is_named and place.is_relative_to(folder)):
+        return f"{place}: expected a run folder that can be written, got {error.strerror}"
+    return None
+
+
+def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
+    """Return the lines that say how a run ended, and what to do or look at next."""
+    status, steps = summary["status"], summary.get("steps")
+    if status == "failed" or steps is None:
+        shown = [f"{status}; the record is in {folder}"]
+    else:
+        fingerprints = summary["fingerprints"]
+        shown = [
+            f"{status} after {steps} step{'' if steps == 1 else 's'} in "
+            f"{summary['seconds']:.1f} s ({summary['samples_per_second']:.0f} samples/s)",
+            ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items()),
+            f"fingerprints: weights {fingerprints['weights']}, "
+            f"all steps {fingerprints['all_steps']}",
+            str(folder),
+        ]
+    if status == "interrupted" and not record.is_sweep(folder.parent):  # whose own line will do
+        shown.append(how_to_resume(folder))
+    elif status == "finished":
+        shown.append(f"loss curve: {folder / 'loss_curve.png'}")
+    return [line for line in shown if line]
+
+
+def how_to_resume(folder: Path) -> str:
+    """Return the line that names the command to resume an interrupted run."""
+    return f"resume it: {terminal.resume_command(folder)}"
