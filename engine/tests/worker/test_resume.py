@@ -5,14 +5,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from seedbed import launch, record
@@ -175,8 +173,10 @@ def test_damaged_checkpoints_are_refused(
     assert "previous.pt" in line
 
 
-@pytest.mark.parametrize("table", ["metrics.csv", "fingerprints.csv"])
-@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), os.unlink])
+@pytest.mark.parametrize(
+    ("damage", "table"),
+    [(lambda path: os.truncate(path, 100), "metrics.csv"), (os.unlink, "fingerprints.csv")],
+)
 def test_tables_shorter_than_the_checkpoint_says_are_refused(
     damage: Callable[[Path], None], table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,17 +284,6 @@ def test_a_run_without_a_checkpoint_starts_from_the_beginning(
         assert record.read_summary(folder)["resumes"] == []
 
 
-def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
-    """Files that were just being written when it died; nothing else goes."""
-    folder = stopped(tmp_path / "run")
-    before = set(content(folder))
-    for name in (".summary.json.123.tmp", "checkpoints/.last.pt.new", "checkpoints/..x.new.9.tmp"):
-        (folder / name).write_text("cut o")
-    assert work(folder) == 0
-    assert before <= set(content(folder)) | {str(folder / "checkpoints" / "previous.pt")}
-    assert not list(folder.rglob(".*.tmp")) + list(folder.rglob(".*.new"))
-
-
 def no_worker(*_args: Any) -> int:
     raise AssertionError("the training process was started")
 
@@ -305,9 +294,6 @@ def no_worker(*_args: Any) -> int:
         (["data.num_worker=3"], "data.num_worker: expected a key of the run's config.yaml"),
         (["data=mnist5k"], "data: expected a key of the run's config.yaml with a value of its own"),
         (["data.num_workers=-1"], "data.num_workers: expected an integer from 0 to 1024, got -1"),
-        (["data.num_workers=1,2"], "data.num_workers=1,2: expected key=value"),
-        (["~data.num_workers"], "~data.num_workers: expected key=value"),
-        (["data.num_workers=["], "overrides: expected Hydra's key=value syntax"),
         (["nonsense"], "overrides: expected Hydra's key=value syntax"),
     ],
 )
@@ -327,7 +313,6 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
 ) -> None:
     """No folder, no run, one that finished, a newer format, a damaged configuration."""
     monkeypatch.setattr(launch, "run_worker", no_worker)
-    text = (whole() / "config.yaml").read_text()
 
     def line(folder: Path) -> str:
         before = content(folder)
@@ -342,14 +327,9 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
     newer = begun(tmp_path / "newer")
     (newer / "summary.json").write_text(json.dumps({"format_version": 99, "status": "running"}))
     assert "read it with the version of Seedbed that wrote it" in line(newer)
-    for section in ("data", "data.train", "model", "determinism", "trainer"):
-        settings = OmegaConf.create(text)
-        OmegaConf.update(settings, section, [], merge=False)
-        OmegaConf.save(settings, newer / "config.yaml")
-        assert line(newer).startswith(f"{section}: expected a section with keys, got []")
-    for length in range(0, len(text) - 20, 97):
-        (newer / "config.yaml").write_text(text[:length])
-        assert "expected" in line(newer)
+    (newer / "summary.json").unlink()
+    (newer / "config.yaml").write_text("seed: [")
+    assert "config.yaml: expected" in line(newer)
 
 
 def test_a_run_whose_process_is_alive_is_refused(tmp_path: Path) -> None:
@@ -369,26 +349,23 @@ def test_a_run_whose_process_is_alive_is_refused(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def origin(**changes: Any) -> Origin:
-    environment = {
-        "versions": {"torch": "2.15.0", "omegaconf": "2.3.1"},
-        "cpu": {"model": "A", "cores": 2},
-        "platform": "Linux-6.1-x86_64-with-glibc2.36",
-        "git": {"commit": None},
-        "data_sha256": {"digits": "00"},
-    }
-    made = Origin({"data": {"num_workers": 0}, "seed": 0}, environment)
-    return replace(made, environment=environment | changes)
+MADE: dict[str, Any] = {
+    "versions": {"torch": "2.15.0", "omegaconf": "2.3.1"},
+    "cpu": {"model": "A", "cores": 2},
+    "platform": "Linux-6.1-x86_64-with-glibc2.36",
+    "git": {"commit": None},
+    "data_sha256": {"digits": "00"},
+}
 
 
 @pytest.mark.parametrize(
-    ("changes", "alters"),
+    ("now", "alters"),
     [
         ({}, None),
-        ({"versions": {"torch": "2.14.0", "omegaconf": "2.3.1"}}, True),
-        ({"versions": {"torch": "2.15.0", "omegaconf": "2.3.0"}}, False),
-        ({"cpu": {"model": "B", "cores": 2}}, True),
-        ({"cpu": {"model": "A", "cores": 64}}, False),
+        ({"versions": MADE["versions"] | {"torch": "2.14.0"}}, True),
+        ({"versions": MADE["versions"] | {"omegaconf": "2.3.0"}}, False),
+        ({"cpu": MADE["cpu"] | {"model": "B"}}, True),
+        ({"cpu": MADE["cpu"] | {"cores": 64}}, False),
         ({"platform": "Linux-6.2-x86_64-with-glibc2.36"}, None),
         ({"platform": "Linux-6.1-x86_64-with-glibc2.37"}, True),
         ({"data_sha256": {"digits": "01"}}, True),
@@ -397,10 +374,10 @@ def origin(**changes: Any) -> Origin:
         ({"git": {"commit": "0" * 40}}, True),
     ],
 )
-def test_changes_of_the_environment_are_found(changes: dict[str, Any], alters: bool | None) -> None:
+def test_changes_of_the_environment_are_found(now: dict[str, Any], alters: bool | None) -> None:
     """What reaches the arithmetic can alter bits; sizes and names of the machine cannot."""
-    found = record.changes(origin(), origin(**changes))
-    assert [change.alters_bits for change in found] == ([] if alters is None else [alters])
+    changes = record.changes(Origin({}, MADE), Origin({}, MADE | now))
+    assert [change.alters_bits for change in changes] == ([] if alters is None else [alters])
 
 
 def test_checkpoints_say_under_what_they_were_made(whole: Whole) -> None:
@@ -450,94 +427,36 @@ def test_a_folder_that_cannot_be_written_is_refused(
     assert work(folder) == 0
 
 
-class Lazy(nn.Module):
-    """A model of the user's that takes its shapes from the first batch."""
+class Frozen(nn.Module):
+    """A model of the user's with lazy shapes, and a part that is frozen, as for fine-tuning."""
 
     def __init__(self, **_: Any) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Flatten(), nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Dropout(0.1), nn.LazyLinear(1)
         )
+        self.layers[2].eval()
+        self.layers[3].eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.layers(inputs)
 
 
-class Frozen(Lazy):
-    """One with a part that is frozen, as fine-tuning does it."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.layers[2].eval()
-        self.layers[3].eval()
+FROZEN = (f"model._target_={__name__}.Frozen",)
 
 
-class FromAHub(Lazy):
-    """One that comes in evaluation mode, as those with trained weights do."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.eval()
-
-
-class Counting(Lazy):
-    """One that counts beside what checkpoints hold."""
-
-    calls = 0
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(inputs) / self.calls
-
-
-def own(model: type[nn.Module]) -> tuple[str, ...]:
-    return (f"model._target_={__name__}.{model.__name__}",)
-
-
-@pytest.mark.parametrize("model", [Lazy, Frozen, FromAHub])
-def test_a_model_of_ones_own_is_resumed_with_the_same_bits(
-    model: type[nn.Module], whole: Whole, tmp_path: Path
-) -> None:
+def test_a_model_of_ones_own_is_resumed_with_the_same_bits(whole: Whole, tmp_path: Path) -> None:
     """Lazy modules, frozen parts; stopped in the second epoch, after a validation."""
-    resumed(tmp_path / "run", whole(*own(model)), 9, *LSTM, *own(model))
+    resumed(tmp_path / "run", whole(*FROZEN), 9, *LSTM, *FROZEN)
 
 
-def test_lazy_weights_are_a_function_of_the_seed_of_the_weights(
-    whole: Whole,
-) -> None:
-    """A model in evaluation mode as a whole is the same one; one with a frozen part is not."""
-
-    def first_loss(*words: str) -> str:
-        return record.read_metrics(whole(*words))[0]["loss"]
-
-    usual = first_loss(*own(Lazy))
-    assert first_loss(*own(FromAHub)) == usual
-    assert first_loss(*own(Lazy), "seeds.init=1") != usual
-    assert first_loss(*own(Frozen)) != usual
-
-
-def test_state_beside_checkpoints_is_refused_before_any_is_lost(
+def test_a_run_that_is_to_end_before_its_checkpoint_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the second step, in one line; a preset that promises no bits goes on."""
-    assert work(begun(tmp_path / "strict", *own(Counting))) == 2
-    assert capsys.readouterr().err.startswith("error: model: expected the same loss in step 2")
-    lenient = ("determinism=seeded", "determinism.threads=1")
-    assert work(begun(tmp_path / "seeded", *own(Counting), *lenient)) == 0
-
-
-@pytest.mark.parametrize("key", ["trainer.max_steps", "trainer.max_epochs"])
-def test_a_run_that_is_to_end_before_its_checkpoint_is_refused(
-    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing of its record changes, and it can be resumed."""
+    """And can be resumed."""
     folder = stopped(tmp_path / "run")
-    before = content(folder)
-    assert work(folder, settings={key: 1}, allow_changed=True) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: trainer.max_steps: expected a run of at least ")
-    assert len(error.splitlines()) == 1
-    assert content(folder) == before
+    line = refused(folder, capsys, settings={"trainer.max_epochs": 1}, allow_changed=True)
+    assert line.startswith("error: trainer.max_steps: expected a run of at least ")
     assert work(folder) == 0
 
 
@@ -607,23 +526,6 @@ def test_a_run_that_is_stopped_at_its_very_end_can_be_finished(
     assert record.read_summary(folder)["status"] == "running"
     assert work(folder) == 0
     assert differences(whole(), folder) == []
-
-
-@pytest.mark.parametrize("value", [torch.zeros(7), "text", [], torch.zeros(12, 8).double().t()])
-def test_moments_that_a_fused_kernel_would_write_beyond_are_refused(
-    value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A checkpoint of a stranger: these kernels do not look."""
-    folder = stopped(tmp_path / "run", 9, *own(Lazy))
-    last = folder / "checkpoints" / "last.pt"
-    state = checkpoint.load(last)
-    state["optimizer"]["state"][0]["exp_avg"] = value
-    checkpoint.save(state, last)
-    capsys.readouterr()
-    assert work(folder) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: optimizer: expected exp_avg of shape, dtype and strides")
-    assert error.count("\n") == 1
 
 
 def test_a_resume_that_fails_early_keeps_what_the_summary_said(
