@@ -11,7 +11,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import config, launch, offline, record
+from seedbed import config
 from seedbed.config import Settings, compose
 from seedbed.errors import exit_status
 from tests import tiny
@@ -98,27 +98,6 @@ def trained(folder: Path, *overrides: str, environment: dict[str, str] | None = 
     done = train(folder, *QUICK, *overrides, environment=environment)
     assert done.returncode == 0, done.stderr
     return folder
-
-
-def in_turn(folders: Sequence[Path], *arguments: str) -> None:
-    """Train in run folders, one after another, in a process that has the preset's environment.
-
-    Args:
-        arguments: of tests/train_in_turn.py.
-    """
-    environment = launch.training_environment(record.read_config(folders[0]))
-    with open(folders[0].parent / "output.txt", "a") as output:
-        subprocess.run(
-            [sys.executable, "-m", "tests.train_in_turn", *arguments],
-            cwd=ROOT,
-            env=environment | {"OMP_WAIT_POLICY": "PASSIVE", offline.VARIABLE: "1"},
-            input="\n".join(map(str, folders)),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=True,
-            timeout=600,
-        )
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> str:

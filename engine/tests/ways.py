@@ -49,5 +49,17 @@ def _state(path: Path) -> dict[str, Any]:
 
 def _bits(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return leaf.dtype, leaf.shape, leaf.cpu().contiguous().view(-1).view(torch.uint8).tolist()
+        return (
+            leaf.dtype,
+            leaf.shape,
+            leaf.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(),
+        )
     return leaf
+
+
+def require_same_bits(folder: Path) -> None:
+    """Compare the runs of seedbed.testing.train_in_ways; control: another seed differs."""
+    for way in ("again", "two_workers", "resumed"):
+        assert differences(folder / "first", folder / way) == [], way
+        assert bool(record.read_summary(folder / way)["resumes"]) is (way == "resumed")
+    assert differences(folder / "first", folder / "other_seed") != []

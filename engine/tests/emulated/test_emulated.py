@@ -37,7 +37,7 @@ def emulator(cpu: str) -> list[str]:
 
 
 def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, runs.FingerprintRows]:
-    """Train every model in one process, started by `prefix`; return their fingerprints."""
+    """Train every model in forks of a process that `prefix` starts; return fingerprints."""
     folders = {model: folder / model for model in runs.EXPERIMENTS}
     for model, run in folders.items():
         config = runs.configuration(
@@ -46,7 +46,7 @@ def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, runs.Fin
         launch.create_run_folder(run, config)
     environment = launch.training_environment(config) | PATIENT
     done = subprocess.run(  # an emulated CPU takes longer to import PyTorch than to train
-        [*prefix, sys.executable, "-m", "tests.train_in_turn"],
+        [*prefix, sys.executable, "-m", "seedbed.testing"],
         cwd=TEMPLATE,
         env=environment,
         input="\n".join(map(str, folders.values())),

@@ -5,20 +5,22 @@ fingerprints in the repository that every CPU must reproduce. A library's next r
 another order, so the file holds the fingerprints of each version of PyTorch.
 """
 
-import json
+import os
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 from omegaconf import DictConfig
 
-from seedbed import launch, record
+from seedbed import record, testing
 from seedbed.config import compose
-from seedbed.errors import InputError
 from tests import tiny
 from tests.running import TEMPLATE
 
 GOLDEN = Path(__file__).with_name("portable.json")
-RENEW = "python -m tests.golden.renew"
+# Without its build: wheels for CPU and CUDA have the same CPU kernels.
+TORCH = metadata.version("torch").partition("+")[0]
 
 # The shipped experiments, cut short, and two GANs. Few samples are evaluated: the fingerprints are
 # of the steps. All draw in training, the CNN, RNN and LSTM only with model.dropout above 0.
@@ -54,49 +56,23 @@ def configuration(model: str, *overrides: str) -> DictConfig:
     return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides, folder=folder)
 
 
-def train(model: str, folder: Path, *overrides: str) -> FingerprintRows:
-    """Train a model for a few steps in a folder of its own; return its fingerprints."""
-    if launch.start(configuration(model, *overrides), folder):
+def train(place: Path, configurations: Mapping[str, DictConfig]) -> dict[str, FingerprintRows]:
+    """Train into PLACE/NAME; return the fingerprints of each."""
+    runs = [(place / name, settings) for name, settings in configurations.items()]
+    # One environment for each number of threads. Those that wait sleep, which changes no bit.
+    with patch.dict(os.environ, OMP_WAIT_POLICY="PASSIVE"):
+        for threads in {settings.determinism.threads for _, settings in runs}:
+            testing.train([run for run in runs if run[1].determinism.threads == threads])
+    for folder, _ in runs:
         summary = record.read_summary(folder)
-        raise InputError(f"{model}: expected a run that finishes, got {summary['error']}; mend it")
-    return fingerprint_rows(folder)
+        assert summary["status"] == "finished", f"{folder}: {summary['error']}"
+    return {folder.name: fingerprint_rows(folder) for folder, _ in runs}
 
 
 def fingerprint_rows(folder: Path) -> FingerprintRows:
     """Return a run's fingerprints without the stages that the model does not have."""
     rows = record.read_fingerprints(folder)
     return [{stage: value for stage, value in row.items() if value} for row in rows]
-
-
-def golden(torch_version: str, path: Path = GOLDEN) -> dict[str, FingerprintRows]:
-    """Return the fingerprints of each model for a version of PyTorch.
-
-    Raises:
-        InputError: the file has none for this version, and how to get one.
-    """
-    versions = record.read_json(path)
-    found: dict[str, FingerprintRows] | None = versions.get(release(torch_version))
-    if found is None:
-        raise InputError(
-            f"{path.name}: expected golden fingerprints of torch {release(torch_version)}, got "
-            f"those of {', '.join(versions)}; to support this version, run {RENEW}, "
-            "and `make test-emulated` before you commit them"
-        )
-    return found
-
-
-def write_golden(
-    torch_version: str, fingerprints: dict[str, FingerprintRows], path: Path = GOLDEN
-) -> None:
-    """Write the fingerprints of a version of PyTorch into the file; keep those of others."""
-    versions: dict[str, Any] = record.read_json(path) if path.exists() else {}
-    versions[release(torch_version)] = fingerprints
-    record.write_atomically(path, json.dumps(dict(sorted(versions.items())), indent=1) + "\n")
-
-
-def release(torch_version: str) -> str:
-    """Return a version without its build: wheels for CPU and CUDA have the same CPU kernels."""
-    return torch_version.partition("+")[0]
 
 
 def first_difference(ours: FingerprintRows, theirs: FingerprintRows) -> str:
@@ -106,13 +82,3 @@ def first_difference(ours: FingerprintRows, theirs: FingerprintRows) -> str:
             if mine.get(stage) != other.get(stage):
                 return f"step {mine['step']}, {stage}"
     return "" if len(ours) == len(theirs) else f"{len(ours)} and {len(theirs)} steps"
-
-
-def differing(ours: FingerprintRows, theirs: FingerprintRows) -> list[str]:
-    """Return, for each step that differs, the step and the stages that do, in causal order."""
-    found = []
-    for mine, other in zip(ours, theirs, strict=True):
-        stages = [s for s in record.FINGERPRINT_FIELDS if mine.get(s) != other.get(s)]
-        if stages:
-            found.append(f"step {mine['step']}: {', '.join(stages)}")
-    return found

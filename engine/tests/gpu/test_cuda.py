@@ -1,4 +1,4 @@
-"""What only CUDA has: calls that wait, operations without a deterministic kernel, two devices."""
+"""What only CUDA has: calls that wait, and two devices."""
 
 from pathlib import Path
 
@@ -34,34 +34,6 @@ def test_fingerprints_of_a_step_wait_for_nothing() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [each.tolist() for each in found] == [expected, expected]
-
-
-def index_add() -> torch.Tensor:
-    """Add a million numbers to ten places."""
-    generator = torch.Generator().manual_seed(0)
-    index = torch.randint(0, 10, (1_000_000,), generator=generator).to(DEVICE)
-    values = torch.randn(1_000_000, generator=generator).to(DEVICE)
-    return torch.zeros(10, device=DEVICE).index_add_(0, index, values)
-
-
-def test_index_add_does_what_this_torch_says() -> None:
-    """Articles show it raising; it repeats where the documentation lists it as deterministic."""
-    text = torch.use_deterministic_algorithms.__doc__ or ""
-    deterministic, _, raising = text.partition(":class:`RuntimeError` when ``mode=True``")
-    torch.use_deterministic_algorithms(True)
-    try:
-        if "index_add" in raising:
-            with pytest.raises(RuntimeError, match="deterministic"):
-                index_add()
-        else:
-            assert "index_add" in deterministic
-            sums = [index_add() for _ in range(20)]
-            assert all(torch.equal(each, sums[0]) for each in sums)
-        # Twin: an operation without a deterministic implementation raises.
-        with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
-            torch.histc(torch.ones(9, device=DEVICE))
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 def test_a_checkpoint_brings_each_tensor_back_to_its_device(tmp_path: Path) -> None:

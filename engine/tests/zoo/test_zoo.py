@@ -1,143 +1,170 @@
 """Models, layers and transforms that others wrote keep their bits: make test-zoo."""
 
-import csv
 import math
 import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
+import yaml
+from omegaconf import DictConfig, OmegaConf
 
-from seedbed import record
+from seedbed import record, testing
 from seedbed.config import build
-from tests import running, ways
-from tests.zoo import catalogue, runs
-from tests.zoo.catalogue import Case
+from seedbed.config.compose import compose
+from tests import tiny
+from tests.ways import require_same_bits
+from tests.zoo.parts import CLASSES
 
 pytestmark = pytest.mark.zoo
 
-CASES = catalogue.cases()
-TRAINED = [case for case in CASES if not case.refused]
-REFUSED = [case for case in CASES if case.refused]
-VARIANTS = (runs.FIRST, runs.AGAIN, runs.WORKERS, runs.RESUMED)
-# Trained with another seed as well, and by the real command.
-SAMPLE = (
-    "torchvision/resnet18",
-    "timm/convnext_atto",
-    "transformers/BertForSequenceClassification",
-    "torch.nn/LSTM",
-    "transforms.v1/RandAugment",
-    "transforms.v2/RandomIoUCrop",
-)
+Settings = dict[str, Any]
+Case = tuple[str, Settings, Settings]  # a name, its model, its samples
+PARTS = "tests.zoo.parts"
+IMAGES = {"shape": [3, 32, 32], "kind": "noisy"}
+TOKENS = {"shape": [12], "kind": "tokens"}
+SHORT = ("optimizer=sgd", "optimizer.lr=0.01", "schedule=constant")
 
 
-def each(cases: list[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])
+def read(name: str) -> Any:
+    return yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text())
+
+
+def of_torch(name: str, given: Settings) -> Settings:
+    return {"_target_": f"torch.nn.{name}", **given}
+
+
+def models() -> Iterator[Case]:
+    listed = read("models")
+    for library in ("torchvision", "timm"):
+        create = {"_target_": "timm.create_model"}
+        for name, given in listed[library].items():
+            edge = given.pop("size", 32)
+            target = {"_target_": f"torchvision.models.{name}"}
+            if library == "timm" and "_target_" not in given:
+                target = create | {"model_name": name}
+            samples = IMAGES | {"shape": [3, edge, edge]}
+            yield f"{library}/{name}", target | given | {"num_classes": CLASSES}, samples
+    for name, given in listed["transformers"].items():
+        config = {"_target_": f"transformers.{given.pop('config')}", "num_labels": CLASSES}
+        model = {"_target_": f"transformers.{name}", "config": config | given}
+        samples = IMAGES if "Image" in name else TOKENS
+        yield f"transformers/{name}", {"_target_": f"{PARTS}.Logits", "model": model}, samples
+    for name, given in read("habits").items():
+        yield f"habits/{name}", {"_target_": f"tests.zoo.habits.{name}", **given}, IMAGES
+
+
+def layers() -> Iterator[Case]:
+    listed = read("layers")
+    for name, given in listed["layers"].items():
+        own = {"shape": given.pop("shape"), "inputs": given.pop("inputs", 1)}
+        model = {"_target_": f"{PARTS}.Around", "layer": of_torch(name, given), **own}
+        yield f"torch.nn/{name}", model, {"shape": own["shape"]}
+    for name, given in listed["embeddings"].items():
+        model = {"_target_": f"{PARTS}.Embedded", "layer": of_torch(name, given), "length": 12}
+        yield f"torch.nn/{name}", model, TOKENS
+    for name, given in listed["unpools"].items():
+        layer = {
+            "_target_": f"{PARTS}.PoolAndUnpool",
+            "pool": of_torch(given["pool"], {"kernel_size": 2, "return_indices": True}),
+            "unpool": of_torch(name, {"kernel_size": 2}),
+        }
+        own = {"shape": given["shape"], "inputs": 1, "refused": given["refused"]}
+        yield (
+            f"torch.nn/{name}",
+            {"_target_": f"{PARTS}.Around", "layer": layer, **own},
+            {"shape": given["shape"]},
+        )
+
+
+def transforms() -> Iterator[Case]:
+    listed = read("transforms")
+    layer = of_torch("Flatten", {})
+    flatten = {"_target_": f"{PARTS}.Around", "layer": layer, "shape": [3, 16, 16], "inputs": 1}
+    for version, package in (("v1", "transforms"), ("v2", "transforms.v2")):
+        for name, given in listed[version].items():
+            takes = given.pop("takes", "pil" if version == "v1" else "uint8")
+            samples = {"shape": [3, 16, 16], "kind": takes}
+            if "collate" in given:
+                samples["collate"] = f"{PARTS}.{given['collate']}"
+            else:
+                samples["transform"] = {"_target_": f"torchvision.{package}.{name}", **given}
+            yield (
+                f"transforms.{version}/{name}",
+                {"_target_": f"{PARTS}.Around", **flatten},
+                samples,
+            )
+
+
+CASES = {name: (model, samples) for name, model, samples in (*models(), *layers(), *transforms())}
+REFUSED = {name: model.pop("refused") for name, (model, _) in CASES.items() if "refused" in model}
+
+
+def configuration(shared: DictConfig, name: str, way: str) -> DictConfig:
+    """Return what trains a case in one of the ways of seedbed.testing."""
+    plain: dict[str, Any] = OmegaConf.to_container(shared)  # type: ignore[assignment]
+    model, samples = CASES[name]
+    data = {"_target_": f"{PARTS}.Samples", "samples": 16, **samples}
+    collate = {"collate": data.pop("collate")} if "collate" in data else {}
+    splits = dict.fromkeys(("train", "validation", "test"), data)
+    sizes = {key: plain["data"][key] for key in ("batch_size", "eval_batch_size")}
+    plain["model"] = {"name": "zoo", **model}
+    plain["data"] = tiny.DATA | sizes | splits | collate
+    return testing.short(OmegaConf.create(plain), testing.WAYS[way])
 
 
 @pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train the cases of the tests that were chosen, in every variant."""
-    found = [item.callspec.params.get("case") for item in request.session.items
-             if isinstance(item, pytest.Function) and hasattr(item, "callspec")]  # fmt: skip
-    chosen = {case.name: case for case in found if isinstance(case, Case)}
-    folder = tmp_path_factory.mktemp("zoo")
-    runs.train(list(chosen.values()), VARIANTS, folder)
-    return folder
+    """Train the cases of the tests that were chosen, in every way; PLACE/NAME/WAY is a run."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    names = {item.callspec.params["name"] for item in items if "place" in item.fixturenames}
+    place, shared = tmp_path_factory.mktemp("zoo"), compose(*testing.SHORT, *SHORT)
+    runs = {
+        way: [(place / name / way, configuration(shared, name, way)) for name in sorted(names)]
+        for way in testing.WAYS
+    }
+    with ThreadPoolExecutor(2) as pool:
+        here = pool.submit(testing.train, runs["first"] + runs["two_workers"] + runs["other_seed"])
+        testing.train(runs["resumed"] + runs["again"] + runs["resumed"])
+        here.result()
+    return place
 
 
-def same(place: Path, case: Case, variant: runs.Variant) -> list[str]:
-    name = runs.folder_name(case)
-    return ways.differences(place / runs.FIRST.name / name, place / variant.name / name)
-
-
-@each(TRAINED)
-def test_it_trains(place: Path, case: Case) -> None:
+@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+def test_same_bits(place: Path, name: str) -> None:
     """The loss is a number, and every step changes the weights: the others compare something."""
-    folder = place / runs.FIRST.name / runs.folder_name(case)
-    summary = runs.read(folder)
+    first = place / name / "first"
+    summary = record.read_summary(first)
     assert summary["status"] == "finished", summary["error"]
     assert all(math.isfinite(value) for value in summary["metrics"].values())
-    with open(folder / "fingerprints.csv") as table:
-        weights = [row["weights"] for row in csv.DictReader(table)]
-    assert len(weights) == len(set(weights)) == runs.STEPS
+    assert len({row["weights"] for row in record.read_fingerprints(first)}) == 4
+    require_same_bits(place / name)
 
 
-@each(TRAINED)
-def test_two_processes_have_the_same_bits(place: Path, case: Case) -> None:
-    """They train the cases in opposite orders, so that none depends on what came before it."""
-    assert same(place, case, runs.AGAIN) == []
-
-
-@each(TRAINED)
-def test_three_loader_workers_have_the_same_bits(place: Path, case: Case) -> None:
-    assert same(place, case, runs.WORKERS) == []
-
-
-@each(TRAINED)
-def test_a_resumed_run_has_the_same_bits(place: Path, case: Case) -> None:
-    summary = runs.read(place / runs.RESUMED.name / runs.folder_name(case))
-    assert [resume["step"] for resume in summary["resumes"]] == [runs.STOPPED_AFTER], summary
-    assert same(place, case, runs.RESUMED) == []
-
-
-@each(REFUSED)
-def test_what_cannot_keep_its_bits_is_refused_in_one_line(place: Path, case: Case) -> None:
-    """An operation without a deterministic implementation, state in attributes, a `view`."""
-    summary = runs.read(place / runs.FIRST.name / runs.folder_name(case))
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_keep_its_bits_is_refused_in_one_line(place: Path, name: str) -> None:
+    summary = record.read_summary(place / name / "first")
     assert summary["status"] == "failed"
-    assert summary["error"].startswith(case.refused), summary["error"]
+    assert summary["error"].startswith(REFUSED[name]), summary["error"]
     assert "\n" not in summary["error"]
 
 
-def test_another_seed_has_other_bits(tmp_path: Path) -> None:
-    """Negative control."""
-    sample = [case for case in CASES if case.name in SAMPLE]
-    runs.train(sample, (runs.FIRST, runs.OTHER_SEED), tmp_path)
-    for case in sample:
-        assert "fingerprints.csv" in same(tmp_path, case, runs.OTHER_SEED)
-
-
-@pytest.mark.parametrize("name", SAMPLE)
-def test_a_process_of_its_own_has_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Hosting many runs in a process neither hides a difference nor makes one."""
-    case = next(case for case in CASES if case.name == name)
-    runs.train([case], (runs.FIRST,), tmp_path)
-    hosted = tmp_path / runs.FIRST.name / runs.folder_name(case)
-    settings = record.read_config(hosted)
-    groups = tmp_path / "configs"
-    for group in ("data", "model"):
-        (groups / group).mkdir(parents=True)
-        (groups / group / "zoo.yaml").write_text(OmegaConf.to_yaml(settings[group]))
-    done = running.train(
-        tmp_path / "own",
-        *("data=zoo", "model=zoo", f"--config-dir={groups}"),
-        *runs.SHORT,
-        environment=runs.ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr
-    assert ways.differences(hosted, tmp_path / "own") == []
-
-
-def generators() -> Any:
-    """Return the state of the global generators."""
-    state = np.random.get_state()
-    return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().tolist()
-
-
-TRANSFORMS = [case for case in CASES if case.group.startswith("transforms")]
-
-
-@each(TRANSFORMS)
-def test_a_transform_draws(case: Case) -> None:
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("transforms")])
+def test_a_transform_draws(name: str) -> None:
     """What is listed as random takes numbers from a global generator."""
-    spec = {"_target_": "tests.zoo.parts.Samples", "samples": 4, **case.samples}
+
+    def generators() -> Any:
+        state = np.random.get_state()
+        return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().tolist()
+
+    _, samples = CASES[name]
+    spec = {"_target_": f"{PARTS}.Samples", "samples": 4, **samples}
+    collate = build.resolve(spec.pop("collate", "builtins.list"), "data.collate")
     data = build.build(spec, "data")
     before = generators()
-    samples = [data[i] for i in range(4)]
-    if case.collate:
-        build.resolve(case.collate, "data.collate")(samples)
+    collate([data[i] for i in range(4)])
     assert generators() != before
