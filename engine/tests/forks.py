@@ -14,10 +14,10 @@ another interpreter or checkout, `preexec_fn`, `-c`, or inside `with true_comman
 import atexit
 import gc
 import importlib
-import importlib.util
 import json
 import os
 import random
+import runpy
 import select
 import signal
 import socket
@@ -25,15 +25,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
-ENGINE = Path(__file__).resolve().parents[1]
 TruePopen = subprocess.Popen
 # Read once, when a library is loaded; PYTHON*: when the interpreter starts.
 _AT_START = (
@@ -46,23 +45,18 @@ _IMPORTED = (
     *("torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
     *("seedbed.worker.worker", "seedbed.worker.experiment"),
 )
+Asked = Mapping[str, Any]  # a command line, and what its process has from the one that starts it
 
 
 class _Here:
-    """What is known of this process.
+    """What is known of this process."""
 
-    Attributes:
-        servers: connections to them, by the variables that they were started with.
-        served: the variables of the server that this process is a fork of; None: of none.
-        modules: what that server has imported.
-        off: whether all commands are true ones for now.
-    """
-
-    servers: dict[str, socket.socket] = {}  # noqa: RUF012
-    served: str | None = None
-    modules: frozenset[str] = frozenset()
-    off = False
-    own: list[str] = []  # what comes before the libraries on the path  # noqa: RUF012
+    servers: dict[str, socket.socket] = {}  # noqa: RUF012  by the variables they were started with
+    served: str | None = None  # the variables of the server that this process is a fork of
+    modules: frozenset[str] = frozenset()  # what that server has imported
+    on = True  # whether commands are forked
+    own: list[str] = []  # noqa: RUF012  what comes before the libraries on the path
+    kept: list[object] = []  # noqa: RUF012  what would be closed or cleared if it were collected
 
 
 def install() -> None:
@@ -74,11 +68,8 @@ def install() -> None:
 @contextmanager
 def true_commands() -> Iterator[None]:
     """Start commands as a shell would, each by an interpreter of its own, for a while."""
-    _Here.off = True
-    try:
+    with patch.object(_Here, "on", False):
         yield
-    finally:
-        _Here.off = False
 
 
 class Popen(TruePopen):  # type: ignore[type-arg]
@@ -91,12 +82,12 @@ class Popen(TruePopen):  # type: ignore[type-arg]
     _reply: socket.socket | None = None
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
-        (close_fds, pass_fds, cwd, env, _, _, shell, read_in, write_in, read_out, write_out,
-         read_err, write_err, *_) = others  # fmt: skip
+        close_fds, pass_fds, cwd, env, _, _, shell, *pipes = others[:13]
         *_, new_session, group = others
-        environment = dict(os.environ if env is None else env)
+        words = [str(word) for word in args[1:]] if isinstance(args, list | tuple) else []
+        environment = os.environ if env is None else env
         asked = {
-            "words": [str(word) for word in args[1:]] if isinstance(args, list | tuple) else [],
+            "words": words,
             "environment": {str(name): str(value) for name, value in environment.items()},
             "folder": str(cwd or os.getcwd()),
             "session": bool(new_session),
@@ -105,17 +96,15 @@ class Popen(TruePopen):  # type: ignore[type-arg]
             "blocked": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         }
         plain = not (preexec_fn or executable or shell or pass_fds) and close_fds
-        streams = [fd if fd != -1 else number for number, fd in
-                   enumerate((read_in, write_out, write_err))]  # fmt: skip
-        mine = plain and args[0] == sys.executable and Path(asked["folder"]).is_dir()
-        pid = _start(asked, streams, self) if mine and _is_served(asked["words"]) else None
-        if pid is None:
+        if _Here.on and plain and words and args[0] == sys.executable and _is_served(asked):
+            ends = (pipes[0], pipes[3], pipes[5])
+            streams = [fd if fd != -1 else number for number, fd in enumerate(ends)]
+            self.pid, self._reply = _start(asked, streams)
+        if self.pid is None:
             super()._execute_child(args, executable, preexec_fn, *others)  # type: ignore[misc]
             return
-        self.pid, self._child_created = pid, True
-        self._close_pipe_fds(  # type: ignore[attr-defined]
-            read_in, write_in, read_out, write_out, read_err, write_err
-        )
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._reply is None:
@@ -136,41 +125,39 @@ class Popen(TruePopen):  # type: ignore[type-arg]
         return self.returncode
 
 
-def _is_served(words: Sequence[str]) -> bool:
+def _is_served(asked: Asked) -> bool:
     """Return whether a command line is one of those that forks are for."""
-    if _Here.off or not words:
-        return False
+    words = asked["words"]
     if words[0] == "-m":
-        return words[1].split(".")[0] in ("seedbed", "tests")
-    return words[0].endswith(".py")
+        ours = words[1].split(".")[0] in ("seedbed", "tests")
+    else:
+        ours = words[0].endswith(".py")
+    return ours and Path(asked["folder"]).is_dir()
 
 
-def _start(asked: dict[str, Any], streams: Sequence[int], process: Popen) -> int | None:
-    """Fork a process; return its id, or None where none can be had."""
+def _start(asked: Asked, streams: Sequence[int]) -> tuple[int | None, socket.socket | None]:
+    """Fork a process; return its id, None where none can be had, and who sends its status."""
     if _Here.served is not None:  # we are a fork: what we start is our child
-        fitting = _Here.served == at_start(asked["environment"]) or not _trains(asked["words"])
+        fitting = _Here.served == at_start(asked["environment"]) or not _trains(asked)
         if not fitting or _shadows(asked) or len(os.listdir("/proc/self/task")) > 1:
-            return None
+            return None, None
         sys.stdout.flush()
         sys.stderr.flush()
-        return os.fork() or _become(asked, [os.dup(fd) for fd in streams])
+        return os.fork() or _become(asked, [os.dup(fd) for fd in streams]), None
     server = _server(_variables(asked))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        message = json.dumps(asked).encode()
-        with suppress(OSError):  # it could not import, and has said why
-            socket.send_fds(server, [message], [*streams, theirs.fileno()])
+    with theirs, suppress(OSError):  # it could not import, and has said why
+        socket.send_fds(server, [json.dumps(asked).encode()], [*streams, theirs.fileno()])
     pid = int(ours.recv(100) or 0)
-    if not pid:
-        ours.close()
-        return None
-    process._reply = ours
-    return pid
+    if pid:
+        return pid, ours
+    ours.close()
+    return None, None
 
 
-def _trains(words: Sequence[str]) -> bool:
+def _trains(asked: Asked) -> bool:
     """Return whether a command computes itself, and does not start another that does."""
-    return words[0] == "-m" and words[1] != "seedbed"
+    return asked["words"][0] == "-m" and asked["words"][1] != "seedbed"
 
 
 def at_start(environment: Mapping[str, str]) -> str:
@@ -183,13 +170,13 @@ def at_start(environment: Mapping[str, str]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _variables(asked: Mapping[str, Any]) -> str:
+def _variables(asked: Asked) -> str:
     """Return the variables of the server to be asked.
 
     What does not train starts a process that does: the server is one that this can be a fork of.
     """
     environment, words = asked["environment"], asked["words"]
-    if _trains(words):
+    if _trains(asked):
         return at_start(environment)
     from seedbed import launch
     from seedbed.config import compose
@@ -231,31 +218,22 @@ def serve(control: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     replies: dict[int, tuple[int, socket.socket]] = {}
-    waiting = select.poll()
-    waiting.register(control, select.POLLIN)
     while True:
-        for descriptor, _ in waiting.poll():
+        for descriptor in select.select([control, *replies], [], [])[0]:
             if descriptor in replies:
                 pid, reply = replies.pop(descriptor)
-                waiting.unregister(descriptor)
                 os.close(descriptor)
                 _send(reply, os.waitpid(pid, 0)[1])
-                reply.close()
                 continue
             message, streams, _, _ = socket.recv_fds(control, 2**20, 4)
             if not message:
                 return
-            reply_to = streams.pop()
-            reply = socket.socket(fileno=reply_to)
-            asked = json.loads(message)
+            reply, asked = socket.socket(fileno=streams.pop()), json.loads(message)
             if _shadows(asked):
                 _send(reply, 0)
-                reply.close()
             else:
                 pid = os.fork() or _become(asked, streams)
-                pidfd = os.pidfd_open(pid)
-                waiting.register(pidfd, select.POLLIN)
-                replies[pidfd] = pid, reply
+                replies[os.pidfd_open(pid)] = pid, reply
                 _send(reply, pid)
             for stream in streams:
                 os.close(stream)
@@ -266,7 +244,7 @@ def _send(reply: socket.socket, number: int) -> None:
         reply.send(str(number).encode())
 
 
-def _path(asked: Mapping[str, Any]) -> list[str]:
+def _path(asked: Asked) -> list[str]:
     """Return what comes before the libraries on the path of a process."""
     environment, words = asked["environment"], asked["words"]
     first = Path(asked["folder"])
@@ -277,45 +255,54 @@ def _path(asked: Mapping[str, Any]) -> list[str]:
     return own + [str(Path(asked["folder"], place)) for place in places if place]
 
 
-def _shadows(asked: Mapping[str, Any]) -> bool:
+def _shadows(asked: Asked) -> bool:
     """Return whether a process would import other files than those that are imported here."""
     for place in map(Path, _path(asked)):
         for entry in place.iterdir() if place.is_dir() else ():
             name = entry.name.removesuffix(".py")
             if name in ("sitecustomize", "usercustomize"):
                 return True
-            if name not in _Here.modules:
-                continue
-            is_module = entry.suffix == ".py" or (entry / "__init__.py").exists()
-            file = getattr(sys.modules[name], "__file__", None) or ""
-            if is_module and Path(file) not in (entry, entry / "__init__.py"):
+            files = [file for file in (entry, entry / "__init__.py") if file.suffix == ".py"]
+            imported = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+            ours = name not in _Here.modules or imported in files
+            if not ours and any(file.is_file() for file in files):
                 return True
     return False
 
 
-def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
+def _become(asked: Asked, streams: Sequence[int]) -> NoReturn:
     """Be the process that was asked for, in a fork; end with its exit status."""
     status = 1
     try:
         _take(asked, streams)
-        code = _main(asked["words"])
-        exec(code, sys.modules["__main__"].__dict__)
+        _run(asked["words"])
         status = 0
     except SystemExit as stop:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException as error:
-        above = error.__traceback__ and error.__traceback__.tb_next
-        sys.excepthook(type(error), error.with_traceback(above), above)
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_globals.get("__file__") == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
     finally:
-        os._exit(_finish(status))
+        with suppress(BaseException):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                if stream is not None and not stream.closed:
+                    stream.flush()
+            except (OSError, ValueError):
+                status = 120 if stream is sys.stdout else status
+        os._exit(status & 0xFF)
 
 
-def _take(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
+def _take(asked: Asked, streams: Sequence[int]) -> None:
     """Apply what a new process would have: streams, signals, group, environment, path, chance."""
     gc.freeze()  # what is closed below is never closed again by an object of before
     for number, stream in enumerate([os.dup(stream) for stream in streams]):
@@ -343,39 +330,21 @@ def _take(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     importlib.invalidate_caches()
     tempfile.tempdir = None
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # temporary folders of others
-    _forget()
-    random.seed()
-    sys.modules["numpy"].random.seed()
-    sys.modules["torch"].default_generator.seed()
-    _open_streams()
-
-
-def _forget() -> None:
-    """Drop what was imported, and left to be done at exit, since the server was forked."""
-    for name in set(sys.modules) - _Here.modules:
+    for name in set(sys.modules) - _Here.modules:  # imported since the server was forked
         if name.split(".")[0] in ("seedbed", "project", "tests"):
-            module = sys.modules.pop(name)
-            _KEPT.append(module)
+            _Here.kept.append(sys.modules.pop(name))
             parent, _, last = name.rpartition(".")
             if parent in sys.modules:
                 sys.modules[parent].__dict__.pop(last, None)
-
-
-_KEPT: list[object] = []
-
-
-def _open_streams() -> None:
-    """Give this process the streams that an interpreter opens at its start."""
-    _KEPT.extend((sys.stdin, sys.stdout, sys.stderr))
-    through = bool(os.environ.get("PYTHONUNBUFFERED"))
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    sys.modules["torch"].default_generator.seed()
+    through = bool(asked["environment"].get("PYTHONUNBUFFERED"))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        stream = open(
-            number,
-            "w" if number else "r",
-            encoding="utf-8",
-            errors="backslashreplace" if number == 2 else None,
-            closefd=False,
-        )
+        _Here.kept.append(getattr(sys, name))
+        errors = "backslashreplace" if number == 2 else None
+        mode = "w" if number else "r"
+        stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)
         if number:
             lines = number == 2 or os.isatty(number)
             stream.reconfigure(line_buffering=lines, write_through=through)
@@ -383,44 +352,20 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _main(words: Sequence[str]) -> types.CodeType:
-    """Make a command line that of this process; return the code that it runs as `__main__`."""
+def _run(words: Sequence[str]) -> None:
+    """Run a command line as that of this process, in a new `__main__`."""
     sys.orig_argv = [sys.executable, *words]
     main = types.ModuleType("__main__")
-    _KEPT.append(sys.modules["__main__"])
+    _Here.kept.append(sys.modules["__main__"])
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main  # two names since multiprocessing
     main.__dict__["__builtins__"] = __builtins__
-    if words[0] != "-m":
-        sys.argv = list(words)
-        main.__file__ = os.path.abspath(words[0])
-        return compile(Path(words[0]).read_bytes(), main.__file__, "exec")
-    name = words[1]
-    spec = importlib.util.find_spec(name)
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = importlib.util.find_spec(f"{name}.__main__")
-    if spec is None or spec.loader is None:
-        print(f"{sys.executable}: No module named {name}", file=sys.stderr)
-        sys.exit(1)
-    main.__spec__, main.__loader__ = spec, spec.loader
-    main.__file__, main.__package__ = spec.origin, spec.parent
-    sys.argv = [str(spec.origin), *words[2:]]
-    return spec.loader.get_code(spec.name)  # type: ignore[attr-defined, no-any-return]
-
-
-def _finish(status: int) -> int:
-    """End threads and do what is to be done at exit; return the exit status."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    except BaseException:
-        traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None and not stream.closed:
-                stream.flush()
-        except (OSError, ValueError):
-            status = 120 if stream is sys.stdout else status
-    return status & 0xFF
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+        return
+    sys.argv = list(words)
+    main.__file__ = os.path.abspath(words[0])
+    exec(compile(Path(words[0]).read_bytes(), main.__file__, "exec"), main.__dict__)
 
 
 if __name__ == "__main__":
