@@ -12,7 +12,6 @@ from seedbed import project
 from tests.running import ENGINE, TEMPLATE
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_WHO = ("-c", "user.name=Reader", "-c", "user.email=reader@example.org")
 
 
 def blocks(page: str, *languages: str) -> list[str]:
@@ -30,16 +29,10 @@ def files(page: str) -> dict[str, str]:
     return found
 
 
-def copy_project(root: Path, added: Mapping[str, str], *more: str) -> Path:
-    """Make a copy of the project with files of a page in it.
-
-    A page may show a file that the project has: it is the same one.
-
-    Args:
-        more: folders that it needs beside those that everybody has.
-    """
+def copy_project(root: Path, added: Mapping[str, str]) -> Path:
+    """Make a copy of the project with files of a page in it; those that it has are the same."""
     root.mkdir(exist_ok=True)
-    for name in ("configs", "scripts", "src", *more):
+    for name in ("configs", "scripts", "src"):
         shutil.copytree(TEMPLATE / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in (".gitignore", "requirements.txt", "train.py"):
         shutil.copy2(TEMPLATE / name, root)
@@ -49,12 +42,6 @@ def copy_project(root: Path, added: Mapping[str, str], *more: str) -> Path:
         assert not path.exists() or path.read_text() == content, f"{name} is there already"
         path.write_text(content)
     return root
-
-
-def commit(root: Path, message: str) -> None:
-    """Commit all files of a copy, whose repository begins with the first time."""
-    for words in (("init",), ("add", "."), (*_WHO, "commit", f"--message={message}")):
-        subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
 
 
 def run(

@@ -28,20 +28,6 @@ def test_another_seed_gives_other_bits(quick_run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("experiment=adding_lstm",),
-        ("experiment=adding_rnn",),
-        pytest.param(("trainer.precision=bfloat16",), marks=pytest.mark.processor),
-    ],
-)
-def test_other_models_and_precisions_repeat(words: tuple[str, ...], tmp_path: Path) -> None:
-    a, b = (trained(tmp_path / name, *words) for name in "ab")
-    assert differences(a, b) == []
-
-
-@pytest.mark.long
 def test_seeds_of_streams_can_be_set_alone(quick_run: Path, tmp_path: Path) -> None:
     """Another seed for the order changes the order, and not the initial weights."""
     other = trained(tmp_path / "order", "seed=0", "seeds.order=5")
@@ -82,31 +68,6 @@ def test_losses_are_written_with_all_their_bits(quick_run: Path) -> None:
         assert repr(float(torch.tensor(float(text), dtype=torch.float32))) == text
 
 
-@pytest.mark.long
-def test_the_same_command_on_a_copied_file_is_the_same_run(quick_run: Path, tmp_path: Path) -> None:
-    """The configuration in the record is the training process's only input."""
-    (tmp_path / "config.yaml").write_bytes((quick_run / "config.yaml").read_bytes())
-    environment = json.loads((quick_run / "environment.json").read_text())["env"]
-    subprocess.run(
-        [sys.executable, "-m", "seedbed.worker", str(tmp_path)],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), **environment},
-        check=True,
-        capture_output=True,
-    )
-    assert differences(quick_run, tmp_path) == []
-
-
-@pytest.mark.long
-def test_a_null_seed_is_drawn_and_recorded(tmp_path: Path) -> None:
-    """What was drawn can be used again."""
-    run = trained(tmp_path / "drawn", "seed=null", "trainer.max_steps=2")
-    seed = record.read_summary(run)["seed"]
-    assert record.read_config(run).seed == seed
-    again = trained(tmp_path / "again", f"seed={seed}", "trainer.max_steps=2")
-    assert differences(run, again) == []
-
-
 @pytest.mark.parametrize("wanted", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_two_runs_in_the_same_instant_never_share_a_folder(wanted: bool, tmp_path: Path) -> None:
     """One is refused the folder that both want; the names that they give themselves differ."""
@@ -130,17 +91,3 @@ def test_paths_of_a_configuration_are_the_projects(tmp_path: Path) -> None:
     environment = record.read_json(tmp_path / "run" / "environment.json")
     assert list(environment["files_sha256"]) == ["train.py"]
     assert record.read_summary(tmp_path / "run")["status"] == "finished"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("preset", ["seeded", "fast"])
-def test_other_presets_start_from_the_same_weights_and_order(
-    quick_run: Path, tmp_path: Path, preset: str
-) -> None:
-    """`seeded` promises weights, order and augmentation; `fast` uses the seed all the same."""
-    words = (f"determinism={preset}", "fingerprint.every_steps=1", "seed=0")
-    other = trained(tmp_path / preset, *words)
-    before, after = record.read_fingerprints(quick_run)[0], record.read_fingerprints(other)[0]
-    assert before["sample_ids"] == after["sample_ids"]
-    if preset == "seeded":
-        assert before["batch"] == after["batch"]
