@@ -76,13 +76,13 @@ def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
 def test_every_file_that_an_argument_names_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nested, in lists, by relative path; names of classes and choices are no arguments."""
+    """Nested, in lists, by relative path; negative control: not those of other sections."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    for name in ("a.pt", "b.pt", "c.txt", "cnn", "d", "folder/e", "folder/f"):
+    for name in ("a.pt", "b.pt", "c.txt", "d", "folder/e", "folder/f"):
         Path(name).write_text(name)
     settings: dict[str, Any] = {
-        "model": {"name": "cnn", "_target_": "d", "weights": "a.pt", "parts": [{"x": "b.pt"}]},
+        "model": {"name": "cnn", "_target_": "m.D", "weights": "a.pt", "parts": [{"x": "b.pt"}]},
         "data": {"train": {"vocabulary": "c.txt", "root": "folder"}, "task": {"name": "cnn"}},
         "optimizer": {"lr": 0.1, "long": "x" * 5000, "none": None, "zero": "a\0b"},
         "trainer": {"device": "d"},

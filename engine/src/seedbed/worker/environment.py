@@ -4,8 +4,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -16,7 +15,6 @@ import torch
 from seedbed import __version__, determinism, project
 from seedbed.config import targets_of
 from seedbed.determinism import backends
-from seedbed.training.shards import Shards
 
 # Variables that can change results, beside those that the preset sets.
 _PREFIXES = (
@@ -47,8 +45,15 @@ _CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-
 
 def describe(device: torch.device) -> dict[str, Any]:
     """Return everything of the environment that can change a bit, for environment.json."""
+    versions: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "seedbed": __version__,
+        **{name: version(name) for name in CORE.values()},
+        "torch_git": torch.version.git_version,
+        "cuda": torch.version.cuda,
+    }
     return {
-        "versions": versions() | (gpu_versions() if device.type == "cuda" else {}),
+        "versions": versions | (gpu_versions() if device.type == "cuda" else {}),
         "cpu": cpu(),
         "gpu": [gpu(device.index or 0)] if device.type == "cuda" else [],
         "device": device.type,
@@ -62,31 +67,6 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
-def begin(device: torch.device, shards: Shards, git: Mapping[str, Any]) -> dict[str, Any]:
-    """Return environment.json as it is known before data sets and model are built."""
-    count = shards.processes
-    return describe(device) | {
-        "processes": {
-            "count": count,
-            "bits_depend_on_count": None if shards.order_is_fixed else count,
-        },
-        "git": git,
-        "data_sha256": None,
-        "files_sha256": {},
-    }
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of Python and the core packages, and of CUDA that torch was built for."""
-    return {
-        "python": platform.python_version(),
-        "seedbed": __version__,
-        **{name: version(name) for name in CORE.values()},
-        "torch_git": torch.version.git_version,
-        "cuda": torch.version.cuda,
-    }
-
-
 def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the versions of the other distributions that classes of a run come from.
 
@@ -96,27 +76,19 @@ def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
     """
     targets = {target for name in _SECTIONS for _, target in targets_of(settings.get(name), name)}
     modules = {target.rpartition(".")[0] for target in targets}
-    used = {target.partition(".")[0] for target in targets}
+    packages = {target.partition(".")[0] for target in targets}
     for name, module in list(sys.modules.items()):
-        is_own = not name.startswith("seedbed.") and not _is_installed(module)
-        if is_own or name in modules:
-            used |= set(_imported(module))
-    others = used - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
-    installed = {name for name in others if _is_installed(sys.modules.get(name))}
+        if name in modules or not (name.startswith("seedbed.") or _is_installed(module)):
+            for value in list(vars(module).values()):
+                kind = value if isinstance(value, type | FunctionType) else type(value)
+                origin = value.__name__ if isinstance(value, ModuleType) else str(kind.__module__)
+                packages.add(origin.partition(".")[0])
+    others = packages - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
+    installed = sorted(name for name in others if _is_installed(sys.modules.get(name)))
     if not installed:
         return {}
-    found = _distributions(tuple(sys.path))
-    return {each: version(each) for name in sorted(installed) for each in found.get(name, ())}
-
-
-def _imported(module: ModuleType) -> Iterator[str]:
-    """Yield the packages that the names of a module come from."""
-    for value in list(vars(module).values()):
-        if isinstance(value, ModuleType):
-            yield value.__name__.partition(".")[0]
-        else:
-            what = value if isinstance(value, type | FunctionType) else type(value)
-            yield str(what.__module__).partition(".")[0]
+    distributions = metadata.packages_distributions()  # takes a tenth of a second
+    return {each: version(each) for name in installed for each in distributions.get(name, ())}
 
 
 def _is_installed(module: ModuleType | None) -> bool:
@@ -125,14 +97,7 @@ def _is_installed(module: ModuleType | None) -> bool:
     return not isinstance(file, str) or project.is_installed(file)
 
 
-@cache
-def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """Return the distributions of each package on a path; the search takes a tenth of a second."""
-    return metadata.packages_distributions()
-
-
 def version(distribution: str) -> str | None:
-    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -142,13 +107,16 @@ def version(distribution: str) -> str | None:
 def gpu_versions() -> dict[str, str | None]:
     """Return the versions of the GPU libraries that torch came with, and of the driver."""
     nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    kernel = Path("/proc/driver/nvidia/version")
+    text = kernel.read_text() if kernel.is_file() else ""
+    driver = re.search(r"Kernel Module\D*([\d.]+)", text)
     return {
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "nccl": ".".join(map(str, nccl)),
         "triton": version("triton"),
         # One wheel for each CUDA, and one name without it from CUDA 13 on.
         "cublas": next(filter(None, map(version, _CUBLAS)), None),
-        "driver": _driver(),
+        "driver": driver and driver[1],
     }
 
 
@@ -169,13 +137,12 @@ def cpu() -> dict[str, Any]:
 
 
 def gpu(index: int) -> dict[str, Any]:
-    """Return name, number of multiprocessors and memory of a GPU."""
-    found = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(index)
     return {
-        "name": found.name,
-        "multiprocessors": found.multi_processor_count,
-        "capability": f"{found.major}.{found.minor}",
-        "memory_bytes": found.total_memory,
+        "name": properties.name,
+        "multiprocessors": properties.multi_processor_count,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
     }
 
 
@@ -189,12 +156,3 @@ def processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, str | None]:
     known = ((key, name) for key, names in _CPUINFO.items() for name in names)
     found = {key: lines[name] for key, name in known if name in lines}
     return {"model": platform.processor(), **found}
-
-
-def _driver() -> str | None:
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text()
-    except OSError:
-        return None
-    found = re.search(r"Kernel Module\D*([\d.]+)", text)
-    return found.group(1) if found else None

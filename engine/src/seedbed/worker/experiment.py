@@ -63,15 +63,21 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     settings = config.typed(job.settings)
     assemble.prepare_backends(settings)
     device, shards = job.group.join(settings.trainer, job.stop.requested)
-    found = environment.begin(device, shards, git)
+    bits_depend_on = None if shards.order_is_fixed else shards.processes
+    found = environment.describe(device) | {
+        "processes": {"count": shards.processes, "bits_depend_on_count": bits_depend_on},
+        "git": git,
+        "data_sha256": None,
+        "files_sha256": {},
+    }
     imports = Imports(job.folder, found)
     if job.group.leads:
         if not summary.is_resuming:  # the record of a new run is complete, also if it fails here
             imports.look()
             imports.write(patch)
         found["files_sha256"] = inputs.digests(settings.plain)
-    settings = statistics.fill(settings, shards)
-    if settings.plain != job.plain_settings() and job.group.leads:
+    asking, settings = settings, statistics.fill(settings, shards)
+    if settings is not asking and job.group.leads:
         record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
     parts = build_parts(settings, device, shards)
     found["versions"] |= environment.more_versions(settings.plain)
@@ -81,10 +87,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     progress = checkpoint.progress_of(state)
     run_logger: Logger = NullLogger()
     if job.group.leads:
-        origin = {
-            "settings": settings.plain,
-            "environment": found,
-        }  # which grows by what is imported
+        origin = {"settings": settings.plain, "environment": found}  # the same one, which grows
         run_logger = RunLogger(job.folder, parts.training, parts.plan, origin, state)
         run_logger.observers.append(imports)
         parts.training.callbacks.open(parts.training.model, job.folder, run_logger.log_figure)
@@ -93,7 +96,11 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     print_header(run_logger, parts, progress, summary.starts_over)
     try:
         if isinstance(run_logger, RunLogger) and settings.logger:
-            open_loggers(job.folder, parts, run_logger)
+            from seedbed import loggers  # which may be deleted
+
+            history = loggers.history(job.folder)
+            run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
+            run_logger.observers.append(loggers.open_all(run, run_logger.log))
         with warnings_listed(parts, run_logger):
             if progress.step == 0:  # a run that is resumed has been looked at
                 first_look.look(parts, run_logger)
@@ -125,6 +132,11 @@ def resume(
 
 def train(parts: Parts, progress: Progress, run_logger: Logger) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
+    trainer, rehearsal = parts.settings.trainer, None
+    if trainer.rehearse_resume or trainer.replay_every_steps:
+        rehearsal = Rehearsal(
+            parts.rebuilt, parts.held_out_batch, trainer.rehearse_resume, trainer.replay_every_steps
+        )
     try:
         loop.fit(
             parts.training,
@@ -134,7 +146,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger) -> None:
             partial(evaluation_batches, parts.settings, parts.sources.validation, parts.shards),
             run_logger,
             parts.shards,
-            rehearsal(parts),
+            rehearsal,
         )
     except not_finite.NotFinite as error:
         raise not_finite.explained(error, parts) from None
@@ -189,30 +201,7 @@ def test(
     return step, result
 
 
-def rehearsal(parts: Parts) -> Rehearsal | None:
-    """Return what takes steps twice as the configuration says; None if none is."""
-    at_start = parts.settings.trainer.rehearse_resume
-    every_steps = parts.settings.trainer.replay_every_steps
-    if not at_start and not every_steps:
-        return None
-    return Rehearsal(parts.rebuilt, parts.held_out_batch, at_start, every_steps)
-
-
-def open_loggers(folder: Path, parts: Parts, run_logger: RunLogger) -> None:
-    """Open the loggers of the configuration; they get what the run logger writes, and has written.
-
-    Raises:
-        InputError: one of them does not open.
-    """
-    from seedbed import loggers  # a part that can be deleted
-
-    name = parts.training.metric_name
-    run = loggers.Run(folder, parts.settings.plain, name, loggers.history(folder))
-    run_logger.observers.append(loggers.open_all(run, run_logger.log))
-
-
 def warnings_listed(parts: Parts, run_logger: Logger) -> AbstractContextManager[None]:
-    """List operations without a deterministic implementation, where a warning was asked for."""
     if parts.settings.determinism.on_nondeterministic != "warn":
         return nullcontext()
     return refusals.reported(parts.training.model, run_logger.log)
@@ -234,9 +223,13 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_ov
         every = settings.trainer.checkpoint_every_steps
         begins = f"from the start: it has no checkpoint (trainer.checkpoint_every_steps={every})"
     size = sum(parameter.numel() for parameter in training.model.parameters())
+    where = str(training.device)
+    if where == "cpu":
+        has_affinity = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+        where += f" ({torch.get_num_threads()} of {cores} cores)"
     run_logger.log(
-        f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, "
-        f"{training.device}{cores_of(training.device)}, "
+        f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, {where}, "
         f"determinism={settings.determinism.name}, "
         f"seed={settings.seed}, {parts.plan.total_steps} steps"
         + (f", {shards.processes} processes" if shards.processes > 1 else "")
@@ -245,16 +238,9 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_ov
     )
 
 
-def cores_of(device: torch.device) -> str:
-    """Return how many of the cores that are there each process uses, where they do the work."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f" ({torch.get_num_threads()} of {there} cores)" if device.type == "cpu" else ""
-
-
 def summarize(
     folder: Path, parts: Parts, progress: Progress, last: dict[str, float], summary: Summary
 ) -> None:
-    """Bring a summary up to date with where the run stands."""
     settings, training, model = parts.settings, parts.training, parts.training.model
     metrics = dict(last)
     if progress.best_metric is not None:

@@ -39,7 +39,6 @@ class Imports:
     """
 
     def __init__(self, folder: Path, environment: dict[str, Any], root: Path | None = None) -> None:
-        """Take the run folder, environment.json, and the folder from which files are named."""
         self.environment = environment
         self._folder, self._root = folder, root or project.root()
         self._kept: dict[str, bytes] = {}
@@ -93,19 +92,16 @@ class Imports:
             record.write_atomically(self._folder / "source.patch", patch)
 
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Keep what was imported since the last time."""
         if self.look():
             self.write()
 
     def note_figure(self, name: str, step: int, path: Path) -> None:
-        """Do nothing: a row follows."""
+        pass  # a row follows
 
     def save(self) -> None:
-        """Keep what was imported, as `note` does."""
         self.note(())
 
     def close(self, finished: bool) -> None:
-        """Keep what the end of the run imported, for a replay of it."""
         self.note(())
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from seedbed import offline, record
 from seedbed.config.request import Request
@@ -67,7 +67,3 @@ class Job:
         offline.enforce()
         settings = request.applied_to(record.read_config(folder))
         return cls(folder, settings, request, stop, group)
-
-    def plain_settings(self) -> dict[str, Any]:
-        """Return the settings as plain dictionaries and lists."""
-        return OmegaConf.to_container(self.settings)  # type: ignore[return-value]
