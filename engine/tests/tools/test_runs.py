@@ -126,8 +126,8 @@ def test_no_torch_is_imported(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        (("a=1", "a=1.0", "a<2", "a!=x", "b!=1"), 1),
-        (("a=true", "a!=FALSE", "a!=1"), True),
+        (("a=1", "a=1.0", "a=1e0", "a<2", "a!=x", "b!=1"), 1),
+        (("a=True", "a!=FALSE"), True),
         (("a=Null", "a!=0"), None),
         (("a!=y", "a=x"), "x"),
         (("a=[x, y]", "a=x", "a!=z"), ["x", "y"]),

@@ -1,8 +1,10 @@
 """A table of runs: a row for each, from its configuration and its summary."""
 
+import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,7 @@ from seedbed.record import text, untrusted
 Row = Mapping[str, Any]  # the values of a run, by key
 _MOST_SHOWN = 80  # characters of a cell
 _ALWAYS = ("run", "status", "model.name", "data.name", "determinism.name", "seed", "steps")
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
-    "<": operator.lt, ">": operator.gt, "=": operator.eq,
-}  # fmt: skip
+_ORDER = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
 def condition(word: str) -> tuple[str, str, str]:
@@ -36,14 +35,15 @@ def holds(row: Row, key: str, comparison: str, value: str) -> bool:
     """
     if key not in row:
         return comparison == "!="
-    here, compare = row[key], _COMPARISONS[comparison]
-    numbers = _number(here), _number(value)
-    if None not in numbers:
-        return compare(*numbers)
-    value = value.lower() if here is None or isinstance(here, bool) else value
-    if isinstance(here, list) and value in map(text.show, here):
-        return comparison == "="
-    return comparison in ("=", "!=") and compare(text.show(here), value)
+    here = row[key]
+    asked: Any = value
+    with suppress(ValueError):
+        asked = json.loads(value.lower())
+    if comparison in _ORDER:
+        numbers = all(isinstance(each, int | float) for each in (here, asked))
+        return numbers and bool(_ORDER[comparison](here, asked))
+    shown = map(text.show, [here, *here] if isinstance(here, list) else [here])
+    return (value in shown or asked == here) is (comparison == "=")
 
 
 def read_row(folder: Path) -> Row:
@@ -96,9 +96,9 @@ def sort(rows: Sequence[Row], key: str, descending: bool = False) -> list[Row]:
     """Return rows by a key: numbers, then texts, and those without a value at the end."""
 
     def order(row: Row) -> tuple[bool, Any]:
-        number = _number(row[key])
-        is_text = number is None or number != number
-        return (is_text, text.show(row[key]) if is_text else number)
+        value = row[key]
+        is_number = isinstance(value, int | float) and value == value  # NaN has no place
+        return (not is_number, value if is_number else text.show(value))
 
     there = [row for row in rows if row.get(key) is not None]
     missing = [row for row in rows if row.get(key) is None]
@@ -108,20 +108,6 @@ def sort(rows: Sequence[Row], key: str, descending: bool = False) -> list[Row]:
 def lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     """Return the lines of the table for a terminal; numbers with six digits."""
     return text.aligned([columns, *([_cell(row.get(key, "-")) for key in columns] for row in rows)])
-
-
-def _number(value: Any) -> float | int | None:
-    """Return a number, or what a text says as one; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return int(value) if not isinstance(value, float) else value
-    except ValueError:
-        pass
-    try:
-        return float(value)
-    except ValueError:
-        return None
 
 
 def _cell(value: Any) -> str:
