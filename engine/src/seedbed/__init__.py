@@ -13,21 +13,20 @@ from typing import Any
 
 __version__ = "1.0.0"
 
-# Imported when they are asked for, since they import torch: the module of each, and its name there.
+# Imported when they are asked for, since they import torch: the module of each.
 _LAZY = {
-    "Method": ("seedbed.methods", "Method"),
-    "Recorder": ("seedbed.recorder", "Recorder"),
-    "load": ("seedbed.tools.weights", "load"),
-    "apply_preset": ("seedbed.determinism.running", "apply_preset"),
+    "Method": "seedbed.methods",
+    "Recorder": "seedbed.recorder",
+    "load": "seedbed.tools.weights",
+    "apply_preset": "seedbed.determinism.running",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        module, attribute = _LAZY[name]
-        return getattr(importlib.import_module(module), attribute)
     if name == "loading":
         return importlib.import_module("seedbed.loading")
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'seedbed' has no attribute {name!r}")
 
 

@@ -36,7 +36,8 @@ def exit_status(main: Callable[[], int]) -> int:
     except ModuleNotFoundError as error:
         if not str(error.name).startswith("seedbed."):
             raise
-        return print_error(deleted(str(error.name)))
+        name = str(error.name)
+        return print_error(InputError(f"{name}: expected this part, got none; restore it from git"))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -59,12 +60,6 @@ def require_own_code(script: str | None) -> None:
             )
 
 
-def deleted(module: str) -> InputError:
-    """Return the error of a request that needs a part of ours which is not there."""
-    path = f"engine/src/{module.replace('.', '/')}"
-    return InputError(f"{path}: expected this part of Seedbed, got none; restore it from git")
-
-
 def print_error(error: InputError) -> int:
     """Print why a request is invalid; return the exit status for it."""
     print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
@@ -76,10 +71,7 @@ def one_line(error: BaseException, most: int = 200) -> str:
 
     Of an error in a loader worker, whose traceback is the message, that is the last line of it.
     """
-    try:
-        text = str(error).strip()
-    except Exception as another:  # a class of the user's may fail when it is printed
-        text = f"(its message cannot be shown: {type(another).__name__})"
+    text = str(error).strip()
     if "in DataLoader worker process" in text:
         return text.splitlines()[-1][:most]
     text = " ".join(text.split())
@@ -87,10 +79,7 @@ def one_line(error: BaseException, most: int = 200) -> str:
 
 
 def discard_output(stream: IO[Any]) -> None:
-    """Send a stream that nobody reads any more to /dev/null, also when Python flushes it at exit.
-
-    Processes that are started later inherit that.
-    """
+    """Send a stream that nobody reads any more to /dev/null, in processes started later, too."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -15,31 +15,23 @@ def root() -> Path:
     It is that of the script that was started; otherwise the current folder, or the nearest one
     above it that has a configs/config.yaml.
     """
-    named = os.environ.get(PROJECT)
-    if named:
-        return Path(named)
+    if PROJECT in os.environ:
+        return Path(os.environ[PROJECT])
     here = Path.cwd()
-    above = (folder for folder in (here, *here.parents) if _is_project(folder))
+    above = (each for each in (here, *here.parents) if (each / "configs/config.yaml").is_file())
     return next(above, here)
 
 
 def configs() -> Path:
-    """Return the folder of the project's configurations."""
     return root() / "configs"
-
-
-def _is_project(folder: Path) -> bool:
-    return (folder / "configs" / "config.yaml").is_file()
 
 
 def is_installed(file: str) -> bool:
     """Return whether a module's file is one of Python's, or of an installed distribution."""
-    return (
-        not file.startswith("/")  # built in, or made by a library
-        or "/site-packages/" in file
-        or "/dist-packages/" in file
-        or file.startswith(_standard_library())
-    )
+    if not file.startswith("/"):  # built in, or made by a library
+        return True
+    places = ("/site-packages/", "/dist-packages/")
+    return any(place in file for place in places) or file.startswith(_standard_library())
 
 
 @cache

@@ -15,10 +15,7 @@ import pytest
 from tests import pages
 from tests.running import QUICK, TEMPLATE
 
-PAGES = [
-    "README.md",
-    *sorted(str(p.relative_to(TEMPLATE)) for p in (TEMPLATE / "docs").glob("*.md")),
-]
+PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted((TEMPLATE / "docs").glob("*.md")))]
 # Downloads, other packages, hours, a GPU, a refusal, and places for what a reader puts there.
 NOT_HERE = re.compile(
     r"mnist_cnn|fashion|SparseModel|data=mnist\b|launcher=submitit|launcher=ray|sweeper=|logger=|cuda"
@@ -36,8 +33,8 @@ def commands(page: str) -> list[str]:
 
 def trainings(page: str) -> list[str]:
     """Return those that train, and can be run here."""
-    lines = (line for line in commands(page) if line.startswith("python train.py"))
-    return [line for line in lines if not NOT_HERE.search(line)]
+    train = "python train.py"
+    return [line for line in commands(page) if line.startswith(train) and not NOT_HERE.search(line)]
 
 
 @pytest.mark.long
