@@ -47,15 +47,18 @@ class Result:
     right_operation: bool
 
 
+def preset(name: str) -> dict[str, Any]:
+    """Return a preset for this process, which has an environment and threads of its own."""
+    whole: Any = OmegaConf.to_container(OmegaConf.load(ROOT / f"configs/determinism/{name}.yaml"))
+    return {**whole, "env": {}, "interop_threads": torch.get_num_interop_threads(), "threads": 1}
+
+
 def settings(**changes: dict[str, Any]) -> Settings:
     """Return a configuration of the parts in tests.faults; `model={"fault": ...}` changes one."""
-    preset: Any = OmegaConf.to_container(OmegaConf.load(ROOT / "configs/determinism/strict.yaml"))
-    # This process has started already, with an environment and threads of its own.
-    preset |= {"env": {}, "interop_threads": torch.get_num_interop_threads(), "threads": 1}
     images = {"_target_": "tests.faults.Images", **changes.get("data", {})}
     return typed(
         seeds=dict.fromkeys(names.STREAMS, 0) | changes.get("seeds", {}),
-        determinism=preset,
+        determinism=preset("strict"),
         trainer={"device": "cpu", "max_epochs": 1, "max_steps": None, "validate_every_epochs": 0},
         schedule={"warmup_fraction": 0.0, "final_fraction": 1.0},
         data={
@@ -77,7 +80,7 @@ def settings(**changes: dict[str, Any]) -> Settings:
 def flags() -> Iterator[None]:
     """Apply the preset for a while."""
     before = determinism.in_force()
-    determinism.apply(settings().plain["determinism"])
+    determinism.apply(preset("strict"))
     try:
         yield
     finally:

@@ -10,8 +10,7 @@ from seedbed.operations.substitutes import substitute_for
 ADVICE = (
     " does not have a deterministic implementation, but you set "
     "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this "
-    "operation, or you can use the 'warn_only=True' option, if that's acceptable for your "
-    "application."
+    "operation, or you can use the 'warn_only=True' option."
 )
 
 
@@ -26,7 +25,6 @@ def indices(*shape: int, below: int) -> Tensor:
 def test_an_operation_that_is_not_in_the_table_has_none() -> None:
     """PyTorch's advice, the same for every operation, is not taken for an operation's name."""
     assert substitute_for("roll_cuda" + ADVICE) is None
-    assert substitute_for("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)") is None
 
 
 def avg_pool3d(x: Tensor) -> Tensor:
@@ -41,20 +39,16 @@ def pool_and_gather(x: Tensor) -> Tensor:
 
 
 def unpool(x: Tensor, i: Tensor) -> Tensor:
-    return (
-        torch.zeros(2, 3, 64, dtype=x.dtype).scatter(2, i.flatten(2), x.flatten(2)).view(2, 3, 8, 8)
-    )
+    flat = torch.zeros(2, 3, 64, dtype=x.dtype).scatter(2, i.flatten(2), x.flatten(2))
+    return flat.view(2, 3, 8, 8)
 
 
-def resize(mode: str):
-    def by_matrices(x: Tensor) -> Tensor:
-        def matrix(n: int, out: int) -> Tensor:
-            eye = torch.eye(n, dtype=x.dtype)[None, None]
-            return F.interpolate(eye, (out, n), mode=mode, antialias=True)[0, 0]
+def resize(x: Tensor) -> Tensor:
+    def matrix(n: int, out: int) -> Tensor:
+        eye = torch.eye(n, dtype=x.dtype)[None, None]
+        return F.interpolate(eye, (out, n), mode="bilinear", antialias=True)[0, 0]
 
-        return matrix(8, 4) @ x @ matrix(6, 3).mT
-
-    return by_matrices
+    return matrix(8, 4) @ x @ matrix(6, 3).mT
 
 
 def reflect(x: Tensor) -> Tensor:
@@ -68,24 +62,14 @@ def replicate(x: Tensor) -> Tensor:
     return x.index_select(-1, torch.arange(-2, n + 3).clamp(0, n - 1))
 
 
-def grid_sample(x: Tensor, grid: Tensor) -> Tensor:
-    """Bilinear, align_corners=True, for grids inside the image."""
-    column, row = ((grid + 1) / 2 * (torch.tensor([x.shape[3], x.shape[2]]) - 1)).unbind(-1)
-    out = torch.zeros(())
-    for r in (row.floor(), row.floor() + 1):
-        for c in (column.floor(), column.floor() + 1):
-            weight = (1 - (row - r).abs()) * (1 - (column - c).abs())
-            corner = x[0][:, r[0].long().clamp(max=7), c[0].long().clamp(max=5)]
-            out = out + weight * corner[None]
-    return out
-
-
 IMAGE, VOLUME, LINE = uniform(2, 3, 8, 6), uniform(2, 3, 4, 6, 8), uniform(2, 3, 9)
+VALUES, INDEX = uniform(50), indices(50, below=7)
 UNPOOLED = F.max_pool2d(uniform(2, 3, 8, 8), 2, return_indices=True)
+# What PyTorch calls it: the operation, the recipe, their inputs.
 RECIPES = {
     "adaptive_avg_pool2d_backward": (
         lambda x: F.adaptive_avg_pool2d(x, (4, 2)),
-        lambda x: x.unflatten(-1, (2, -1)).unflatten(-3, (4, -1)).mean((-3, -1)),
+        lambda x: F.avg_pool2d(x, (2, 3)),
         (IMAGE,),
     ),
     "avg_pool3d_backward": (lambda x: F.avg_pool3d(x, 2), avg_pool3d, (VOLUME,)),
@@ -97,7 +81,7 @@ RECIPES = {
     "max_unpooling2d": (lambda x, i: F.max_unpool2d(x, i, 2), unpool, UNPOOLED),
     "upsample_bilinear2d_aa": (
         lambda x: F.interpolate(x, (4, 3), mode="bilinear", antialias=True),
-        resize("bilinear"),
+        resize,
         (IMAGE,),
     ),
     "reflection_pad1d_backward": (lambda x: F.pad(x, (2, 3), "reflect"), reflect, (LINE,)),
@@ -115,34 +99,22 @@ RECIPES = {
     "histc": (
         lambda x: x.detach().histc(5, 0, 1),
         lambda x: torch.bincount((x * 5).long().clamp(max=4), minlength=5).to(x.dtype),
-        (uniform(100),),
+        (VALUES,),
     ),
     "bincount": (
         lambda i, w: i.bincount(w.detach(), minlength=7),
         lambda i, w: torch.zeros(7, dtype=w.dtype).index_add(0, i, w),
-        (indices(50, below=7), uniform(50)),
+        (INDEX, VALUES),
     ),
     "median": (
         lambda x: x.median(2).values,
         lambda x: x.sort(dim=2, stable=True)[0][..., (9 - 1) // 2],
         (LINE,),
     ),
-    "grid_sampler_2d_backward": (
-        lambda x, g: F.grid_sample(x, g, align_corners=True),
-        grid_sample,
-        (uniform(1, 3, 8, 6), uniform(1, 4, 4, 2) * 2 - 1),
-    ),
     "scatter_reduce amax": (
         lambda s, i: torch.full((7,), -torch.inf, dtype=s.dtype).scatter_reduce(0, i, s, "amax"),
         lambda s, i: torch.where(F.one_hot(i, 7).bool().T, s, -torch.inf).amax(1),
-        (uniform(50), indices(50, below=7)),
-    ),
-    "index_reduce mean": (
-        lambda s, i: torch.zeros(7, dtype=s.dtype).index_reduce(
-            0, i, s, "mean", include_self=False
-        ),
-        lambda s, i: torch.zeros(7, dtype=s.dtype).index_add(0, i, s) / i.bincount(minlength=7),
-        (uniform(50), indices(50, below=7)),
+        (VALUES, INDEX),
     ),
     "put_": (
         lambda x, s: x.clone().put_(torch.tensor([3, 8]), s),
@@ -156,25 +128,12 @@ RECIPES = {
 def test_a_substitute_computes_the_same(name: str) -> None:
     """Values and gradients of a recipe are those of the operation, to rounding."""
     operation, recipe, inputs = RECIPES[name]
-    assert substitute_for(name) is not None
+    assert substitute_for(name + ADVICE) is not None
 
     expected, actual = values_and_gradients(operation, inputs), values_and_gradients(recipe, inputs)
 
     # Some recipes have gradients that the operation does not have.
     torch.testing.assert_close(actual[: len(expected)], expected)
-
-
-def test_the_comparison_of_recipes_can_fail() -> None:
-    """A recipe that is nearly right is found out."""
-    operation, _, inputs = RECIPES["reflection_pad1d_backward"]
-
-    expected, actual = (
-        values_and_gradients(operation, inputs),
-        values_and_gradients(replicate, inputs),
-    )
-
-    with pytest.raises(AssertionError):
-        torch.testing.assert_close(actual, expected)
 
 
 def values_and_gradients(function, inputs: tuple[Tensor, ...]) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """Repeat the first steps of a configuration, and list what keeps them from being reproducible.
 
-Listed by module are operations that differ from one time to the next or that strict refuses, with
-what to use instead, and random numbers that no seed controls.
+Step 1 is taken twice, and step 2 once more by a run that is resumed before it. Printed are the
+operations that strict refuses, with what to use instead, and the first one that differs.
 """
 
 import sys

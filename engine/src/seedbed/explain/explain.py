@@ -16,14 +16,13 @@ from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError
 from seedbed.explain import replay
 from seedbed.explain.replay import BEFORE, Trace
-from seedbed.explain.trace_compare import Finding, describe, describe_lines, first_difference
+from seedbed.explain.trace_compare import Finding, describe, first_difference
 from seedbed.explain.trace_data import DATA_PHASES
-from seedbed.operations.trace import Event
 from seedbed.record import Row, change
 
 # An earlier step is traced instead if the replays diverge before it; with a nondeterministic
 # operation they may diverge at another step each time.
-_MOST_TRACES = 3
+_MOST_TRACES = 4
 # What was compared at these was measured after the step.
 _EVALUATIONS = ("validation_", "test_", "final_")
 
@@ -64,16 +63,10 @@ def of_replay(
         yield "\nNothing to explain: no recorded step differs"
         return
     side = _side("the record", run, outcome.record, trust, tree, online)
-    traces, step = trace_both([side, side], difference.step)
-    yield f"\n{_opening(traces, step)}, both times with this configuration"
-    found = first_difference(traces[0].events, traces[1].events)
-    if found is not None:
-        yield "The two replays differ from each other: the step is nondeterministic"
-        yield from describe(found)
-        yield from describe_lines(found, [tree.root, tree.root])
-        return
     same_code = change.same_code(outcome.record.code, outcome.replay.code)
-    yield from _unexplained([side], traces, difference, same_code)
+    heading = "The two replays differ from each other: the step is nondeterministic"
+    how = "both times with this configuration"
+    yield from _explained([side, side], difference, same_code, how, heading)
 
 
 def of_runs(
@@ -90,20 +83,31 @@ def of_runs(
         trees: the code to replay each with.
     """
     each = zip(("run A", "run B"), runs, records, trees, strict=True)
-    sides = [_side(name, run, held, trust, tree, online) for name, run, held, tree in each]
-    traces, step, found = trace_to_the_cause(sides, difference.step)
-    code_too = " and its own code" if all(tree.is_recorded for tree in trees) else ""
-    yield f"\n{_opening(traces, step)}, once with each configuration{code_too}"
-    yield from dict.fromkeys(f"note: {side.advice}" for side in sides if side.advice)
+    sides = [_side(name, run, record, trust, tree, online) for name, run, record, tree in each]
+    same_code = change.same_code(records[0].code, records[1].code)
+    how = "once with each configuration"
+    how += " and its own code" if all(tree.is_recorded for tree in trees) else ""
+    yield from _explained(sides, difference, same_code, how, "First that differs")
+
+
+def _explained(
+    sides: Sequence[Side], difference: Difference, same_code: bool, how: str, heading: str
+) -> Iterator[str]:
+    traces, step, finding = trace_to_the_cause(sides, difference.step)
+    starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
+    count = len(traces[0].events)
+    yield (
+        f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced, {how}"
+    )
+    if sides[0] is not sides[1]:  # verify.py prints that of its own
+        yield from dict.fromkeys(f"note: {side.advice}" for side in sides if side.advice)
     if not _same_shards(sides):
         yield "note: trainer.shards is not the same, so the phases of the data are not compared"
-    if found is None:
-        same_code = change.same_code(records[0].code, records[1].code)
-        yield from _unexplained(sides, traces, difference, same_code)
-        return
-    yield "First that differs"
-    yield from describe(found)
-    yield from describe_lines(found, [side.tree.root for side in sides])
+    if finding is not None:
+        yield heading
+        yield from describe(finding, [side.tree.root for side in sides])
+    else:
+        yield from dict.fromkeys(_unexplained(sides, traces, difference, same_code))
 
 
 def _side(
@@ -118,69 +122,57 @@ def _side(
 def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:
     """Trace both sides at the step where they diverge; return what differs first there.
 
-    What differs when a step begins is older than it. Then both are replayed from the beginning.
+    That is an earlier step where the replays diverge before it. What differs when a step begins is
+    older than it: then both are replayed from the beginning.
     """
-    traces, step = trace_both(sides, step)
-    found = first_difference(*(_comparable_events(sides, each) for each in traces))
-    is_older = found is not None and found.phase == BEFORE
-    if is_older and any(each.start for each in traces):
-        return trace_to_the_cause([replace(side, checkpoints=None) for side in sides], step)
-    return traces, step, found
-
-
-def trace_both(sides: Sequence[Side], step: int) -> tuple[list[Trace], int]:
-    """Replay both sides to a step and trace it, or an earlier one at which they diverge."""
     stages = compare.comparable_stages(*(side.settings.trainer.shards for side in sides))
-    for _ in range(_MOST_TRACES):
-        traces = run_traces(sides, step)
+    # Other shards are loaded in other pieces, which cannot be aligned.
+    skipped = () if _same_shards(sides) else DATA_PHASES
+    for attempts_left in reversed(range(_MOST_TRACES)):
+        traces = [trace(side, step) for side in sides]
         rows = (
             [{key: row[key] for key in ("step", *stages) if key in row} for row in each.rows]
             for each in traces
         )
-        diverged = compare.first_difference(*rows)
-        traced, step = step, diverged.step if diverged else step
-        if traced == step:
+        events = [[e for e in each.events if e.place.phase not in skipped] for each in traces]
+        diverged, finding = compare.first_difference(*rows), first_difference(*events)
+        is_older = finding is not None and finding.phase == BEFORE
+        if attempts_left and diverged is not None and diverged.step < step:
+            step = diverged.step
+        elif attempts_left and is_older and any(each.start for each in traces):
+            sides = [replace(side, checkpoints=None) for side in sides]
+        else:
             break
-    return traces, traced
+    return traces, step, finding
 
 
-def run_traces(sides: Sequence[Side], step: int) -> list[Trace]:
-    """Trace a step of each side, in processes of their own.
+def trace(side: Side, step: int) -> Trace:
+    """Trace a step of a side, in a process of its own.
 
     Raises:
-        InputError: one of them failed.
+        InputError: it failed.
     """
-    traces = []
-    for side in sides:
-        with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as name:
-            folder, out = Path(name, "run"), Path(name, "trace.pt")
-            launch.create_run_folder(folder, side.settings)
-            words = [str(folder), str(step), str(out)]
-            words += [str(side.checkpoints)] if side.checkpoints else []
-            done = subprocess.run(
-                [sys.executable, "-m", "seedbed.explain.replay", *words],
-                env=launch.training_environment(side.settings) | dict(side.variables),
-                capture_output=True,
-                check=False,
+    with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as name:
+        folder, out = Path(name, "run"), Path(name, "trace.pt")
+        launch.create_run_folder(folder, side.settings)
+        command = [sys.executable, "-m", "seedbed.explain.replay", str(folder), str(step), str(out)]
+        done = subprocess.run(
+            command + ([str(side.checkpoints)] if side.checkpoints else []),
+            env=launch.training_environment(side.settings) | dict(side.variables),
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            raise InputError(
+                f"--explain: expected a replay of {side.name} that runs, got "
+                f"{lines[-1].removeprefix('error: ')}"
             )
-            if done.returncode:
-                lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-                raise InputError(
-                    f"--explain: expected a replay of {side.name} that runs, got "
-                    f"{lines[-1].removeprefix('error: ')}"
-                )
-            traces.append(replay.read(out))
-    return traces
+        return replay.read(out)
 
 
 def _same_shards(sides: Sequence[Side]) -> bool:
     return len({side.settings.trainer.shards for side in sides}) == 1
-
-
-def _comparable_events(sides: Sequence[Side], of: Trace) -> list[Event]:
-    """Return the events that can be aligned: other shards are loaded in other pieces."""
-    skipped = () if _same_shards(sides) else DATA_PHASES
-    return [event for event in of.events if event.place.phase not in skipped]
 
 
 def left_out(sides: Sequence[Side]) -> list[str]:
@@ -191,17 +183,11 @@ def left_out(sides: Sequence[Side]) -> list[str]:
     omitted: list[str] = []
     for side in sides:
         trainer, workers = side.settings.trainer, side.settings.data.num_workers
-        omitted += ["trainer.compile=true"] * trainer.compile
         allreduce = trainer.processes > 1 and trainer.reduce == "allreduce"
+        omitted += ["trainer.compile=true"] * trainer.compile
         omitted += ["trainer.reduce=allreduce"] * allreduce
         omitted += [f"data.num_workers={workers}"] if workers else []
     return list(dict.fromkeys(omitted))
-
-
-def _opening(traces: Sequence[Trace], step: int) -> str:
-    starts = sorted({"the beginning" if t.start == 0 else f"step {t.start}" for t in traces})
-    count = len(traces[0].events)
-    return f"Step {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
 
 
 def _unexplained(

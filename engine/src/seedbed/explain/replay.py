@@ -7,7 +7,8 @@ STEP in CHECKPOINTS, or from the beginning; what is noted of STEP goes to OUT.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -43,10 +44,18 @@ class Trace:
     events: list[Event]
 
 
-def replay(settings: config.Settings, step: int, checkpoints: Path | None = None) -> Trace:
+def replay(
+    settings: config.Settings,
+    step: int,
+    checkpoints: Path | None = None,
+    before_last: Callable[[TrainingState], None] | None = None,
+) -> Trace:
     """Train to a step, and note everything in the last one.
 
     All shards are worked on in this process, which changes no bit of a sum in a tree.
+
+    Args:
+        before_last: is called with the training state before the last step.
     """
     device = assemble.choose_device(settings.trainer.device)
     shards = assemble.cut_batches(settings.trainer)
@@ -66,6 +75,8 @@ def replay(settings: config.Settings, step: int, checkpoints: Path | None = None
             batches = [source[place] for place in places]
             stages = train_step(training, batches, number, shards, False, hasher)[2]
         else:
+            if before_last is not None:
+                before_last(training)
             with noted(source, events):
                 batches = [source[place] for place in places]
             events += state_events(training, BEFORE)
@@ -79,23 +90,12 @@ def replay(settings: config.Settings, step: int, checkpoints: Path | None = None
 
 
 def restore(training: TrainingState, folder: Path | None, step: int) -> int:
-    """Load the newest checkpoint before a step; return its step, 0 if there is none.
-
-    Raises:
-        InputError: it is one of another model or optimizer.
-    """
-    for path in (folder / name for name in record.LAST_CHECKPOINTS) if folder else ():
-        try:
+    """Load the newest checkpoint before a step; return its step, 0 if there is none."""
+    for path in [folder / name for name in record.LAST_CHECKPOINTS] if folder else []:
+        with suppress(InputError):  # none, or a damaged one: the beginning is always there
             kept = checkpoint.load(path, training.device)
-        except InputError:  # none, or a damaged one: the beginning is always there
-            continue
-        if checkpoint.progress_of(kept).step < step:
-            try:
+            if checkpoint.progress_of(kept).step < step:
                 return checkpoint.restore(training, kept).step
-            except checkpoint.MISMATCH as error:
-                raise InputError(
-                    f"{path}: expected a checkpoint of this configuration, got {error}"
-                ) from None
     return 0
 
 
@@ -121,10 +121,7 @@ def read(path: Path) -> Trace:
         start, rows, events = torch.load(path, weights_only=True)
         return Trace(start, rows, [Event(Place(*place), *rest) for place, *rest in events])
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{path.name}: expected a trace as this checkout writes it, got {error}; compare with "
-            "the version of Seedbed that made the runs"
-        ) from None
+        raise InputError(f"{path.name}: expected a trace of this version, got {error}") from None
 
 
 def main() -> int:

@@ -1,10 +1,9 @@
 """How a batch is loaded, noted like operations: order, samples, transforms, collate."""
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ from seedbed.data.source import Source
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, hashes
 
-ORDER, LOADING, AUGMENTATION, COLLATE = "order", "loading", "augmentation", "collate"
+ORDER, LOADING = "data order", "sample loading"
+AUGMENTATION, COLLATE = "augmentation", "collate"
 DATA_PHASES = (ORDER, LOADING, AUGMENTATION, COLLATE)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), rng.Draws)
 _CONTAINERS = (str, bytes, list, tuple, dict, Tensor, np.ndarray)
@@ -29,34 +29,28 @@ def noted(source: Source, events: list[Event]) -> Iterator[None]:
     A data set's attributes that can be called are taken for its transforms, and each transform
     of a `Compose` for one of its own.
     """
-    undo: list[Callable[[], None]] = []
+    with ExitStack() as undo:
 
-    def put(owner: Any, name: str, value: Any) -> None:
-        # Not setattr, which a frozen dataclass refuses.
-        undo.append(partial(object.__setattr__, owner, name, getattr(owner, name)))
-        object.__setattr__(owner, name, value)
+        def put(owner: Any, name: str, value: Any) -> None:
+            # Not setattr, which a frozen dataclass refuses.
+            undo.callback(object.__setattr__, owner, name, getattr(owner, name))
+            object.__setattr__(owner, name, value)
 
-    try:
         for owner, path in _datasets(source.dataset, "data.train"):
             for name, value in list(vars(owner).items()):
-                parts = getattr(value, "transforms", None)
-                if isinstance(parts, list):
-                    undo.append(partial(parts.__setitem__, slice(None), list(parts)))
-                    paths = [f"{path}.{name}[{i}]" for i in range(len(parts))]
-                    parts[:] = [
-                        _Call(part, where, AUGMENTATION, events)
-                        for part, where in zip(parts, paths, strict=True)
-                    ]
+                where = f"{path}.{name}"
+                transforms = getattr(value, "transforms", None)
+                if isinstance(transforms, list):
+                    undo.callback(transforms.__setitem__, slice(None), list(transforms))
+                    for i, each in enumerate(transforms):
+                        transforms[i] = _Call(each, f"{where}[{i}]", AUGMENTATION, events)
                 elif callable(value) and not _is_dataset(value):
-                    put(owner, name, _Call(value, f"{path}.{name}", AUGMENTATION, events))
+                    put(owner, name, _Call(value, where, AUGMENTATION, events))
         for name, value in list(vars(source).items()):
             if callable(value) and not _is_dataset(value):
                 put(source, name, _Call(value, "data.collate", COLLATE, events))
         put(source, "dataset", _Noted(source.dataset, events))
         yield
-    finally:
-        for restore in reversed(undo):
-            restore()
 
 
 class _Noted:
@@ -64,25 +58,20 @@ class _Noted:
 
     def __init__(self, dataset: Any, events: list[Event]) -> None:
         self._dataset, self._events = dataset, events
-        self._get = self._notes("__getitem__")
         if hasattr(dataset, "fetch"):
-            self.fetch = self._notes("fetch")
+            self.fetch = partial(self._load, "fetch")
 
     def __getitem__(self, index: int) -> Any:
-        return self._get(index)
+        return self._load("__getitem__", index)
 
-    def _notes(self, name: str) -> Callable[..., Any]:
-        def load(first: Any, *rest: Any) -> Any:
-            place = Place("data.train", "", ORDER)
-            numbers = (f"{len(first)} samples",) if hasattr(first, "__len__") else ()
-            self._events.append(
-                Event(place, "sample ids", (), hashes_of(first), numbers=numbers, draws=True)
-            )
-            return call(first, *rest)
-
-        method = getattr(self._dataset, name)
-        call = _Call(method, "data.train", LOADING, self._events)
-        return load
+    def _load(self, method: str, ids: Any, *rest: Any) -> Any:
+        numbers = (f"{len(ids)} samples",) if hasattr(ids, "__len__") else ()
+        place = Place("data.train", "", ORDER)
+        self._events.append(
+            Event(place, "sample ids", (), hashes_of(ids), numbers=numbers, draws=True)
+        )
+        function = getattr(self._dataset, method)
+        return _Call(function, "data.train", LOADING, self._events)(ids, *rest)
 
 
 class _Call:
@@ -90,8 +79,10 @@ class _Call:
 
     def __init__(self, function: Any, path: str, phase: str, events: list[Event]) -> None:
         name = getattr(function, "__name__", type(function).__name__)
-        place = Place(path, _line(function), phase)
-        self.__dict__["_noted"] = (function, name, place, events)
+        called = function if hasattr(function, "__code__") else type(function).__call__
+        code = getattr(called, "__code__", None)
+        line = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+        self.__dict__["_noted"] = (function, name, Place(path, line, phase), events)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function, name, place, events = self._noted
@@ -110,12 +101,6 @@ class _Call:
 def hashes_of(value: Any) -> tuple[int, ...]:
     """Hash tensors, arrays, images, numbers and texts; other objects by their type alone."""
     return tuple(map(_hash, tree_leaves(value)))
-
-
-def _line(function: Any) -> str:
-    called = function if hasattr(function, "__code__") else type(function).__call__
-    code = getattr(called, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) else ""
 
 
 def _hash(value: Any) -> int:

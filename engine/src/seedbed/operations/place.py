@@ -1,19 +1,24 @@
-"""Places in a model: where an operation was called, and whether PyTorch refused it there."""
+"""Places in a model: where an operation was called, in the forward or the backward pass."""
 
-import re
 import runpy
+import sys
+import traceback
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
+from seedbed import fingerprint
+
 _TORCH = str(Path(torch.__file__).parent)
 _ENGINE = str(Path(__file__).parents[1])
+_NOT_THE_USERS = (_TORCH, _ENGINE, "<", runpy.__file__, warnings.__file__)
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Place:
     Attributes:
         module: path of the innermost module, such as `features.3`; empty for the model itself.
         line: `file:line` of the user's code; empty if the operation belongs to none.
-        phase: forward or backward.
+        phase: forward, backward or update.
     """
 
     module: str
@@ -35,35 +40,64 @@ class Place:
         return f"{self.phase} pass{module}" + (f", {self.line}" if self.line else "")
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Return whether an error is a refusal of deterministic algorithms."""
-    return isinstance(error, RuntimeError) and bool(REFUSED.search(str(error)))
-
-
-def locate(frames: Iterable[tuple[FrameType, int]], model: nn.Module | None) -> Place:
+def locate(frames: Iterable[tuple[FrameType, int]], names: Mapping[int, str]) -> Place:
     """Return the place in a model that stack frames, outermost first, lead to.
 
     Args:
-        model: None while it is being built: no module has a path then.
+        names: what `names_of` returns.
     """
-    names = {} if model is None else names_of(model)
     module, line, phase = "", "", "forward"
     for frame, number in frames:
         file = frame.f_code.co_filename
         module = names.get(id(frame.f_locals.get("self")), module)
         if frame.f_code.co_name == "backward" and file.startswith(_TORCH):
             phase = "backward"
-        if is_users(file):
+        if not file.startswith(_NOT_THE_USERS):
             line = f"{file}:{number}"
     return Place(module, line, phase)
 
 
-def names_of(model: nn.Module) -> dict[int, str]:
-    """Return the path of each module of a model, by its id."""
-    return {id(module): name for name, module in model.named_modules()}
+def names_of(model: nn.Module | None) -> dict[int, str]:
+    """Return the path of each module of a model by its id; none while it is being built."""
+    return {} if model is None else {id(module): name for name, module in model.named_modules()}
 
 
-def is_users(file: str) -> bool:
-    """Return whether a file is neither of torch nor of the engine."""
-    others = (runpy.__file__, warnings.__file__)
-    return not file.startswith((_TORCH, _ENGINE, "<")) and file not in others
+class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Finds where each operation is called while it is active.
+
+    A backward pass has no stack of its own: there it is the place of the forward pass. Autograd
+    numbers the operations that it will differentiate.
+
+    Attributes:
+        place: of the operation that runs, or ran last.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.place = Place("", "", "forward")
+        self._names = names_of(model)
+        self._made_at: dict[int, Place] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation and know its place."""
+        frames = list(traceback.walk_stack(sys._getframe(1)))
+        files = [frame.f_code.co_filename for frame, _ in frames]
+        if fingerprint.__file__ in files:
+            return func(*args, **(kwargs or {}))
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            made = self._made_at.get(node._sequence_nr(), Place("", "", "backward"))
+            self.place = replace(made, phase="backward")
+        else:
+            self.place = locate(reversed(frames), self._names)
+            if any("torch/optim" in file or "clip_grad" in file for file in files):
+                self.place = replace(self.place, module="", phase="update")
+            # An operation that will be differentiated has just been given the number before this
+            # one; one that will not be finds there what was given to another.
+            self._made_at.setdefault(torch._C._autograd._get_sequence_nr() - 1, self.place)
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return func(*args, **kwargs)

@@ -1,8 +1,7 @@
 """What to use instead of an operation that PyTorch refuses under deterministic algorithms.
 
-Names are those that PyTorch 2.15 puts into its error messages; which operations it refuses is in
-the documentation of torch.use_deterministic_algorithms. Except where the text says otherwise, a
-substitute computes the same function: tests/operations/test_substitutes.py compares the two.
+Names are those of PyTorch 2.15's error messages. A substitute computes the same function:
+tests/operations/test_substitutes.py compares the two.
 """
 
 import re
@@ -10,9 +9,8 @@ import re
 # A regular expression for the operation; what to write instead, as code on its input `x`.
 SUBSTITUTES = {
     r"adaptive_avg_pool[23]d_backward": (
-        "x.mean((-2, -1), keepdim=True) for an output of size 1; where the input size is a "
-        "multiple of the output size, x.unflatten(-1, (out_w, -1)).unflatten(-3, (out_h, "
-        "-1)).mean((-3, -1))"
+        "x.mean((-2, -1), keepdim=True) for an output of size 1, "
+        "torch.nn.functional.avg_pool2d where the input's size is a multiple of the output's"
     ),
     r"avg_pool3d_backward": "two torch.nn.functional.avg_pool2d: over height and width, over depth",
     r"(adaptive|fractional)_max_pool[23]d_backward|max_pool[23]d(_with_indices)?_backward": (
@@ -25,13 +23,15 @@ SUBSTITUTES = {
     ),
     r"upsample_\w*_backward|upsample_\w*_aa": (
         "two matrix products, since resizing is linear: w_h @ x @ w_w.mT with w_h = "
-        "torch.nn.functional.interpolate(torch.eye(h)[None, None], (out_h, h), mode=..., "
-        "antialias=...)[0, 0]"
+        "interpolate(torch.eye(h)[None, None], (out_h, h), mode=..., antialias=...)[0, 0]"
     ),
-    r"re(flection|plication)_pad[123]d_backward": (
-        "index_select along each dimension: i = torch.arange(-left, n + right, device=x.device); "
-        "x.index_select(-1, n - 1 - (n - 1 - i.abs()).abs()) reflects, "
-        "x.index_select(-1, i.clamp(0, n - 1)) replicates"
+    r"reflection_pad[123]d_backward": (
+        "index_select along each dimension: i = torch.arange(-left, n + right); "
+        "x.index_select(-1, n - 1 - (n - 1 - i.abs()).abs())"
+    ),
+    r"replication_pad[123]d_backward": (
+        "index_select along each dimension: i = torch.arange(-left, n + right); "
+        "x.index_select(-1, i.clamp(0, n - 1))"
     ),
     r"nll_loss2d": (
         "the same loss with the classes last: torch.nn.functional.cross_entropy(logits.movedim(1,"
@@ -41,32 +41,19 @@ SUBSTITUTES = {
     r"embedding_bag_backward\w*_max": (
         "torch.nn.functional.embedding(ids, weight).max(dim=1).values for ids of (bags, bag size)"
     ),
-    r"histc": (
-        "torch.bincount(((x - low) * bins / (high - low)).long().clamp(max=bins - 1), "
-        "minlength=bins) for x in [low, high]"
-    ),
+    r"histc": "torch.bincount of ((x - low) * bins / (high - low)).long().clamp(max=bins - 1)",
     r"bincount": "torch.zeros(n, device=x.device).index_add(0, x, weights)",
     r"median|kthvalue": (
-        "values, indices = x.sort(dim=dim, stable=True), then the entry (n - 1) // 2 (median) or "
-        "k - 1 (kthvalue)"
+        "values, indices = x.sort(dim=dim, stable=True), then the entry (n - 1) // 2 or k - 1"
     ),
-    r"grid_sampler": (
-        "the neighbours by index, x[:, :, row, column], weighted, for each corner of a grid point"
-    ),
+    r"grid_sampler": "the neighbours by index, x[:, :, row, column], weighted, for each corner",
     r"index_reduce|scatter_reduce|scatter_\w*(prod|amax|amin|mean|multiply)": (
-        "a dense mask for max (also min, prod): torch.where(torch.nn.functional.one_hot(index, "
-        "n).bool().T, src, -torch.inf).amax(1); for mean, index_add and a division by "
-        "torch.bincount(index, minlength=n)"
+        "a dense mask for max, min and prod: torch.where(torch.nn.functional.one_hot(index, "
+        "n).bool().T, src, -torch.inf).amax(1); for mean, index_add and torch.bincount"
     ),
-    r"\bput_?\b": (
-        "flat = x.flatten().index_put((index,), source, accumulate=...), then flat.view(x.shape)"
-    ),
-    r"cuDNN SDPA is not deterministic|cudnn_attention|num_splits_key": (
+    r"\bput_?\b": "flat = x.flatten().index_put((index,), source), then flat.view(x.shape)",
+    r"cuDNN SDPA|cudnn_attention|num_splits_key": (
         "another attention kernel: torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
-    ),
-    r"cudnn_rnn|RNN dropout|LSTM dropout|GRU dropout": (
-        "one-layer recurrent modules with a torch.nn.Dropout between them: cuDNN keeps its "
-        "dropout state to itself, so a resumed run cannot restore it"
     ),
     r"CuBLAS|CUBLAS_WORKSPACE_CONFIG": "CUBLAS_WORKSPACE_CONFIG=:4096:8, set before Python starts",
 }

@@ -1,1 +1,1 @@
-"""Repeat the first steps of a configuration: what differs, is refused, or draws unseeded."""
+"""Repeat and resume the first steps of a configuration: what differs, and what is refused."""

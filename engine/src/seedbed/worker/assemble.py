@@ -103,7 +103,6 @@ def build_training_state(
     model = model.to(device)
     if strict:
         refusals.check_recurrent_dropout(model, device.type)
-    refusals.check_precision(model, device.type, autocast)
     if not trainer.compile:  # a compiler would see the flag that this switches
         backends.leave_recurrent_unfilled(model)
     optimizers = _build_optimizers(method, model, settings)

@@ -204,7 +204,7 @@ def test(
 def warnings_listed(parts: Parts, run_logger: Logger) -> AbstractContextManager[None]:
     if parts.settings.determinism.on_nondeterministic != "warn":
         return nullcontext()
-    return refusals.reported(parts.training.model, run_logger.log)
+    return refusals.reported(parts.training.model, lambda line: run_logger.log(f"warning: {line}"))
 
 
 def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
