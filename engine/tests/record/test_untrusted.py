@@ -73,15 +73,12 @@ def test_aliases_are_refused_before_they_multiply(tmp_path: Path) -> None:
     for read in (record.read_config, untrusted.read_yaml):
         with pytest.raises(InputError, match="expected YAML, got an alias or a tag in line 2"):
             read(path)
-    path.write_text("a: [x, x, x]\n")
-    assert record.read_config(path).a == ["x"] * 3
 
 
 @pytest.mark.parametrize(
     "content",
     ["a: [1,", "a: !!python/object/apply:os.getcwd []", "a: " + "[" * 40 + "]" * 40,
-     "a: !!binary aGk=", "a: [" + "1, " * 30_000 + "1]", "a: 0x" + "f" * 5000,
-     "a: " + ":".join(["1"] * 3000)],
+     "a: " + "[" * 9000, "a: [" + "1, " * 30_000 + "1]", "a: 0x" + "f" * 5000],
 )  # fmt: skip
 def test_yaml_beyond_the_limits_is_refused(content: str, tmp_path: Path) -> None:
     """Tags, depth, the number of values, integers that cannot be printed; control: near them."""
@@ -93,7 +90,7 @@ def test_yaml_beyond_the_limits_is_refused(content: str, tmp_path: Path) -> None
     assert len(record.read_config(path).b) == 10_001
 
 
-@pytest.mark.parametrize("value", ["${oc.env:CANARY}", "x-${oc.env:CANARY}", "${seed}", "???"])
+@pytest.mark.parametrize("value", ["x-${oc.env:CANARY}", "${seed}", "???"])
 def test_no_interpolation_of_a_record_is_resolved(
     value: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,21 +118,19 @@ def test_json_that_is_nested_deeply_is_refused(run: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["1," + "9" * 200_000, "1,2,3", "1", ""])
-def test_a_line_of_a_table_that_is_no_row_is_refused(line: str, tmp_path: Path) -> None:
-    """Too long, or with other columns."""
-    (tmp_path / "t.csv").write_text(f"step,loss\n{line}\n" * 2)
-    with pytest.raises(InputError, match=r"expected (2 columns|the columns)"):
-        list(untrusted.read_rows(tmp_path / "t.csv", FIELDS))
-
-
-def test_a_large_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a million steps are a long run and no attack; control: the limit is one of rows."""
+def test_a_line_of_a_table_that_is_no_row_is_refused(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too long, or with other columns; control: rows are read, up to a limit."""
     path = tmp_path / "t.csv"
-    path.write_text("step,loss\n" + "".join(f"{step},0.5\n" for step in range(500_000)))
-    assert sum(1 for _ in untrusted.read_rows(path, FIELDS)) == 500_000
-    monkeypatch.setattr(untrusted, "MAX_ROWS", 499_999)
-    with pytest.raises(InputError, match="expected at most 499,999 rows"):
-        sum(1 for _ in untrusted.read_rows(path, FIELDS))
+    path.write_text(f"step,loss\n{line}\n" * 2)
+    with pytest.raises(InputError, match="expected a table with the columns step,loss, got"):
+        untrusted.read_rows(path, FIELDS)
+    path.write_text("step,loss\n1,2\n3,4\n")
+    assert untrusted.read_rows(path, FIELDS)[1] == {"step": "3", "loss": "4"}
+    monkeypatch.setattr(untrusted, "MAX_ROWS", 2)
+    with pytest.raises(InputError, match="more than 2 rows"):
+        untrusted.read_rows(path, FIELDS)
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "environment.json", "metrics.csv"])
@@ -145,19 +140,16 @@ def test_what_never_ends_is_not_read(name: str, run: Path) -> None:
     (run / "fingerprints.csv").write_text(",".join(record.FINGERPRINT_FIELDS) + "\n")
     compare.read(run)
     path = run / name
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(InputError):
-        compare.read(run)
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    with pytest.raises(InputError):
-        compare.read(run)
-    path.unlink()
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), huge):
+        path.unlink()
+        make(path)
+        with pytest.raises(InputError, match=r"expected a (file of at most|run folder)"):
+            compare.read(run)
+
+
+def huge(path: Path) -> None:
     path.touch()
     os.truncate(path, 1 << 42)
-    with pytest.raises(InputError, match=r"expected at most [\d,]+ bytes, got 4,398"):
-        compare.read(run)
 
 
 def test_control_characters_of_a_record_are_escaped(
@@ -194,16 +186,6 @@ def test_a_training_process_does_not_import_from_the_current_folder(
         assert canary.exists() is sings
 
 
-def test_modules_beside_train_py_are_found_from_any_folder(tmp_path: Path) -> None:
-    """As they were when it was started in the checkout; control: not without the variable."""
-    environment = launch.training_environment(settings())
-    look = "import sys, importlib.util; sys.exit(importlib.util.find_spec('train') is None)"
-    words = [sys.executable, "-c", look]
-    for variables, status in ((environment, 0), ({**environment, "PYTHONPATH": ""}, 1)):
-        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, timeout=120)
-        assert done.returncode == status, done.stderr
-
-
 def settings(**env: Any) -> Any:
     """Return what of a configuration decides on the environment."""
     determinism = {"name": "x", "threads": 1, "env": env}
@@ -230,44 +212,32 @@ def test_mirrors_and_folders_of_a_record_are_left_alone(
     assert asked
 
 
-def test_nothing_is_downloaded_for_a_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torchvision is not asked to; control: the same key arrives elsewhere."""
-    name = "torchvision.datasets.FashionMNIST"
-    spec = {"_target_": name, "root": str(tmp_path / "nowhere"), "download": True}
-    monkeypatch.setenv(offline.VARIABLE, "1")
-    with pytest.raises(InputError, match="Dataset not found"):
-        build.build(spec, "data.train")
-    assert not (tmp_path / "nowhere").exists()
+def test_nothing_is_downloaded_for_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key that asks classes of torchvision to is turned off; control: not in one's own run."""
     spec = {"_target_": "builtins.dict", "download": True}
-    assert build.build(spec, "data.train") == {"download": False}
-    monkeypatch.delenv(offline.VARIABLE)
     assert build.build(spec, "data.train") == {"download": True}
+    monkeypatch.setenv(offline.VARIABLE, "1")
+    assert build.build(spec, "data.train") == {"download": False}
 
 
-@pytest.mark.parametrize("act", ["urlopen('{}')", "socket.getaddrinfo('localhost', 80)"])
-def test_a_process_without_addresses_opens_none(act: str, server: tuple[str, list[str]]) -> None:
+def test_a_process_without_addresses_opens_none(server: tuple[str, list[str]]) -> None:
     """Whatever class wants to; control: the same program without the variable."""
     address, asked = server
     code = (
         "import socket\nfrom urllib.request import urlopen\nfrom urllib.error import HTTPError\n"
         "from seedbed import offline\noffline.enforce()\n"
         "a, b = socket.socketpair()\nsocket.socket(socket.AF_INET).bind(('127.0.0.1', 0))\n"
-        f"try: {act.format(address)}\nexcept HTTPError: pass\n"
+        f"try: urlopen('{address}')\nexcept HTTPError: pass\n"
     )
-    for variables in (offline.variables(online=False), offline.variables(online=True)):
-        done = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True,
-            text=True, timeout=120,
-        )  # fmt: skip
-        assert ("no address is opened for a record" in done.stderr) is bool(variables)
-        assert done.returncode == bool(variables)
-        if "urlopen" in act:
-            assert bool(asked) is not bool(variables)
+    for online in (False, True):
+        variables = {**os.environ, **offline.variables(online)}
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120)
+        assert ("no address is opened for a record" in done.stderr) is not online
+        assert bool(asked) is online
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", "train.log", ".lock", "checkpoints", "new"])
+@pytest.mark.parametrize("name", ["metrics.csv", "checkpoints", "new"])
 def test_links_out_of_a_run_are_not_written_through(name: str, run: Path, tmp_path: Path) -> None:
     """Resuming would append to what they lead to; control: a table does, and inside it may."""
     target = tmp_path / "precious"

@@ -289,7 +289,7 @@ def test_what_a_stranger_wrote_is_printed_escaped(tmp_path: Path) -> None:
     write_run(tmp_path / "elsewhere")
     sweep = tmp_path / "sweep"
     write_run(sweep / "0\x1b[31m", status="failed", error="\x1b[2J")
-    write_run(sweep / "1", model=r'"\e[2J"')
+    write_run(sweep / "1", model="\x1b[2J")
     write_run(sweep / "2")
     (sweep / "a").symlink_to(sweep)
     (sweep / "b").symlink_to(tmp_path / "elsewhere")

@@ -39,9 +39,6 @@ def code_of(run: Path, of: Code, wanted: bool) -> Iterator[Tree]:
 
     Args:
         wanted: whether that is the code of the record; otherwise it is what is here.
-
-    Raises:
-        InputError: the record has no code.zip, or a damaged one.
     """
     if not wanted:
         yield here()
@@ -50,6 +47,7 @@ def code_of(run: Path, of: Code, wanted: bool) -> Iterator[Tree]:
         raise InputError(f"{run}: expected {code.ARCHIVE}, got none; replay without --restore-code")
     with TemporaryDirectory(prefix="seedbed-code-") as folder:
         root = Path(folder).resolve()
-        places = code.places(archive.extract(of.archive, root))
-        path = os.pathsep.join(str(root / place) for place in places)
+        archive.extract(of.archive, root)
+        places = [str(root / place) for place in code.places(of.files.get(code.PATH, b""))]
+        path = os.pathsep.join(places)
         yield Tree(root, {code.PATH: path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)})

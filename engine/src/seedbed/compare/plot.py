@@ -3,42 +3,32 @@
 from pathlib import Path
 
 from seedbed.compare.difference import Comparison, Record
-from seedbed.errors import InputError, printable
+from seedbed.errors import InputError
 from seedbed.record import plots
-from seedbed.record.plots import BLUE, GREY, ORANGE
 
 
 def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
-    """Draw both runs into a file whose name ends in .png.
-
-    Raises:
-        InputError: the name ends otherwise, or the file cannot be written.
-    """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
+    """Draw both runs into a file whose name ends in .png."""
     if out.suffix != ".png":
         raise InputError(f"--plot: expected a name that ends in .png, got {out}")
     first = result.difference
     columns = list(dict.fromkeys(("loss", str(a.summary.get("metric_name") or "loss"))))
-    with plots.style(), rc_context({"text.parse_math": False}):  # names may hold a $
-        figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-        panels = figure.subplots(len(columns), 1, sharex=True, squeeze=False)[:, 0]
-        for axes, column in zip(panels, columns, strict=True):
-            # B is dashed, so that A shows below it.
-            for run, side, color, dash in ((a, "A", BLUE, "-"), (b, "B", ORANGE, (0, (3, 3)))):
-                name = printable(Path(run.name).name)
-                for phase, look in (("train", {"ls": dash}), ("validation", {"marker": "o"})):
-                    curve = plots.points(run.metrics, phase, column)
-                    style = {"ls": "", "mfc": "none", **look, "color": color}
-                    axes.plot(*curve, label=f"{side} {phase}: {name}", **style)
+    with plots.style():
+        figure = plots.panels(len(columns))
+        for axes, column in zip(figure.axes, columns, strict=True):
+            for run, side, color in ((a, "A", plots.BLUE), (b, "B", plots.ORANGE)):
+                own, hollow = run.metrics, "none" if side == "B" else color  # A shows below B
+                name = f"{side} {plots.literal(Path(run.name).name)}"
+                curve = plots.points(own, "train", column)
+                plots.training(axes, curve, color, name, ls="--" if side == "B" else "-")
+                curve, label = plots.points(own, "validation", column), f"{side} validation"
+                axes.plot(*curve, "o", color=color, mfc=hollow, label=label)
             if first is not None:
-                axes.axvline(first.step, color=GREY, ls=":", label="first difference")
-            axes.set(ylabel=printable(column))
+                axes.axvline(first.step, color=plots.GREY, ls=":", label="first difference")
+            axes.set_ylabel(plots.literal(column))
         title = f"the runs diverge at step {first.step:,}" if first else "the runs agree"
-        panels[0].set_title(title)
-        panels[0].legend()
-        panels[-1].set(xlabel="step")
+        figure.axes[0].set_title(title)
+        plots.legend(figure, columns=3)
         try:
             plots.save(figure, out)
         except OSError as error:

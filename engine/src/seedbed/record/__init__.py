@@ -1,66 +1,33 @@
 """The record of a run: reading and writing run folders."""
 
-from seedbed.names import flatten
-from seedbed.record.change import Change, Origin, changes
-from seedbed.record.files import sync_folder, write_atomically, write_json
-from seedbed.record.folder import (
-    FILES,
-    FORMAT_VERSION,
-    LAST_CHECKPOINTS,
-    LENGTHS,
-    SWEEP,
-    altered,
-    is_begun,
-    is_run,
-    is_sweep,
-    lock,
-    read_summary,
-    require_run,
-    require_unfinished,
-    runs_below,
-)
-from seedbed.record.tables import (
-    FINGERPRINT_FIELDS,
-    METRIC_FIELDS,
-    Row,
-    Table,
-    read_fingerprints,
-    read_metrics,
-    require_bytes,
-    values_of,
-)
-from seedbed.record.untrusted import read_config, read_json
-
-__all__ = [
-    "FILES",
-    "FINGERPRINT_FIELDS",
-    "FORMAT_VERSION",
-    "LAST_CHECKPOINTS",
-    "LENGTHS",
-    "METRIC_FIELDS",
-    "SWEEP",
-    "Change",
-    "Origin",
-    "Row",
-    "Table",
-    "altered",
-    "changes",
-    "flatten",
-    "is_begun",
-    "is_run",
-    "is_sweep",
-    "lock",
-    "read_config",
-    "read_fingerprints",
-    "read_json",
-    "read_metrics",
-    "read_summary",
-    "require_bytes",
-    "require_run",
-    "require_unfinished",
-    "runs_below",
-    "sync_folder",
-    "values_of",
-    "write_atomically",
-    "write_json",
-]
+from seedbed.names import flatten as flatten
+from seedbed.record.change import Change as Change
+from seedbed.record.change import Origin as Origin
+from seedbed.record.change import changes as changes
+from seedbed.record.files import sync_folder as sync_folder
+from seedbed.record.files import write_atomically as write_atomically
+from seedbed.record.files import write_json as write_json
+from seedbed.record.folder import FILES as FILES
+from seedbed.record.folder import FORMAT_VERSION as FORMAT_VERSION
+from seedbed.record.folder import LAST_CHECKPOINTS as LAST_CHECKPOINTS
+from seedbed.record.folder import LENGTHS as LENGTHS
+from seedbed.record.folder import SWEEP as SWEEP
+from seedbed.record.folder import altered as altered
+from seedbed.record.folder import is_begun as is_begun
+from seedbed.record.folder import is_run as is_run
+from seedbed.record.folder import is_sweep as is_sweep
+from seedbed.record.folder import lock as lock
+from seedbed.record.folder import read_summary as read_summary
+from seedbed.record.folder import require_run as require_run
+from seedbed.record.folder import require_unfinished as require_unfinished
+from seedbed.record.folder import runs_below as runs_below
+from seedbed.record.tables import FINGERPRINT_FIELDS as FINGERPRINT_FIELDS
+from seedbed.record.tables import METRIC_FIELDS as METRIC_FIELDS
+from seedbed.record.tables import Row as Row
+from seedbed.record.tables import Table as Table
+from seedbed.record.tables import read_fingerprints as read_fingerprints
+from seedbed.record.tables import read_metrics as read_metrics
+from seedbed.record.tables import require_bytes as require_bytes
+from seedbed.record.tables import values_of as values_of
+from seedbed.record.untrusted import read_config as read_config
+from seedbed.record.untrusted import read_json as read_json

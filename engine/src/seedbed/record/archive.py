@@ -7,7 +7,6 @@ import io
 import os
 import re
 import shutil
-import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,16 +15,12 @@ from tempfile import TemporaryDirectory
 
 from seedbed.errors import InputError
 from seedbed.record import untrusted
-from seedbed.record.folder import FILES
+from seedbed.record.folder import runs_below
 
-MAX_ENTRIES = 10_000
-MAX_DIRECTORY_BYTES = 4 << 20  # of the list of entries at the end of a zip file
 MAX_CODE_BYTES = 64 << 20
 MAX_RUN_BYTES = 8 << 30
+MAX_DIRECTORY_BYTES = 4 << 20  # of the list of entries at the end of a zip file
 MAX_RATIO = 200  # zeros shrink to a thousandth; tables and weights to a tenth at best
-_SMALL = 1 << 20  # bytes; below that, any ratio is harmless
-_NAME_BYTES = 1024
-_END, _ZIP64 = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL")
 _UNREADABLE = (OSError, EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile)
 
 
@@ -42,112 +37,81 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """Return the content of the files in a code.zip, by name.
-
-    Raises:
-        InputError: there is none, or it holds what `zipped` does not write.
-    """
-    with _opened(path, MAX_CODE_BYTES, (zipfile.ZIP_STORED,)) as archive:
-        return {name: archive.read(name) for name in _files(archive)}
+    """Return the content of the files in a code.zip, by name."""
+    with _opened(path, MAX_CODE_BYTES) as (archive, names):
+        return {name: archive.read(name) for name in names}
 
 
-def extract(path: Path, folder: Path) -> dict[str, bytes]:
-    """Write the files in a code.zip into an empty folder; return their content by name."""
-    files = read(path)
-    try:
-        for name, content in files.items():
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-    except OSError as error:  # one name is a folder of another, or too long
-        raise InputError(f"{path}: expected files, got {name!r} ({error.strerror})") from None
-    return files
+def extract(path: Path, folder: Path, most_bytes: int = MAX_CODE_BYTES) -> None:
+    """Write the files in a zip file into an empty folder."""
+    with _opened(path, most_bytes) as (archive, names):
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(name) as source, open(folder / name, "wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
 
 
 @contextmanager
 def run_folder(path: Path) -> Iterator[Path]:
-    """Yield a run folder; of a zip of one, the files of the record are extracted for a while."""
+    """Yield a run folder; a zip of one is extracted for a while."""
     if path.suffix != ".zip" or path.is_dir():
         yield path
         return
-    with TemporaryDirectory(prefix="seedbed-run-") as place:
-        folder, methods = Path(place), (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-        with _opened(path, MAX_RUN_BYTES, methods) as archive:
-            names = _files(archive)
-            paths = {name.removesuffix("config.yaml") for name in names}
-            runs = [p for p in paths if {f"{p}config.yaml", f"{p}summary.json"} <= {*names}]
-            if len(runs) != 1:
-                raise ValueError(f"{len(runs) or 'no'} run folders in it")
-            (folder / "checkpoints").mkdir()
-            for name in names:
-                inside = name.removeprefix(runs[0]) if name.startswith(runs[0]) else ""
-                if inside in FILES or re.fullmatch(r"checkpoints/\w+\.pt", inside):
-                    with archive.open(name) as source, open(folder / inside, "wb") as target:
-                        shutil.copyfileobj(source, target, 1 << 20)
-        yield folder
+    with TemporaryDirectory(prefix="seedbed-run-") as folder:
+        extract(path, Path(folder), MAX_RUN_BYTES)
+        runs = list(runs_below(Path(folder)))
+        if len(runs) != 1:
+            raise InputError(f"{path}: expected a zip file of one run folder, got {len(runs)}")
+        yield runs[0]
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a name from a record is the path of a file inside a folder."""
+    leads_out = re.search(r"^/|\\|(^|/)\.{0,2}(/|$)", name)
+    return len(name) <= 1024 and name.isprintable() and not leads_out
 
 
 @contextmanager
-def _opened(path: Path, most_bytes: int, methods: tuple[int, ...]) -> Iterator[zipfile.ZipFile]:
-    """Open a zip file all of whose entries are plain files inside a folder, and not too large."""
+def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list[str]]]:
+    """Yield a zip file whose entries are plain files inside a folder, and their names.
+
+    Raises:
+        InputError: it has others, or unpacks to more than `most_bytes`, or it is no zip file.
+    """
     try:
         with untrusted.open_file(path, most_bytes) as file:
-            _require_short_directory(file.fileno())
+            size = _require_short_directory(file.fileno())
             with zipfile.ZipFile(file) as archive:
-                _require_plain(archive.infolist(), most_bytes, methods)
-                yield archive
+                entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+                names = [entry.filename for entry in entries]
+                if len(set(names)) < len(names):
+                    raise ValueError("one with two entries of one name")
+                for entry in entries:
+                    is_file = entry.external_attr >> 28 in (0, 0o10)
+                    is_known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                    if not (is_inside(entry.filename) and is_file and is_known):
+                        name = entry.filename[:100]
+                        raise ValueError(f"an entry {name!r} that is no plain file inside a folder")
+                most_bytes = min(most_bytes, (1 << 20) + MAX_RATIO * size)
+                if sum(entry.file_size for entry in entries) > most_bytes:
+                    raise ValueError(f"files of more than {most_bytes:,} bytes")
+                yield archive, names
     except _UNREADABLE as error:
         reason = getattr(error, "strerror", None) or str(error) or "one that is cut off"
         raise InputError(f"{path}: expected a zip file of a record, got {reason}") from None
 
 
-def _files(archive: zipfile.ZipFile) -> list[str]:
-    return [name for name in archive.namelist() if not name.endswith("/")]
+def _require_short_directory(descriptor: int) -> int:
+    """Return the size of a zip file; raise ValueError if its list of entries takes long to read.
 
-
-def _require_short_directory(descriptor: int) -> None:
-    """Raise ValueError for a list of entries that would take long to read.
-
-    It is read before any limit could be applied, so what the end of the file says is looked at
-    first. A comment, or the form for more than 65,535 entries, is not what zip writes for a record.
+    `zipfile` reads that list before it could be asked about it. A comment, and the form for more
+    than 65,535 entries or 4 GiB, is not what a zip of a record has.
     """
     size = os.fstat(descriptor).st_size
-    end = os.pread(descriptor, _END.size, max(0, size - _END.size))
-    if len(end) < _END.size or not end.startswith(b"PK\5\6"):
-        raise ValueError("another file, one that is cut off, or one with a comment")
-    *_, entries, directory_bytes, _, _ = _END.unpack(end)
-    before = os.pread(descriptor, _ZIP64.size, max(0, size - _END.size - _ZIP64.size))
-    if before.startswith(b"PK\6\7") or entries > MAX_ENTRIES:
-        raise ValueError(f"more than {MAX_ENTRIES:,} entries, or more than 4 GiB")
-    if directory_bytes > MAX_DIRECTORY_BYTES:
-        raise ValueError(f"names of more than {MAX_DIRECTORY_BYTES:,} bytes")
-
-
-def _require_plain(
-    entries: list[zipfile.ZipInfo], most_bytes: int, methods: tuple[int, ...]
-) -> None:
-    """Raise ValueError for what is not a plain file inside the folder, or is too large."""
-    seen = set[str]()
-    left = most_bytes
-    for entry in entries:
-        if entry.filename.endswith("/"):  # a folder, which is left out
-            continue
-        name, packed = entry.filename, entry.compress_size
-        is_file = (entry.external_attr >> 28) in (0, 0o10) and not entry.flag_bits & 1
-        left -= entry.file_size
-        bomb = entry.file_size > max(_SMALL, MAX_RATIO * packed)
-        if not is_inside(name) or name in seen or not is_file or entry.compress_type not in methods:
-            raise ValueError(f"an entry {name[:100]!r} that is no plain file inside the folder")
-        if left < 0 or bomb:
-            raise ValueError(f"more than {most_bytes:,} bytes, or {name[:100]!r} shrunk too far")
-        seen.add(name)
-
-
-def is_inside(name: str) -> bool:
-    """Return whether a name from a record is the path of a file inside a folder."""
-    return (
-        bool(name)
-        and len(name) <= _NAME_BYTES
-        and name.isprintable()
-        and not re.search(r"^/|\\|(^|/)\.{0,2}(/|$)", name)
-    )
+    both = os.pread(descriptor, 20 + 22, max(0, size - 20 - 22))
+    locator, end = both[:20], both[20:]  # the first only a large file has
+    if not end.startswith(b"PK\5\6") or locator.startswith(b"PK\6\7"):
+        raise ValueError("another file, one that is cut off, of more than 4 GiB, or with a comment")
+    if int.from_bytes(end[12:16], "little") > MAX_DIRECTORY_BYTES:
+        raise ValueError("too many entries")
+    return size

@@ -14,50 +14,23 @@ from seedbed.record.code import Code
 
 # Settings of how the work is done and written down, which change no bit of what comes of it.
 NEUTRAL_KEYS = (
-    "data.num_workers",
-    "data.persistent_workers",
-    "data.prefetch_factor",
-    "data.start_method",
-    "trainer.processes",
-    "trainer.distributed_timeout_seconds",
-    "trainer.log_every_steps",
-    "trainer.checkpoint_every_steps",
-    "fingerprint.*",
-    "hydra.*",
-    "objective",
-    "trusted_packages",
-    "tags",
-    "notes",
-    "logger.*",
-    "callbacks.*",
-)
+    "data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.start_method",
+    "trainer.processes", "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
+    "trainer.checkpoint_every_steps", "fingerprint.*", "hydra.*", "objective", "trusted_packages",
+    "tags", "notes", "logger.*", "callbacks.*",
+)  # fmt: skip
 # Where the training data lies: neutral if its digests are recorded and the same.
 _DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
 # What is recorded of the environment but cannot reach a training process's arithmetic: names of
 # places, sizes of the machine (threads are part of the preset), what composes configurations.
 NEUTRAL_ENVIRONMENT = (
-    "cpu.cores",
-    "env.CUDA_CACHE_PATH",
-    "env.CUDA_HOME",
-    "env.CUDA_PATH",
-    "env.CUDA_VISIBLE_DEVICES",
-    "env.GOMP_SPINCOUNT",
-    "env.KMP_INIT_AT_FORK",
-    "env.NCCL_DEBUG*",
-    "env.NVIDIA_DRIVER_CAPABILITIES",
-    "env.NVIDIA_REQUIRE_*",
-    "env.NVIDIA_VISIBLE_DEVICES",
-    "env.OMP_WAIT_POLICY",
-    "env.TORCHINDUCTOR_CACHE_DIR",
-    "env.TORCH_HOME",
-    "gpu.*.memory_bytes",
-    "processes.count",
-    "versions.hydra-core",
-    "versions.omegaconf",
-)
-# What torchrun tells its processes: another text each time.
-_TORCHRUN = ("env.TORCHELASTIC_*", "env.TORCH_ELASTIC_*", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING")
-_SHORT = 12  # digits of a digest that are shown
+    "cpu.cores", "gpu.*.memory_bytes", "processes.count", "versions.hydra-core",
+    "versions.omegaconf", "env.CUDA_CACHE_PATH", "env.CUDA_HOME", "env.CUDA_PATH",
+    "env.CUDA_VISIBLE_DEVICES", "env.GOMP_SPINCOUNT", "env.KMP_INIT_AT_FORK", "env.NCCL_DEBUG*",
+    "env.NVIDIA_DRIVER_CAPABILITIES", "env.NVIDIA_REQUIRE_*", "env.NVIDIA_VISIBLE_DEVICES",
+    "env.OMP_WAIT_POLICY", "env.TORCHINDUCTOR_CACHE_DIR", "env.TORCH_HOME",
+    "env.TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +59,6 @@ class Origin:
     """Under what a checkpoint or a record is made.
 
     Attributes:
-        settings: the configuration.
         environment: what environment.json holds.
         code: None: what the environment says of it.
     """
@@ -100,18 +72,17 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     """Return what differs: seeds, other settings, environment, code, in this order."""
     settings = flatten(before.settings), flatten(now.settings)
     environments = _comparable(before.environment), _comparable(now.environment)
-    digests = [
+    a, b = (
         {key: value for key, value in each.items() if key.startswith("data_sha256") and value}
         for each in environments
-    ]
-    same_data = bool(digests[0]) and digests[0] == digests[1]
-    neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if same_data else ()))
-    a, b = (each.code or Code.of(each.environment) for each in (before, now))
-    of_settings = _differing(settings, "configuration", neutral)
+    )
+    neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if a and a == b else ()))
+    of_settings = _differing(*settings, "configuration", neutral)
+    one, other = (each.code or Code.of(each.environment) for each in (before, now))
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),
-        *_differing(environments, "environment", NEUTRAL_ENVIRONMENT),
-        *changes_of_code(a, b, bool(settings[0]) and settings[0] == settings[1]),
+        *_differing(*environments, "environment", NEUTRAL_ENVIRONMENT),
+        *changes_of_code(one, other, bool(settings[0]) and settings[0] == settings[1]),
     ]
 
 
@@ -121,18 +92,17 @@ def changes_of_code(before: Code, now: Code, same_settings: bool = False) -> Ite
     A file that only one of them has imported can follow from the settings, such as another model's:
     it is no change of the code, unless the settings are the same.
     """
-    known = bool(before.imported and now.imported) and before.digest_size() == now.digest_size()
+    a, b = before.imported, now.imported
     if before.commit != now.commit:
-        yield Change("git.commit", before.commit, now.commit, not known, "code")
-    if not known:
+        yield Change("git.commit", before.commit, now.commit, not (a and b), "code")
+    if not (a and b):
         return
-    a, b = (each.imported or {} for each in (before, now))
     shared = [name for name in a if name in b and a[name] != b[name]]
     single = a.keys() ^ b.keys() if same_settings or shared else ()
     for name in sorted([*shared, *single]):
         one, other = before.digest(name), now.digest(name)
         if one != other:
-            yield Change(name, one and one[:_SHORT], other and other[:_SHORT], kind="code")
+            yield Change(name, one and one[:12], other and other[:12], kind="code")
 
 
 def same_code(before: Code, now: Code) -> bool:
@@ -146,16 +116,15 @@ def matches(key: str, patterns: Iterable[str]) -> bool:
 
 
 def _differing(
-    both: tuple[Mapping[str, Any], Mapping[str, Any]], kind: str, neutral: Iterable[str]
+    before: Mapping[str, Any], now: Mapping[str, Any], kind: str, neutral: Iterable[str]
 ) -> Iterator[Change]:
-    before, now = both
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             yield Change(key, before.get(key), now.get(key), not matches(key, neutral), kind)
 
 
 def _comparable(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out code and what torchrun adds, and of the platform all but the C library."""
+    """Leave out the code, what torchrun adds, and of the platform all but the C library."""
     kept = {key: value for key, value in recorded.items() if key not in ("git", "imported_files")}
     kept["platform"] = str(kept.get("platform")).rpartition("-with-")[2]
-    return {key: value for key, value in flatten(kept).items() if not matches(key, _TORCHRUN)}
+    return {key: value for key, value in flatten(kept).items() if "ELASTIC_" not in key}

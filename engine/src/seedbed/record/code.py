@@ -34,13 +34,12 @@ class Code:
 
     Attributes:
         commit: None where the code was in no repository.
-        imported: SHA-256 by name in code.zip, of the files that the training process imported;
-            None if the record does not say. Records of earlier versions have git's blob ids.
+        imported: SHA-256 by name in code.zip, of the files that the training process imported.
         archive: the record's code.zip; None if it has none.
     """
 
     commit: str | None
-    imported: Mapping[str, str] | None = None
+    imported: Mapping[str, str]
     archive: Path | None = field(default=None, compare=False)
 
     @classmethod
@@ -48,30 +47,23 @@ class Code:
         """Return what environment.json, which may come from a stranger, says of the code."""
         git, files = environment.get("git"), environment.get("imported_files")
         commit = git.get("commit") if isinstance(git, Mapping) else None
-        imported = None
-        if isinstance(files, Mapping) and files:
-            imported = {name: str(files[name]) for name in files if archive.is_inside(name)}
-        path = folder / ARCHIVE if folder is not None else None
-        kept = path if path is not None and path.is_file() else None
-        return cls(None if commit is None else str(commit), imported, kept)
+        files = files if isinstance(files, Mapping) else {}
+        imported = {name: str(files[name]) for name in files if archive.is_inside(name)}
+        path = folder / ARCHIVE if folder is not None and (folder / ARCHIVE).is_file() else None
+        return cls(None if commit is None else str(commit), imported, path)
 
     @cached_property
     def files(self) -> Mapping[str, bytes]:
         """The content of the files in code.zip, by name; {} without one."""
         return {} if self.archive is None else archive.read(self.archive)
 
-    def digest_size(self) -> set[int]:
-        """Return how many digits its digests have: those of earlier versions are not ours."""
-        return {len(digest) for digest in (self.imported or {}).values()}
-
     def digest(self, name: str) -> str | None:
         """Return the digest of a file, also of one that is kept but was not imported."""
-        known = (self.imported or {}).get(name)
+        known = self.imported.get(name)
         return known or (sha256(self.files[name]) if name in self.files else None)
 
 
 def sha256(content: bytes) -> str:
-    """Return a digest in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -84,15 +76,15 @@ def diff(a: Code, b: Code, names: Iterable[str]) -> Iterator[str]:
         yield from difflib.unified_diff(before, now, f"A/{one}", f"B/{other}", lineterm="")
 
 
-def places(files: Mapping[str, bytes]) -> list[str]:
-    """Return the entries of PYTHONPATH, relative to the folder of a code.zip that was extracted."""
-    named = files.get(PATH, b"").decode(errors="replace").strip().split(os.pathsep)
+def places(manifest: bytes) -> list[str]:
+    """Return the entries of a code.zip's PYTHONPATH, relative to the folder it is extracted to."""
+    named = manifest.decode(errors="replace").strip().split(os.pathsep)
     return [place for place in named if place == "." or archive.is_inside(place)]
 
 
-def digest_here(name: str, root: Path | None = None) -> str | None:
+def digest_here(name: str) -> str | None:
     """Return the digest of what this process would import under a name; None if there is none."""
-    places = [(root or project.root()) / name]
+    places = [project.root() / name]
     if name.startswith(f"{ELSEWHERE}/"):
         path = os.environ.get(PATH, "").split(os.pathsep) + sys.path
         places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in path if place]
@@ -104,8 +96,6 @@ def digest_here(name: str, root: Path | None = None) -> str | None:
 
 def changed_here(code: Code) -> list[str]:
     """Return the imported files of a record that are not the same here."""
-    if code.imported is None or code.digest_size() != {64}:
-        return []
     return [name for name, digest in code.imported.items() if digest_here(name) != digest]
 
 
@@ -125,11 +115,10 @@ def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
 
 def _git(root: Path, *arguments: str) -> bytes | None:
     """Return what git prints in a folder; None if it fails or is not installed."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    variables |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     command = ["git", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false", *arguments]
-    environment = kept | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None
+    with suppress(OSError):
+        done = subprocess.run(command, cwd=root, env=variables, capture_output=True, check=False)
+        return done.stdout if done.returncode == 0 else None
+    return None

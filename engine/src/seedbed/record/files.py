@@ -9,12 +9,10 @@ from seedbed.record import text
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file so that a reader, or a power cut, finds the old content or the new."""
-    data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(data)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -33,5 +31,4 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object atomically, readable by people and by `git diff`."""
     write_atomically(path, text.as_json(value) + "\n")

@@ -50,7 +50,6 @@ def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether a folder is that of a sweep."""
     return (folder / SWEEP).is_file()
 
 
@@ -75,21 +74,16 @@ def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
     Such a record is that of no single configuration, code and environment.
     """
     resumes = summary.get("resumes")
-    found = []
-    for resume in resumes if isinstance(resumes, list) else []:
-        keys = resume.get("can_alter_bits") if isinstance(resume, Mapping) else None
-        if isinstance(keys, list) and keys:
-            found.append((resume.get("step"), [str(key) for key in keys]))
-    return found
+    known = [r for r in resumes if isinstance(r, Mapping)] if isinstance(resumes, list) else []
+    keys = ((each.get("step"), each.get("can_alter_bits")) for each in known)
+    return [(step, list(map(str, each))) for step, each in keys if isinstance(each, list) and each]
 
 
 def require_run(folder: Path) -> Path:
     """Return the folder if it holds a run that this version can read, else raise InputError."""
     if not is_run(folder):
-        raise InputError(
-            f"{folder}: expected a run folder (config.yaml, summary.json), got "
-            f"{'a folder without them' if folder.is_dir() else 'no folder'}; name a run folder"
-        )
+        got = "a folder without them" if folder.is_dir() else "no folder"
+        raise InputError(f"{folder}: expected a run folder (config.yaml, summary.json), got {got}")
     read_summary(folder)
     return folder
 

@@ -9,7 +9,6 @@ from seedbed.names import STAGES
 from seedbed.record import untrusted
 from seedbed.record.files import write_atomically
 
-MAX_COLUMNS = 1000
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
 FINGERPRINT_FIELDS = ("step", *STAGES)
 Row = dict[str, str]
@@ -33,7 +32,7 @@ class Table:
             self._file = open(path, "w", newline="")
             self.append([dict(zip(fields, fields, strict=True))])
             return
-        _narrow(path, len(fields))
+        self._set_columns(self.fields)
         require_bytes(path, keep_bytes)
         os.truncate(path, keep_bytes)
         self._file = open(path, "a", newline="")
@@ -41,19 +40,12 @@ class Table:
     def append(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows; fields that are missing stay empty."""
         for row in rows:
-            if not row.keys() <= set(self.fields):
-                self._widen([name for name in row if name not in self.fields])
+            if new := [name for name in row if name not in self.fields]:
+                self._file.close()
+                self._set_columns((*self.fields, *new))
+                self._file = open(self.path, "a", newline="")
             self._file.write(",".join(str(row.get(field, "")) for field in self.fields) + "\n")
         self._file.flush()
-
-    def _widen(self, names: Sequence[str]) -> None:
-        """Add columns, empty in the rows so far."""
-        self._file.close()
-        header, *rows = self.path.read_text().splitlines()
-        lines = [",".join((header, *names)), *(row + "," * len(names) for row in rows)]
-        write_atomically(self.path, "".join(f"{line}\n" for line in lines))
-        self.fields += tuple(names)
-        self._file = open(self.path, "a", newline="")
 
     def sync(self) -> int:
         """Make what was written survive a power cut; return the file's length in bytes."""
@@ -62,16 +54,16 @@ class Table:
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
-
-def _narrow(path: Path, count: int) -> None:
-    """Take away the columns that were added after the first `count`."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    if lines and lines[0].count(",") >= count:
-        kept = (",".join(line.split(",")[:count]) for line in lines)
-        write_atomically(path, "".join(f"{line}\n" for line in kept))
+    def _set_columns(self, fields: tuple[str, ...]) -> None:
+        """Take away the columns behind these, or add them, empty in the rows so far."""
+        self.fields = fields
+        header, *rows = self.path.read_text().splitlines()
+        if header != ",".join(fields):
+            cells = ((row.split(",") + [""] * len(fields))[: len(fields)] for row in rows)
+            lines = (",".join(line) + "\n" for line in (fields, *cells))
+            write_atomically(self.path, "".join(lines))
 
 
 def require_bytes(path: Path, least: int) -> None:
@@ -86,7 +78,7 @@ def require_bytes(path: Path, least: int) -> None:
 
 def read_metrics(folder: Path) -> list[Row]:
     """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, then metrics by name)."""
-    return list(untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS, MAX_COLUMNS))
+    return untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS, has_more=True)
 
 
 def values_of(row: Mapping[str, object]) -> dict[str, str]:
@@ -97,4 +89,4 @@ def values_of(row: Mapping[str, object]) -> dict[str, str]:
 
 def read_fingerprints(folder: Path) -> list[Row]:
     """Read fingerprints.csv as a list of rows of strings (`FINGERPRINT_FIELDS`)."""
-    return list(untrusted.read_rows(folder / "fingerprints.csv", FINGERPRINT_FIELDS))
+    return untrusted.read_rows(folder / "fingerprints.csv", FINGERPRINT_FIELDS)

@@ -22,8 +22,9 @@ class Tee:
     Where runs share a terminal, lines are written whole, each with the run's prefix.
     """
 
-    def __init__(self, stream: IO[str], log: IO[str], prefix: str) -> None:
-        self._stream, self._log, self._prefix = stream, log, prefix
+    def __init__(self, stream: IO[str], log: IO[str]) -> None:
+        self._stream, self._log = stream, log
+        self._prefix = os.environ.get(PREFIX, "")
         self._begun = ""  # of a line
         self._is_lost = False
 
@@ -35,35 +36,33 @@ class Tee:
         if self._prefix:
             *lines, self._begun = (self._begun + text).split("\n")
             shown = "".join(f"{self._prefix}{line}\n" for line in lines)
-        self._try(lambda: self._stream.write(shown))
+        self._try(self._stream.write, shown)
         return len(text)
-
-    def end_line(self) -> None:
-        """Show what was begun of a line and held back."""
-        if self._begun:
-            self._try(lambda: self._stream.write(f"{self._prefix}{self._begun}\n"))
 
     def flush(self) -> None:
         """Flush the terminal; the log flushes each line."""
         self._try(self._stream.flush)
 
-    def _try(self, act: Callable[[], object]) -> None:
-        """Stop the run as a closed terminal does if the reader of a pipe went away.
+    def end_line(self) -> None:
+        """Show what was begun of a line and held back."""
+        if self._begun:
+            self._try(self._stream.write, f"{self._prefix}{self._begun}\n")
+
+    def _try(self, act: Callable[..., object], *arguments: str) -> None:
+        """Use the terminal; stop the run as a closed one does if a pipe's reader went away.
 
         How it ended, and how to resume it, then goes to stderr as long as somebody reads that.
         """
         try:
-            act()
+            act(*arguments)
         except OSError as error:
             if error.errno not in (errno.EIO, errno.EPIPE):
                 raise
+            discard_output(self._stream)
             first, self._is_lost = not self._is_lost, True
-            is_output = self._stream is sys.__stdout__ and sys.__stderr__ is not None
-            if error.errno == errno.EPIPE and first and is_output and sys.__stderr__:
-                os.dup2(sys.__stderr__.fileno(), self._stream.fileno())
+            if error.errno == errno.EPIPE and first and self._stream is sys.__stdout__:
+                os.dup2(2, self._stream.fileno())
                 signal.raise_signal(signal.SIGHUP)
-            else:
-                discard_output(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -74,7 +73,7 @@ def tee_output(path: Path) -> Iterator[IO[str]]:
     """Copy what the process prints into a file, after what the file holds already; yield it."""
     before = sys.stdout, sys.stderr
     log = open(path, "a", buffering=1)
-    tees = [Tee(stream, log, os.environ.get(PREFIX, "")) for stream in before]
+    tees = [Tee(stream, log) for stream in before]
     sys.stdout, sys.stderr = tees
     try:
         yield log

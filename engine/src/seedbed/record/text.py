@@ -14,9 +14,7 @@ def show(value: Any) -> str:
     """Return a value as YAML writes it; numbers with all their digits."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        return f"[{', '.join(map(show, value))}]"
-    return repr(value) if isinstance(value, float) else str(value)
+    return f"[{', '.join(map(show, value))}]" if isinstance(value, list) else str(value)
 
 
 def aligned(rows: Sequence[Sequence[object]], gap: str = "  ") -> list[str]:
@@ -34,8 +32,7 @@ def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    for row in rows:
-        writer.writerow([show(row[key]) if key in row else "" for key in columns])
+    writer.writerows([show(row[key]) if key in row else "" for key in columns] for row in rows)
     return text.getvalue()
 
 
@@ -51,4 +48,4 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
+    return value if value is None or isinstance(value, int | float) else str(value)

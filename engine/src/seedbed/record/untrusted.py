@@ -8,7 +8,7 @@ import io
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,44 +21,34 @@ from seedbed.errors import InputError
 MAX_YAML_BYTES = 1 << 20
 MAX_YAML_NODES = 20_000
 MAX_JSON_BYTES = 16 << 20
-MAX_TABLE_BYTES = 2 << 30
+MAX_TABLE_BYTES = 1 << 30
 MAX_ROWS = 5_000_000
-MAX_LINE_BYTES = 4096
+MAX_LINE_BYTES = 1 << 15
 MAX_DEPTH = 32
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MALFORMED = (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
 
 
 def open_file(path: Path, most_bytes: int) -> BinaryIO:
-    """Open a regular file of a limited size; a pipe or a device would never end.
-
-    Raises:
-        OSError: it cannot be opened.
-        InputError: it is something else, or larger.
-    """
+    """Open a regular file of a limited size; a pipe or a device would never end."""
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     status = os.fstat(file.fileno())
     is_file = stat.S_ISREG(status.st_mode)
     if is_file and status.st_size <= most_bytes:
         return file
     file.close()
-    if not is_file:
-        raise InputError(f"{path}: expected a file, got a folder or a device; replace it")
-    raise InputError(
-        f"{path}: expected at most {most_bytes:,} bytes, got {status.st_size:,}; shorten it, or "
-        "raise the limit in src/seedbed/record/untrusted.py if the record is yours"
-    )
+    got = f"{status.st_size:,}" if is_file else "a device"
+    raise InputError(f"{path}: expected a file of at most {most_bytes:,} bytes, got {got}")
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a regular file of a limited size; see `open_file`."""
     with open_file(path, most_bytes) as file:
         return file.read(most_bytes)
 
 
 def read_yaml(path: Path) -> Any:
     """Return what a YAML file holds; aliases and tags, which no record has, are refused."""
-    return _parsed(path, "YAML", lambda: yaml.load(_yaml_text(path), _Loader))
+    return _parsed(path, MAX_YAML_BYTES, "YAML", lambda text: yaml.load(_checked(text), _Loader))
 
 
 def read_config(path: Path) -> DictConfig:
@@ -68,7 +58,10 @@ def read_config(path: Path) -> DictConfig:
     has none of, are refused; nothing is resolved.
     """
     path = path / "config.yaml" if path.is_dir() else path
-    config = _parsed(path, "YAML", lambda: OmegaConf.load(io.StringIO(_yaml_text(path, True))))
+    config = _parsed(
+        *(path, MAX_YAML_BYTES, "YAML"),
+        lambda text: OmegaConf.load(io.StringIO(_checked(text, is_resolved=True))),
+    )
     if not isinstance(config, DictConfig):
         raise InputError(f"{path}: expected a mapping, got a list; name a run's config.yaml")
     return config
@@ -76,98 +69,78 @@ def read_config(path: Path) -> DictConfig:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
-    value = _parsed(path, "JSON", lambda: json.loads(read_bytes(path, MAX_JSON_BYTES)))
+    value = _parsed(path, MAX_JSON_BYTES, "JSON", json.loads)
     if not isinstance(value, dict):
-        raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}; mend it")
+        raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value
 
 
-def read_rows(
-    path: Path, fields: tuple[str, ...], most_columns: int = 0
-) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table of a record; its cells are not quoted.
+def read_rows(path: Path, fields: tuple[str, ...], has_more: bool = False) -> list[dict[str, str]]:
+    """Return the rows of a table of a record; its cells are not quoted.
 
     Args:
         fields: its columns, or the first of them.
-        most_columns: how many there may be, if they may be more.
-
-    Raises:
-        InputError: a row is cut off, too long or has other columns, or there are too many.
+        has_more: whether there may be others behind them.
     """
-    replay = "replay the run with scripts/verify.py"
+    rows = []
     try:
         with open_file(path, MAX_TABLE_BYTES) as file:
-            header = file.readline(MAX_LINE_BYTES).decode().rstrip("\r\n").split(",")
-            known, count = header[: len(fields)] == [*fields], len(header)
-            unique = len(set(header)) == count and all(header)
-            if not (known and unique and count <= max(len(fields), most_columns)):
-                raise InputError(
-                    f"{path}: expected the columns {','.join(fields)}, got "
-                    f"{','.join(header)[:200]!r}; {replay}"
-                )
-            for number in range(2, MAX_ROWS + 2):
-                line = file.readline(MAX_LINE_BYTES)
-                if not line:
-                    return
-                values = line.decode().rstrip("\r\n").split(",")
-                if len(values) != count or not line.endswith(b"\n"):
-                    raise InputError(
-                        f"{path}: expected {count} columns in line {number}, got a line that is "
-                        f"cut off, too long or has others; delete the damaged line, or {replay}"
-                    )
-                yield dict(zip(header, values, strict=True))
-            if not file.readline(1):
-                return
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a CSV file, got {_first_line(error)}") from None
-    raise InputError(f"{path}: expected at most {MAX_ROWS:,} rows, got more; shorten the table")
+            lines = iter(lambda: file.readline(MAX_LINE_BYTES), b"")
+            header = next(lines, b"").decode().rstrip("\r\n").split(",")
+            known = header if not has_more else header[: len(fields)]
+            if known != [*fields] or len(set(header)) < len(header) or "" in header:
+                raise ValueError(f"{','.join(header)[:200]!r}")
+            for number, line in enumerate(lines, start=2):
+                cells = line.decode().rstrip("\r\n").split(",")
+                if len(cells) != len(header) or not line.endswith(b"\n"):
+                    raise ValueError(f"line {number}, cut off, too long or with other columns")
+                if number > MAX_ROWS:
+                    raise ValueError(f"more than {MAX_ROWS:,} rows")
+                rows.append(dict(zip(header, cells, strict=True)))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: expected a table with the columns {','.join(fields)}, got "
+            f"{_first_line(error)}; replay the run with scripts/verify.py"
+        ) from None
+    return rows
 
 
 def require_no_way_out(folder: Path) -> None:
     """Raise InputError for a folder to work in whose entries lead elsewhere, or are no files."""
-    root = folder.resolve()
-    for place in (folder, folder / "checkpoints"):
-        for path in place.iterdir() if place.is_dir() else ():
-            try:
-                inside = path.resolve(strict=path.is_symlink()).is_relative_to(root)
-            except (OSError, RuntimeError):  # it leads nowhere, or round in a circle
-                inside = False
-            if not inside or not (path.is_file() or path.is_dir()):
-                raise InputError(
-                    f"{path}: expected a file or folder of its own, got a link that leads out of "
-                    f"{folder}, or a device; replace it by a copy"
-                )
+    root = Path(os.path.realpath(folder))
+    for path in (*folder.iterdir(), *(folder / "checkpoints").glob("*")):
+        inside = Path(os.path.realpath(path)).is_relative_to(root)
+        if not inside or not (path.is_file() or path.is_dir()):
+            raise InputError(
+                f"{path}: expected a file or folder of its own, got a link that leads out of "
+                f"{folder}, or a device; replace it by a copy"
+            )
 
 
-def _yaml_text(path: Path, resolved: bool = False) -> str:
-    """Return the text of a YAML file that is safe to construct: its events are within limits."""
-    text = read_bytes(path, MAX_YAML_BYTES).decode()
-    depth = 0
+def _checked(text: str, is_resolved: bool = False) -> str:
+    """Return a YAML text that is safe to construct: its events are within limits."""
     for number, event in enumerate(yaml.parse(text, _Loader)):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
             raise ValueError(f"an alias or a tag in line {line}")
-        if depth > MAX_DEPTH or number > MAX_YAML_NODES:
-            raise ValueError(
-                f"more than {MAX_DEPTH} levels of nesting or {MAX_YAML_NODES:,} values"
-            )
+        if number > MAX_YAML_NODES:
+            raise ValueError(f"more than {MAX_YAML_NODES:,} values")
         value = getattr(event, "value", "")
-        if resolved and ("${" in value or value == "???"):
+        if is_resolved and ("${" in value or value == "???"):
             raise ValueError(f"{value[:80]} in line {line}, where a record has a value")
     return text
 
 
-def _parsed(path: Path, what: str, parse: Any) -> Any:
+def _parsed(path: Path, most_bytes: int, kind: str, parse: Callable[[str], Any]) -> Any:
     try:
-        value = parse()
+        value = parse(read_bytes(path, most_bytes).decode())
         _check_tree(value if not isinstance(value, DictConfig) else OmegaConf.to_container(value))
     except FileNotFoundError:
-        kind = "run's configuration" if what == "YAML" else "record's file"
-        raise InputError(f"{path}: expected a {kind}, got no file; name a run or a sweep") from None
+        raise InputError(
+            f"{path}: expected a run's record, got no file; name a run or a sweep"
+        ) from None
     except _MALFORMED as error:
-        raise InputError(f"{path}: expected {what}, got {_first_line(error)}; mend it") from None
+        raise InputError(f"{path}: expected {kind}, got {_first_line(error)}") from None
     return value
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seedbed import record
-from seedbed.errors import InputError, printable
+from seedbed.errors import InputError
 from seedbed.record import plots
 from seedbed.sweeps.groups import Group, Run, Sweep
 
@@ -25,14 +25,13 @@ def draw(sweep: Sweep, path: Path) -> None:
     Where no run was validated twice, there is no left panel. Groups with another metric than the
     first one are left out: they would need axes of their own.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     metric = sweep.groups[0].metric
     groups = [group for group in sweep.groups if group.metric == metric]
     curves = [[_curve(run, metric) for run in group.runs] for group in groups]
     has_curves = any(len(curve) > 1 for each in curves for curve in each)
-    with plots.style(), rc_context({"text.parse_math": False}):  # names may hold a $
+    with plots.style():
         rows = sum(2 + len(group.varied) for group in groups)
         size = (7.2 if has_curves else 4.4, max(2.6, 0.18 * rows + 1.0))
         figure = Figure(figsize=size, layout="constrained")
@@ -89,4 +88,4 @@ def _draw_values(axes: "Axes", position: int, group: Group, color: str) -> None:
 
 
 def _text(name: str) -> str:
-    return printable(name[:_MOST_LETTERS]).replace("\n", " ")
+    return plots.literal(name[:_MOST_LETTERS])

@@ -72,9 +72,9 @@ class Imports:
             recorded: the digests of what it imported.
         """
         kept = code.Code.of({"imported_files": recorded}, self._folder)
-        if kept.archive is None or kept.imported is None or code.changed_here(kept):
+        if kept.archive is None or code.changed_here(kept):
             return
-        self._places |= set(code.places(kept.files))
+        self._places |= set(code.places(kept.files.get(code.PATH, b"")))
         self._kept = {**kept.files, **self._kept}
         self._digests = {**kept.imported, **self._digests}
         self.environment["imported_files"] = dict(sorted(self._digests.items()))

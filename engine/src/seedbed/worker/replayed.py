@@ -7,8 +7,7 @@ from pathlib import Path
 from seedbed import record, signals
 from seedbed.config.request import Request
 from seedbed.errors import InputError
-from seedbed.record import untrusted
-from seedbed.record.tables import Row
+from seedbed.record import Row, untrusted
 from seedbed.training import checkpoint
 from seedbed.worker.job import Job
 
