@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from seedbed import compare, launch, record
-from seedbed.compare import checkout, verify
+from seedbed import record
+from seedbed.compare import verify
 from seedbed.errors import InputError
 from tests.running import ROOT, command, refusal, trained
 
@@ -164,7 +164,9 @@ def test_a_part_of_a_run_is_reproduced(
 
 
 def test_a_part_with_another_bit_is_not(checkpointed: Path, tmp_path: Path) -> None:
-    """Negative control: a bit in the part counts, one beside it does not."""
+    """Negative control: a bit in the part counts, one beside it does not; it has a checkpoint."""
+    with pytest.raises(InputError, match="expected the step of a checkpoint, 10 or 12, got 7"):
+        replayed(checkpointed, tmp_path / "none", 7)
     copy = Path(shutil.copytree(checkpointed, tmp_path / "copy"))
     edit_stage(copy, 9, "loss")
     assert replayed(copy, tmp_path / "one", 10, 1).reproduced
@@ -210,37 +212,7 @@ def test_without_fingerprints_losses_are_compared(tmp_path: Path) -> None:
     assert "diverge at step 3: training loss" in done.stdout
 
 
-@pytest.mark.long
-def test_restored_code_reproduces_what_other_code_ran(run: Path, tmp_path: Path) -> None:
-    """With the record's code.zip a run comes back that the code here does not give."""
-    other, settings = tmp_path / "other", record.read_config(run)
-    launch.create_run_folder(other, settings)
-    with checkout.code_of(run, compare.read(run).code, wanted=True) as tree:
-        model = tree.root / "src/tiny/cnn.py"
-        edit_text(model, "return outputs.float()", "return outputs.float() * 2")
-        environment = launch.training_environment(settings) | tree.variables
-        assert launch.run_worker(settings, other, environment) == 0
-
-    here = replayed(other, tmp_path / "here", steps=3)
-    assert here.comparison.difference is not None
-    assert here.comparison.difference.stage == "loss"
-    assert "src/tiny/cnn.py" in verify.advice_on_code(here.record)
-    assert "--restore-code" in verify.advice_on_code(here.record)
-    with checkout.code_of(other, here.record.code, wanted=True) as tree:
-        restored = replayed(other, tmp_path / "restored", tree=tree)
-    assert restored.reproduced
-    assert restored.replay.code == restored.record.code != here.replay.code
-    assert verify.advice_on_code(compare.read(run)) == ""
-
-
-def break_fingerprints(folder: Path) -> None:
-    path = folder / "fingerprints.csv"
-    path.write_bytes(path.read_bytes()[:-5])
-
-
 REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no run": (lambda run: (run / "config.yaml").unlink(), "expected a run folder"),
-    "cut-off fingerprints": (break_fingerprints, "expected 8 columns in line"),
     "older format": (lambda run: edit_summary(run, format_version=1), "of other random numbers"),
     "an untrusted class": (
         lambda run: edit_text(run / "config.yaml", "_target_: tiny.cnn.CNN", "_target_: os.system"),
@@ -297,7 +269,6 @@ def test_a_live_run_is_refused(copy: Path) -> None:
     ("words", "message"),
     [
         (["nowhere"], "nowhere: expected a run folder"),
-        (["{run}", "--steps", "0"], "--steps: expected an integer >= 1, got 0"),
         (["{run}", "--from-step", "12"], "--from-step: expected a step below 12"),
         (["{run}", "--keep", "{run}"], "--keep: expected a new folder"),
         (["{run}", "--tolerance", "mae=1"], "--tolerance: expected a metric of the record"),
@@ -307,13 +278,6 @@ def test_bad_arguments_end_in_one_line(run: Path, words: list[str], message: str
     """With exit status 2, before anything is trained."""
     done = command("scripts/verify.py", *(word.format(run=run) for word in words))
     assert message in refusal(done)
-
-
-def test_a_step_without_a_checkpoint_is_refused(checkpointed: Path) -> None:
-    """The line names those that there are."""
-    done = command("scripts/verify.py", str(checkpointed), "--from-step", "7")
-    assert done.returncode == 2
-    assert "--from-step: expected the step of a checkpoint, 10 or 12, got 7" in done.stderr
 
 
 def test_a_replay_that_cannot_run_says_why(copy: Path) -> None:

@@ -1,21 +1,9 @@
 """Two records compared: the first step and stage that differ, and what differs between them."""
 
-from seedbed.compare.difference import (
-    Comparison,
-    Difference,
-    Record,
-    comparable_stages,
-    compare,
-    first_difference,
-    read,
-)
-
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Record",
-    "comparable_stages",
-    "compare",
-    "first_difference",
-    "read",
-]
+from seedbed.compare.difference import Comparison as Comparison
+from seedbed.compare.difference import Difference as Difference
+from seedbed.compare.difference import Record as Record
+from seedbed.compare.difference import comparable_stages as comparable_stages
+from seedbed.compare.difference import compare as compare
+from seedbed.compare.difference import first_difference as first_difference
+from seedbed.compare.difference import read as read

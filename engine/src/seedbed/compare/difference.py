@@ -1,6 +1,6 @@
 """The first difference between two records: at which step, and in which stage of it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run folder holds, with nested keys joined by dots.
-
-    Attributes:
-        environment: without what it says of the code.
-    """
+    """What a run folder holds; keys of the configuration are joined by dots."""
 
     name: str
     config: dict[str, Any]
@@ -56,7 +52,6 @@ class Record:
 
     @property
     def origin(self) -> record.Origin:
-        """Return what it was made under, to compare it with another record."""
         return record.Origin(self.config, self.environment, self.code)
 
 
@@ -81,11 +76,12 @@ def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference
     for step, columns, a, b in paired(rows_a, rows_b):
         for number, column in enumerate(columns):
             if a[column] != b[column]:
-                return Difference(
-                    *(step, column, a[column], b[column], columns[:number]),
-                    equal_through=previous[0] if previous else None,
-                    located=_located(step, columns, previous),
-                )
+                # The step before was compared as well, as far as its weights.
+                before, compared = previous or (0, ("weights",))
+                located = before == step - 1 and "weights" in columns and "weights" in compared
+                through = previous[0] if previous else None
+                equal = columns[:number]
+                return Difference(step, column, a[column], b[column], equal, through, located)
         previous = (step, columns)
     return None
 
@@ -106,20 +102,17 @@ def compare(a: Record, b: Record) -> Comparison:
     """Compare everything that two records hold for the same steps.
 
     Raises:
-        InputError: they have no step in common, or no step with fingerprints in common.
+        InputError: they have no step, or no fingerprints, in common.
     """
-    steps_a, steps_b = ([int(row["step"]) for row in r.fingerprints] for r in (a, b))
-    if steps_a and steps_b and not set(steps_a) & set(steps_b):
-        raise InputError(
-            f"{b.name}: expected a fingerprinted step that {a.name} has too, got steps "
-            f"{_span(steps_b)} beside {_span(steps_a)}; run both with one fingerprint.every_steps"
-        )
     rows_a, rows_b = rows(a, b), rows(b, a)
     pairs = list(paired(rows_a, rows_b))
-    if not pairs:
+    both = [{row["step"] for row in r.fingerprints} for r in (a, b)]
+    apart = all(both) and both[0].isdisjoint(both[1])
+    if apart or not pairs:
+        what = "fingerprinted" if apart else "recorded"
+        advice = "run both with one fingerprint.every_steps, or further"
         raise InputError(
-            f"{b.name}: expected a recorded step that {a.name} has too, got none; "
-            "compare runs that got further"
+            f"{b.name}: expected a {what} step that {a.name} has too, got none; {advice}"
         )
     filled = {column for _, columns, row, _ in pairs for column in columns if row[column]}
     stages = in_order(filled)
@@ -135,20 +128,22 @@ def rows(of: Record, beside: Record) -> list[Row]:
     table: dict[int, Row] = {}
     stages = comparable_stages(*(r.config.get("trainer.shards") for r in (of, beside)))
     for row in of.fingerprints:
-        cells = {stage: row[stage] for stage in stages}
-        table.setdefault(int(row["step"]), {}).update(cells)
+        table.setdefault(int(row["step"]), {}).update({stage: row[stage] for stage in stages})
     for row in of.metrics:
         values = record.values_of(row).items()
         cells = {f"{row['phase']}_{name}": cell for name, cell in values}
         table.setdefault(int(row["step"]), {}).update(cells)
-    ends = [(r.summary.get("status"), r.summary.get("steps")) for r in (of, beside)]
-    if ends[0] == ends[1] and ends[0][0] == "finished" and isinstance(ends[0][1], int):
-        final = of.summary.get("fingerprints")
-        final = final if isinstance(final, dict) else {}
-        tested = [r.summary.get("tested_step") for r in (of, beside)]
+    ends, tested = (
+        [tuple(r.summary.get(key) for key in keys) for r in (of, beside)]
+        for keys in (("status", "steps"), ("tested_step",))
+    )
+    status, step = ends[0]
+    final = of.summary.get("fingerprints")
+    if ends[0] == ends[1] and status == "finished" and isinstance(step, int):
         names = ("weights", "predictions") if tested[0] == tested[1] else ("weights",)
+        final = final if isinstance(final, dict) else {}
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
-        table.setdefault(ends[0][1], {}).update(cells)
+        table.setdefault(step, {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
 
 
@@ -171,24 +166,15 @@ def read(folder: Path) -> Record:
     record.require_run(folder)
     config = flatten(OmegaConf.to_container(record.read_config(folder)))
     environment = record.read_json(folder / "environment.json")
-    code = Code.of(environment, folder)
-    apart = ("git", "imported_files")
-    environment = flatten({key: environment[key] for key in environment if key not in apart})
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
     off = not config.get("fingerprint.every_steps")
     missing = off and not (folder / "fingerprints.csv").exists()
     fingerprints = [] if missing else record.read_fingerprints(folder)
     metrics = record.read_metrics(folder)
     _check(folder / "fingerprints.csv", fingerprints)
-    _check(folder / "metrics.csv", metrics, may_repeat=True)
-    summary = record.read_summary(folder)
+    _check(folder / "metrics.csv", metrics)
+    code, summary = Code.of(environment, folder), record.read_summary(folder)
     return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
-
-
-def _located(step: int, columns: Sequence[str], previous: tuple[int, Sequence[str]] | None) -> bool:
-    """Return whether the step before was compared as well, as far as its weights."""
-    before, compared = previous or (0, ("weights",))
-    return before == step - 1 and "weights" in columns and "weights" in compared
 
 
 def _notes(a: Record, b: Record) -> Iterator[str]:
@@ -218,31 +204,23 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
             yield f"{key} is {x} in A, {y} in B: {text}"
 
 
-def _span(steps: list[int]) -> str:
-    shown = ", ".join(map(str, steps[:3]))
-    return f"{shown}, ... {steps[-1]}" if len(steps) > 3 else shown
-
-
-def _check(path: Path, table: list[Row], may_repeat: bool = False) -> None:
+def _check(path: Path, table: list[Row]) -> None:
     """Refuse steps that do not increase and, of metrics, cells that are no numbers.
 
-    The rows of a test, at the end, have the steps of the weights, the best of which are older.
-
-    Args:
-        may_repeat: whether it is a table of metrics, which may have several rows for a step.
+    Metrics may have several rows for a step. Those of a test, at the end, have the step of the
+    weights, the best of which are older.
     """
     last = -1
     for row in table:
+        phase = row.get("phase")
         try:
             step = int(row["step"])
-            if may_repeat:
+            if phase is not None:
                 [float(cell) for cell in record.values_of(row).values()]
         except ValueError as error:
             raise InputError(f"{path}: expected numbers, got {error}; replay the run") from None
-        if may_repeat and row["phase"] == "test":
-            continue
-        if step < last or (step == last and not may_repeat):
+        if phase != "test" and (step < last or (step == last and phase is None)):
             raise InputError(
                 f"{path}: expected steps that increase, got {step} after {last}; replay the run"
             )
-        last = step
+        last = max(step, last)

@@ -1,6 +1,6 @@
 """The report of a comparison: lines for a terminal, or one JSON object."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from seedbed import names, record
@@ -9,7 +9,6 @@ from seedbed.compare.stages import stage_of
 from seedbed.errors import printable
 from seedbed.record import Change, code, text
 
-_MOST_CHARACTERS = 44  # of a value; a key may have more
 _MOST_LINES = 200  # of a diff
 
 
@@ -84,17 +83,12 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
     if harmless:
         keys = ", ".join(each.key for each in harmless)
         yield f"Also different, but known to change no bit: {_short(keys, 400)}"
-    yield from _code(a, b, [each.key for each in serious if each.kind == "code"])
-
-
-def _code(a: Record, b: Record, changed: Sequence[str]) -> Iterator[str]:
-    """Yield a diff of the files that changed, and which record keeps none."""
-    lines = list(code.diff(a.code, b.code, changed))
-    if lines:
+    changed = [each.key for each in serious if each.kind == "code"]
+    if lines := list(code.diff(a.code, b.code, changed)):
         yield "\nWhat differs in the files that the runs imported"
         yield from lines[:_MOST_LINES]
-    if len(lines) > _MOST_LINES:
-        yield f"... ({len(lines) - _MOST_LINES:,} more lines)"
+        if len(lines) > _MOST_LINES:
+            yield f"... ({len(lines) - _MOST_LINES:,} more lines)"
     for side, of in (("A", a), ("B", b)) if changed else ():
         if of.code.archive is None:
             yield f"note: run {side} keeps no code ({code.ARCHIVE})"
@@ -106,7 +100,7 @@ def table(changes: Iterable[Change]) -> Iterator[str]:
     yield from (f"  {line}" for line in text.aligned([("", "A", "B"), *cells]))
 
 
-def _short(value: object, most: int = _MOST_CHARACTERS) -> str:
+def _short(value: object, most: int = 44) -> str:
     shown = printable("-" if value is None else " ".join(str(value).split()))
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
@@ -133,11 +127,7 @@ def metrics_table(
     tolerances: Mapping[str, float] | None = None,
     title: str = "At the end",
 ) -> Iterator[str]:
-    """Yield the metrics that both have, their difference, and whether it is tolerated.
-
-    Args:
-        tolerances: the largest difference that is tolerated, by metric.
-    """
+    """Yield the metrics that both have, their difference, and whether it is tolerated."""
     rows = [(title, "A", "B", "difference", "")]
     for key in (key for key in a if key in b):
         same = str(a[key]) == str(b[key])  # also of nan

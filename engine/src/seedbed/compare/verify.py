@@ -8,21 +8,28 @@ to. Only a tree of the record's code (`checkout.code_of`), which a user must ask
 
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from seedbed import compare, config, launch, offline, record, signals
-from seedbed.compare import Comparison, Record, checkout, results
+from seedbed.compare import Comparison, Record, checkout
 from seedbed.compare.checkout import Tree
 from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch.process import Processes
-from seedbed.record import code
+from seedbed.record import Row, code, untrusted
 
+# What summary.json states that follows from the configuration; the rest is of time and history.
+_STATED = (
+    *("task", "metric_name", "higher_is_better", "steps", "epochs", "metrics", "objective"),
+    *("parameters", "fingerprints", "best_step", "tested_step", "stopped_early"),
+)
+_MOST_BYTES = 1 << 30  # of a file that is compared as bytes
 _STOP_SECONDS = 60
 
 
@@ -98,9 +105,6 @@ def replay(
         tree: the code to replay it with; None: that of this checkout.
         online: open addresses that the record names, such as those of data sets.
         to_the_end: do not stop where the bits differ.
-
-    Raises:
-        InputError: the record cannot be read or is not trusted, or the replay fails to run.
     """
     before, tree = read(run), tree or checkout.here()
     version = before.summary["format_version"]
@@ -123,24 +127,19 @@ def replay(
     _train(settings, folder, environment | tree.variables, request, advice)
     after = compare.read(folder)
     after.summary["resumes"] = before.summary.get("resumes", [])  # that at --from-step is ours
-    if tree.is_recorded:  # whatever repository it lies in, it is the code of that commit
-        after = replace(after, code=replace(after.code, commit=before.code.commit))
     reached = min(_last(after), steps.last)
-    cut = steps
-    if after.summary.get("status") != "finished":  # it was stopped at the first difference
-        cut = Range(steps.start, min(steps.last, max(reached, steps.start)), whole=False)
-    a, b = cut.of(before), cut.of(after)
+    if after.summary.get("status") == "finished":
+        a, b, whole = steps.of(before), steps.of(after), steps.whole
+    else:  # it was stopped at the first difference
+        cut = Range(steps.start, max(reached, steps.start), whole=False)
+        a, b, whole = cut.of(before), cut.of(after), False
     comparison = compare.compare(a, b)
-    forged = () if comparison.difference else tuple(results.forged(run, folder, a, b, cut.whole))
+    forged = () if comparison.difference else tuple(_forged(run, folder, a, b, whole))
     return Outcome(a, b, comparison, steps, reached, forged)
 
 
 def read(run: Path) -> Record:
-    """Read a record, of a run that no process works on.
-
-    Raises:
-        InputError: the folder is no run, its record is damaged or too new, or it is still alive.
-    """
+    """Read a record, of a run that no process works on."""
     found = compare.read(run)
     if found.summary.get("status") == "running" and (run / ".lock").is_file():
         with suppress(OSError), record.lock(run):  # nobody works where nobody can write
@@ -150,9 +149,6 @@ def read(run: Path) -> Record:
 
 def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
     """Return the configuration of a record, if it asks for nothing that is not trusted here.
-
-    Args:
-        trust: names that the record may have, beside those of files in configs/.
 
     Raises:
         InputError: it names classes or environment variables that this checkout does not, or is
@@ -194,11 +190,7 @@ def _train(
     request: Request,
     advice: str,
 ) -> None:
-    """Train in a folder until the training process ends: it compares its own rows.
-
-    Raises:
-        InputError: it failed.
-    """
+    """Train in a folder until the training process ends: it compares its own rows."""
     with tempfile.TemporaryFile() as output:
         command = launch.worker_command(settings, folder, request.text())
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
@@ -214,12 +206,52 @@ def _train(
     if ended and status in (0, signals.DIFFERS, *signals.INTERRUPTED):
         return
     error = str(summary.get("error") or lines[-1].removeprefix("error: "))
-    if error.startswith("--"):  # of ours
+    if error.startswith("--"):  # an option of ours
         raise InputError(error)
-    raise InputError(
-        f"replay: expected a training process that runs to its end, got {error}"
-        + (f"; {advice}" if advice else "")
-    )
+    advice = f"; {advice}" if advice else ""
+    raise InputError(f"replay: expected a training process that ends well, got {error}{advice}")
+
+
+def _forged(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:
+    """Yield a line on each result that a record states and its replay does not.
+
+    Args:
+        run, folder: of the record and of its replay.
+        a, b: what they hold of the steps that were replayed.
+        whole: the run finished: its tables are compared as bytes, its summary and predictions too.
+            A replay of a part has evaluated at its last step, where the run may have been stopped.
+    """
+    for name, of_a, of_b in (
+        ("fingerprints.csv", a.fingerprints, b.fingerprints),
+        ("metrics.csv", a.metrics, b.metrics),
+    ):
+        pairs = zip_longest(map(_filled, of_a), map(_filled, of_b if whole else of_b[: len(of_a)]))
+        first = next((x or y for x, y in pairs if x != y), None)
+        if first is not None:
+            phase = f", {first['phase']}" if "phase" in first else ""
+            yield f"{name}: step {first['step']}{phase}: another row than in the replay"
+        elif whole and _content(run / name) != _content(folder / name):
+            yield f"{name}: other columns or other bytes"
+    if not whole:
+        return
+    stated = [
+        {k: v for k, v in record.flatten(each.summary).items() if k.partition(".")[0] in _STATED}
+        for each in (a, b)
+    ]
+    for key in sorted(stated[0].keys() | stated[1].keys()):
+        x, y = (repr(each.get(key)) for each in stated)
+        if x != y:
+            yield f"summary.json: {key} is {x} in the record, {y} in the replay"
+    if _content(run / "test_predictions.csv") != _content(folder / "test_predictions.csv"):
+        yield "test_predictions.csv: other predictions"
+
+
+def _filled(row: Row) -> Row:
+    return {name: cell for name, cell in row.items() if cell != ""}
+
+
+def _content(path: Path) -> bytes | None:
+    return untrusted.read_bytes(path, _MOST_BYTES) if path.is_file() else None
 
 
 def _last(of: Record) -> int:
