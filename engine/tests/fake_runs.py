@@ -45,6 +45,8 @@ def write_run(
         rows.append({**row, "phase": "train", "learning_rate": "0.001", "accuracy": "0.97"})
         reached = 1 - (1 - accuracy) * (1 + 4 / epoch**2)
         rows.append({**row, "phase": "validation", "accuracy": repr(reached)})
-    return made_up_runs.write_run(
+    made_up_runs.write_run(
         folder, config=config, fingerprints=[], rows=rows, summary=results | summary
     )
+    (folder / "environment.json").unlink()
+    return folder

@@ -8,32 +8,24 @@ from typing import Any
 
 import yaml
 
-from seedbed.names import STAGES
+from seedbed.names import STAGES, STREAMS
 from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS
 
 FIELDS = (*METRIC_FIELDS, "accuracy")  # of a made-up metrics.csv
 CONFIG: dict[str, Any] = {
     "seed": 0,
-    "seeds": {"init": 0, "order": 0, "augment": 0, "dropout": 0, "data": 0, "split": 0},
-    "data": {
-        "name": "mnist5k",
-        "root": "data",
-        "batch_size": 64,
-        "num_workers": 0,
-        "train": {"_target_": "tiny.data.Squares", "root": "data", "augment": True},
-    },
-    "model": {"name": "cnn", "width": 32},
+    "seeds": dict.fromkeys(STREAMS, 0),
+    "data": {"name": "mnist5k", "root": "data", "num_workers": 0, "train": {"root": "data"}},
+    "model": {"name": "cnn"},
     "optimizer": {"name": "adamw", "lr": 0.003, "betas": [0.9, 0.999]},
-    "determinism": {"name": "strict", "threads": 2, "fingerprint_every_steps": 1},
+    "determinism": {"name": "strict", "threads": 2},
     "trainer": {"max_epochs": 10, "precision": "float32", "log_every_steps": 1},
     "fingerprint": {"every_steps": 1},
 }
 ENVIRONMENT: dict[str, Any] = {
-    "versions": {"python": "3.11.2", "torch": "2.15.0", "torchvision": "0.29.2"},
+    "versions": {"python": "3.11.2", "torch": "2.15.0"},
     "cpu": {"model": "Made Up 9000", "threads": 2},
-    "gpu": [],
-    "env": {"PYTHONHASHSEED": "0", "PWD": "/home/somebody"},
-    "flags": {"cudnn.benchmark": False},
+    "env": {"PYTHONHASHSEED": "0"},
     "git": {"commit": "0123456789abcdef", "dirty": False},
     "imported_files": {"a.py": "a" * 64},
     "data_sha256": {"images": "00ff"},

@@ -1,11 +1,8 @@
 """compare: the first difference between two records, and what differs between them."""
 
-import hashlib
 import json
+import math
 import shutil
-import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seedbed import compare, names, record
+from seedbed.cli.compare import main
 from seedbed.compare import Difference, first_difference, plot
 from seedbed.errors import InputError
 from tests.made_up_runs import FIELDS, fingerprint_rows, metrics, write_csv, write_run
+from tests.running import called
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "compare.py"
 STEPS = 12
 # One folder is enough for all examples of a property: each writes the whole file anew.
 FILES = settings(
@@ -71,29 +69,6 @@ def test_a_flipped_bit_of_a_fingerprint_is_found_where_it_is(
     assert place(difference) == (row + 1, stage)
     assert difference.located
     assert (difference.a, difference.b) == (digits, rows[row][stage])
-
-
-@FILES
-@given(row=st.integers(0, STEPS - 1), bit=st.integers(0, 63))
-def test_a_flipped_bit_of_a_loss_is_found_without_fingerprints(
-    tmp_path: Path, row: int, bit: int
-) -> None:
-    """One bit of one float64 in metrics.csv: the right step, and the training loss."""
-    rows = [each for each in metrics(STEPS) if each["phase"] == "train"]
-    a, b = (tmp_path / name for name in ("a", "b"))
-    for folder in (a, b):
-        shutil.rmtree(folder, ignore_errors=True)
-        write_run(folder, STEPS, rows=rows, fingerprints=[])
-    assert compared(a, b).difference is None  # the negative control
-
-    (word,) = struct.unpack("<Q", struct.pack("<d", float(rows[row]["loss"])))
-    (loss,) = struct.unpack("<d", struct.pack("<Q", word ^ (1 << bit)))
-    rows[row]["loss"] = repr(loss)
-    write_csv(b / "metrics.csv", FIELDS, rows)
-    result = compared(a, b)
-
-    assert (row + 1, "train_loss") == place(result.difference)
-    assert result.notes == ("no fingerprints in either: compared by losses and metrics alone",)
 
 
 @pytest.mark.parametrize("stage", names.STAGES)
@@ -154,17 +129,25 @@ def test_a_shorter_run_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
     assert result.notes == ("A is recorded to step 20 and B to step 7: common steps are compared",)
 
 
-@pytest.mark.parametrize(("phase", "field"), [("train", "learning_rate"), ("validation", "loss")])
-def test_a_metric_that_differs_under_equal_fingerprints_is_found(
-    tmp_path: Path, phase: str, field: str
+@pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.parametrize(("phase", "field"), [("train", "loss"), ("validation", "accuracy")])
+def test_the_last_bit_of_a_metric_is_found(
+    tmp_path: Path, phase: str, field: str, every: int
 ) -> None:
-    """The fingerprints says nothing of evaluation; metrics.csv does."""
+    """Also where fingerprints, which tell nothing of evaluation, are equal, or there are none."""
     rows = metrics(40)
     changed = next(row for row in rows if row["phase"] == phase and int(row["step"]) >= 20)
-    changed[field] = "0.125"
-    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", rows=rows)
-
+    changed[field] = repr(math.nextafter(float(changed[field]), 9))
+    more = {"fingerprints": fingerprint_rows(40 * every)}
+    a, b, c = (
+        write_run(tmp_path / name, rows=each, **more)
+        for name, each in (("a", metrics(40)), ("b", rows), ("c", metrics(40)))
+    )
     assert place(compared(a, b).difference) == (20, f"{phase}_{field}")
+    control = compared(a, c)
+    assert control.difference is None
+    none = ("no fingerprints in either: compared by losses and metrics alone",)
+    assert control.notes == (() if every else none)
 
 
 @pytest.mark.parametrize("name", ["weights", "predictions"])
@@ -189,21 +172,17 @@ def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) ->
     for row in other:
         row |= {"sample_ids": "0" * 16, "batch": "0" * 16}
 
-    one = write_run(tmp_path / "one", 9, rows=[], config={"trainer": {"shards": 1}})
-
-    def beside(shards: int, rows: list[dict[str, str]]) -> compare.Comparison:
-        folder = tmp_path / f"{shards} {rows[0]['loss']}"
+    def run(name: str, shards: int, rows: list[dict[str, str]]) -> Path:
         config = {"trainer": {"shards": shards}}
-        return compared(one, write_run(folder, 9, rows=[], config=config, fingerprints=rows))
+        return write_run(tmp_path / name, 9, rows=[], config=config, fingerprints=rows)
 
-    assert place(beside(1, other).difference) == (1, "sample_ids")
-    same = beside(4, other)
+    one = run("one", 1, fingerprint_rows(9))
+    assert place(compared(one, run("other", 1, other)).difference) == (1, "sample_ids")
+    same = compared(one, run("four", 4, other))
     assert same.difference is None
     assert same.notes[0].startswith("trainer.shards is 1 in A, 4 in B")
-    found = beside(4, [row | {"loss": "1" * 16} for row in other]).difference
+    found = compared(one, run("loss", 4, [row | {"loss": "1" * 16} for row in other])).difference
     assert place(found) == (1, "loss")
-    assert found is not None
-    assert found.located
 
 
 # Causes
@@ -287,20 +266,18 @@ def test_runs_that_follow_another_metric_do_not_diverge(tmp_path: Path) -> None:
 # The command
 
 
-def command(*arguments: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    words = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
-
-
-def test_the_command_names_what_differs_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_command_names_what_differs_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exit status 0 for the same bits, 1 with step, stage and setting for others, 2 for no run."""
     rows = fingerprint_rows(40)
     rows[16]["weights"] = "0" * 16
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", config={"data": {"num_workers": 2}})
     write_run(tmp_path / "c", config={"optimizer": {"lr": 0.1}}, fingerprints=rows)
-    before = digest(tmp_path)
-    same, other, none = (command("a", name, cwd=tmp_path) for name in "bcd")
+    before = contents(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    same, other, none = (called(main, "a", name) for name in "bcd")
 
     assert (same.returncode, other.returncode, none.returncode) == (0, 1, 2)
     assert "Differences that changed no bit" in same.stdout
@@ -310,14 +287,14 @@ def test_the_command_names_what_differs_and_writes_nothing(tmp_path: Path) -> No
     assert ["optimizer.lr", "0.003", "0.1"] in [line.split() for line in lines]
     assert none.stderr.startswith("error: d: expected a run folder")
     assert (none.stdout, none.stderr.count("\n")) == ("", 1)
-    assert digest(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 def test_json_is_one_object(tmp_path: Path) -> None:
     """With what the report says, also where a metric is no number that JSON has."""
     write_run(tmp_path / "a", summary={"metrics": {"loss": 0.5, "x": float("nan")}})
     write_run(tmp_path / "b", config={"seed": 1}, summary={"metrics": {"loss": 0.25}})
-    done = command("a", "b", "--json", cwd=tmp_path)
+    done = called(main, str(tmp_path / "a"), str(tmp_path / "b"), "--json")
 
     def refuse(word: str) -> None:
         raise AssertionError(word)
@@ -351,12 +328,8 @@ def test_a_picture_is_drawn_where_it_is_asked_for(tmp_path: Path, steps: int) ->
 # Damaged records
 
 
-def digest(folder: Path) -> list[tuple[str, str]]:
-    return [
-        (str(path), hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    ]
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def newer_format(run: Path) -> None:

@@ -127,22 +127,17 @@ def test_a_killed_run_is_free_although_a_loader_worker_lives_on(
     method: str, tmp_path: Path
 ) -> None:
     """However it was started: workers, and what serves them, do not keep the lock."""
-    code = (
-        "import multiprocessing, os, sys, time; from pathlib import Path\n"
+    (tmp_path / "program.py").write_text(
+        "import multiprocessing, os, time; from pathlib import Path\n"
         "from seedbed import record\n"
-        "def work(pid):\n    pid.value = os.getpid(); time.sleep(60)\n"
+        "def work():\n    print(os.getpid(), flush=True); time.sleep(60)\n"
         "if __name__ == '__main__':\n"
         "    with record.lock(Path('.')):\n"
-        f"        context = multiprocessing.get_context('{method}')\n"
-        "        pid = context.Value('i')\n"
-        "        context.Process(target=work, args=[pid]).start()\n"
-        "        while not pid.value: time.sleep(0.01)\n"
-        "        print(pid.value, flush=True); time.sleep(60)\n"
+        f"        multiprocessing.get_context('{method}').Process(target=work).start()\n"
+        "        time.sleep(60)\n"
     )
-    (tmp_path / "program.py").write_text(code)
-    process = subprocess.Popen(
-        [sys.executable, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
+    words = [sys.executable, "program.py"]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE)
     assert process.stdout is not None
     child = int(process.stdout.readline())
     assert not works_on(tmp_path)
@@ -174,16 +169,14 @@ def test_a_table_with_new_columns_is_cut_back_to_the_bytes_that_it_had(tmp_path:
 
 
 def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Path) -> None:
-    """Twin: not before the known ones, not twice, and fingerprints may have none."""
-    known = ",".join(record.METRIC_FIELDS)
-    for header, reads in ((f"{known},kl", True), (f"kl,{known}", False), (f"{known},kl,kl", False)):
-        cells = ",".join("1" for _ in header.split(","))
-        (tmp_path / "metrics.csv").write_text(f"{header}\n{cells}\n")
-        if reads:
-            assert record.read_metrics(tmp_path)[0]["kl"] == "1"
-        else:
-            with pytest.raises(InputError, match="expected"):
-                record.read_metrics(tmp_path)
+    """Control: not before the known ones, not twice, and fingerprints may have none."""
+    path, known = tmp_path / "metrics.csv", ",".join(record.METRIC_FIELDS)
+    path.write_text(f"{known},kl\n1,1,1,1,1,1\n")
+    assert record.read_metrics(tmp_path)[0]["kl"] == "1"
+    for header in (f"kl,{known}", f"{known},kl,kl"):
+        path.write_text(f"{header}\n")
+        with pytest.raises(InputError, match="columns"):
+            record.read_metrics(tmp_path)
     stages = ",".join(record.FINGERPRINT_FIELDS)
     (tmp_path / "fingerprints.csv").write_text(f"{stages},kl\n")
     with pytest.raises(InputError, match="columns"):
