@@ -3,6 +3,7 @@
 docs/methods.md has an example of each function.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from seedbed import tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
+from seedbed.tasks import mean
 
 # A scalar, or a function that returns one: it is called in steps that are logged, and only there.
 Value = Tensor | float | Callable[[], Tensor]
@@ -28,10 +29,10 @@ class Method:
     keeps what lasts from step to step in the model: in parameters and buffers.
 
     Attributes:
-        task: the task of `data.task`, set before training; None where the data set names none.
+        task: what `data.task` names (see `seedbed.tasks`), set before training; None for nothing.
     """
 
-    task: tasks.Task | None = None
+    task: Any = None
 
     @property
     def monitor(self) -> str:
@@ -74,20 +75,17 @@ class Method:
     ) -> Tensor | Mapping[str, Value]:
         """Return the loss, a scalar, of an optimizer's update; or a mapping with `loss` in it.
 
-        Called for each update, and for each shard of the batch. The other values are logged by
-        their names. A value may be a function without arguments, called only where it is logged.
-        `weight` is not logged: it says what a shard counts in the mean over all shards, such as its
-        number of tokens.
+        Called for each update and each shard of the batch. Other values are logged by their names;
+        a function without arguments is called only where it is logged. `weight` is not logged: it
+        says what a shard counts in the mean over all shards, such as its number of tokens.
 
         Args:
             optimizer: the name of the optimizer whose parameters get gradients.
         """
-        task = self._task("training_step")
-        outputs, targets = self._outputs(model, batch), batch.targets
+        task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
         loss = task.loss(outputs, targets)
-        if task.metric_name == "loss":
-            return loss
-        return {"loss": loss, task.metric_name: lambda: task.metric(outputs, targets).mean()}
+        metric = {task.metric_name: lambda: task.metric(outputs, targets).mean()}
+        return metric | {"loss": loss}  # whose metric may be called so, too
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
         """Change the model after a step's updates, without gradients: averages, teachers."""
@@ -96,14 +94,11 @@ class Method:
         """Return what is kept of a batch of an evaluation, by name.
 
         That is a tensor with a first dimension, such as the loss of each sample, (B,), or a pair
-        (sum, count) of scalars. Three names are taken, and nothing else of them is kept:
-        `predictions`, a number for each sample, goes to test_predictions.csv; `outputs`, anything,
-        is hashed for the record, and the configuration's metrics are given it with `targets`, by
-        default those of the batch.
+        (sum, count) of scalars. Three names are taken: `predictions`, a number for each sample,
+        goes to test_predictions.csv; `outputs`, anything, is hashed for the record, and metrics and
+        callbacks are given it with `targets`, by default those of the batch.
         """
-        task = self._task("validation_step")
-        outputs = self._outputs(model, batch)
-        targets = batch.targets
+        task, outputs, targets = self.task, self._outputs(model, batch), batch.targets
         return {
             "loss": task.losses(outputs, targets),
             task.metric_name: task.metric(outputs, targets),
@@ -118,7 +113,10 @@ class Method:
             values: what `validation_step` returned for all batches, by name: tensors one after the
                 other, on the CPU and in the order of the samples, and pairs summed, as floats.
         """
-        return {name: mean(self, name, value) for name, value in values.items()}
+        return {
+            name: value[0] / (value[1] or math.nan) if isinstance(value, tuple) else mean([value])
+            for name, value in values.items()
+        }
 
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
         """Look at the trained model, in evaluation mode and without gradients.
@@ -128,66 +126,49 @@ class Method:
         """
 
     def _outputs(self, model: nn.Module, batch: Batch) -> Any:
-        """Return what the task takes of a model's output."""
-        return in_float32(model(batch.inputs))
+        """Return what the task takes of a model's output: one tensor as float32."""
+        outputs = model(batch.inputs)
+        return outputs.float() if isinstance(outputs, Tensor) else outputs
 
-    def _task(self, function: str) -> tasks.Task:
-        """Return the task, where the default of a function needs it."""
-        if self.task is None:
-            raise InputError(
-                f"data.task: expected a task for {type(self).__name__}.{function}, got none; name "
-                "one, or write that function"
-            )
-        return self.task
+
+class Supervised(Method):
+    """Minimise the loss of the data's task, and follow its metric.
+
+    Args:
+        output: the part of what the model returns that the task takes, such as `logits`, or a
+            place in a tuple; None: the whole.
+    """
+
+    output: str | int | None = None
+
+    def __init__(self, task: Any = None, output: str | int | None = None) -> None:
+        self.task, self.output = task, output
+
+    @property
+    def monitor(self) -> str:
+        return f"validation_{self.task.metric_name}"
+
+    @property
+    def mode(self) -> str:
+        return "max" if self.task.higher_is_better else "min"
+
+    def _outputs(self, model: nn.Module, batch: Batch) -> Any:
+        outputs, part = model(batch.inputs), self.output
+        if part is not None:
+            has_it = hasattr(outputs, str(part))
+            outputs = getattr(outputs, str(part)) if has_it else outputs[part]
+        return outputs.float() if isinstance(outputs, Tensor) else outputs
 
 
 def require_hooks(key: str, made: object, base: type) -> None:
-    """Raise InputError for a function called on_... that nobody would call: a misspelt hook."""
+    """Refuse a function called on_... that nobody would call: a misspelt hook."""
     known = [name for name in vars(base) if name.startswith("on_")]
     for name in dir(type(made)):
         if name.startswith("on_") and name not in known:
             raise InputError(
                 f"{key}: expected hooks among {', '.join(known)}, got {type(made).__name__}.{name},"
-                f" which is never called; rename it{did_you_mean(name, known)}"
+                f" which is never called{did_you_mean(name, known)}"
             )
-
-
-class Supervised(Method):
-    """Minimise the loss of the data's task, and follow its metric."""
-
-    output: str | int | None = None
-
-    def __init__(self, task: tasks.Task | None = None, output: str | int | None = None) -> None:
-        """Take what is not in the data's YAML file.
-
-        Args:
-            output: the part of what the model returns that the task takes, such as `logits`, or a
-                place in a tuple; None: the whole.
-        """
-        self.task, self.output = task, output
-
-    @property
-    def monitor(self) -> str:
-        """Name the metric of the task."""
-        return f"validation_{self._task('monitor').metric_name}"
-
-    @property
-    def mode(self) -> str:
-        """Return `max` where the task says that a higher metric is better."""
-        return "max" if self._task("mode").higher_is_better else "min"
-
-    def _outputs(self, model: nn.Module, batch: Batch) -> Any:
-        """Return the part that was asked for."""
-        found, part = model(batch.inputs), self.output
-        try:
-            if part is not None:
-                found = getattr(found, str(part)) if hasattr(found, str(part)) else found[part]
-        except (IndexError, KeyError, TypeError) as error:
-            raise InputError(
-                f"method.output: expected a part of what the model returns, got {part!r} and a "
-                f"{type(found).__name__} ({type(error).__name__}); name one of its parts, or null"
-            ) from None
-        return in_float32(found)
 
 
 @dataclass(frozen=True)
@@ -260,26 +241,3 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-
-
-def in_float32(outputs: Any) -> Any:
-    """Return a model's output for its task: one tensor as float32, anything else as it is."""
-    return outputs.float() if isinstance(outputs, Tensor) else outputs
-
-
-def mean(method: Method, name: str, value: Any) -> float:
-    """Return the mean of a tensor (N,), or of a pair (sum, count): exact before its one rounding.
-
-    Raises:
-        InputError: it is neither.
-    """
-    if isinstance(value, tuple):
-        return float(value[0]) / float(value[1]) if value[1] else float("nan")
-    if not isinstance(value, Tensor) or value.dim() != 1 or not len(value):
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise InputError(
-            f"method: expected numbers (N,) or (sum, count) in {name!r} of "
-            f"{type(method).__name__}.validation_step for a mean, got {got}; write "
-            f"{type(method).__name__}.compute"
-        )
-    return tasks.mean([value])

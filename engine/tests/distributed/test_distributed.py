@@ -629,7 +629,7 @@ def test_sparse_gradients_are_refused_in_one_line_on_several_processes() -> None
 def test_values_of_other_names_are_refused_whoever_has_the_slice() -> None:
     """Their means would be of different things; negative control: above."""
     names = "aabb"
-    start = "method: expected the same names from Skipping.training_step for all shards"
+    start = "method: expected the same names from Skipping for all shards"
     assert skipping(None, names=names).startswith(start)
     for line in in_processes(2, partial(skipping, names=names)).values():
         assert line.startswith(start), line

@@ -14,10 +14,10 @@ from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from seedbed.operations import refusals
 from seedbed.operations.refusals import explained
-from seedbed.training import loop
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
+from seedbed.training.step import train_step
 from tests.refused import BackwardRefused, ForwardRefused, RefusedBesideModules
 
 
@@ -154,7 +154,8 @@ def test_a_view_of_images_in_channels_last_is_explained() -> None:
             channels_last=channels_last,
         )
         batch = Batch(torch.arange(2), torch.rand(2, 1, 28, 28), torch.rand(2, 1))
-        loop.take_step(training, [batch], 1, Shards(), False, None)
+        with explained(model, channels_last):
+            train_step(training, [batch], 1, Shards(), False, None)
 
     line = 1 + next(
         i for i, text in enumerate(open(__file__)) if text.strip().endswith("-1)  # flattens")

@@ -4,7 +4,6 @@ Each is trained, resumed from a checkpoint in another process, and rehearsed: wh
 in the step after a resume is refused, what gives the same bits passes, none is judged wrongly.
 """
 
-import io
 import itertools
 import multiprocessing
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from seedbed.data.source import Batch, Source
 from seedbed.errors import InputError
 from seedbed.tasks import Classification
 from seedbed.training import checkpoint, loop
-from seedbed.training.logger import NullLogger
+from seedbed.training.logger import Logger
 from seedbed.training.rehearsal import Rebuilt, Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
@@ -37,7 +36,7 @@ class Found(NamedTuple):
     saved: dict[int, bytes]
 
 
-class Notes(NullLogger):
+class Notes(Logger):
     """Keeps what a record would hold."""
 
     def __init__(self, training: TrainingState) -> None:
@@ -52,7 +51,7 @@ class Notes(NullLogger):
 
     def save_checkpoint(self, progress: Progress) -> None:
         state = checkpoint.capture(self.training, progress)
-        self.found.saved[progress.step] = checkpoint.encode(state).getvalue()
+        self.found.saved[progress.step] = checkpoint.encode(state)
 
 
 def run(case: Case, at_start: bool = False, every_steps: int = 0, saved: bytes = b"") -> Found:
@@ -76,7 +75,7 @@ def run(case: Case, at_start: bool = False, every_steps: int = 0, saved: bytes =
     held_out = [Source(Data(), "validation", 0)[Position(0, np.arange(5))]]
     training, progress = build(), Progress()
     if saved:
-        state = checkpoint.decode(io.BytesIO(saved), training.device)
+        state = checkpoint.decode(saved)
         progress = checkpoint.restore(training, state)
     plan = Plan(STEPS, 2, 1, 1, 1, 1, None, case.schedule())
     notes = Notes(training)

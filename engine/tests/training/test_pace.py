@@ -20,7 +20,7 @@ def hints(
     printed: list[str] = []
     pace, measured = Pace(printed.append, 7, is_meant), 0
     for step in range(8, 108):
-        if pace.measures(step):
+        if step in pace.steps:
             measured += 1
             with pace.measured(step):
                 now["wall"] += 1

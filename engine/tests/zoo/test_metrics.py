@@ -1,6 +1,5 @@
 """Metrics of torchmetrics by YAML: over a whole set, whoever had which batch of it."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ ON_COMMAND_LINE = tuple(
 )
 
 
-def evaluated(processes: Any, cut: int = BATCH) -> dict[str, float]:
+def evaluated(processes: Any, cut: int = BATCH, most: int = SAMPLES) -> dict[str, float]:
     """Return the values of an evaluation that processes share."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
@@ -46,7 +45,7 @@ def evaluated(processes: Any, cut: int = BATCH) -> dict[str, float]:
     positions = [Position(0, np.arange(i, min(i + cut, SAMPLES))) for i in range(0, SAMPLES, cut)]
     batches = [
         Batch(torch.from_numpy(ids), inputs[ids], targets[ids])
-        for _, ids in shards.share(positions)
+        for _, ids in shards.share(positions[:most])
     ]
     training = TrainingState(
         model,
@@ -68,18 +67,7 @@ def test_a_metric_is_of_the_whole_set_on_any_number_of_processes() -> None:
     assert {name: pytest.approx(alone[name]) for name in SPECS} == {
         name: at_once[name] for name in SPECS
     }
-    by_batch = np.mean([partial(evaluated_part, i)() for i in range(0, SAMPLES, BATCH)])
-    assert by_batch != pytest.approx(alone["f1"], abs=1e-4), "negative control"
-
-
-def evaluated_part(first: int) -> float:
-    from torchmetrics.functional.classification import multiclass_f1_score
-
-    torch.manual_seed(0)
-    model = torch.nn.Linear(4, 3)
-    inputs, targets = torch.randn(SAMPLES, 4), torch.randint(3, (SAMPLES,))
-    part = slice(first, first + BATCH)
-    return float(multiclass_f1_score(model(inputs[part]), targets[part], 3))
+    assert evaluated(None, most=1)["f1"] != pytest.approx(alone["f1"]), "negative control"
 
 
 def test_a_run_follows_a_metric(tmp_path: Path) -> None:
@@ -107,8 +95,6 @@ def test_what_a_metric_does_not_take_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_is_no_metric_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^metrics\.f1: expected a mapping with a _target_"):
-        metrics.of_settings({"f1": None})
     spec = {"_target_": "torchmetrics.classification.MulticlassF1Score", "classes": 3}
     with pytest.raises(InputError, match=r"^metrics\.f1: "):
         metrics.of_settings({"f1": spec})

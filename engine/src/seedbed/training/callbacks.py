@@ -1,6 +1,6 @@
 """Callbacks: they look at a run, and what they would change in it is refused."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +27,10 @@ class Run:
         self.logged: dict[str, Tensor | float] = {}
 
     def log(self, name: str, value: Tensor | float) -> None:
-        """Note a scalar for metrics.csv.
-
-        Raises:
-            InputError: it is none.
-        """
-        is_number = (
-            value.dim() == 0 if isinstance(value, Tensor) else isinstance(value, int | float)
-        )
-        if not (is_number and str(name).isidentifier()):
-            raise InputError(
-                f"callbacks: expected a name and a scalar in run.log, got {name!r} and "
-                f"{type(value).__name__}; log its mean, by a name of letters, digits and _"
-            )
         if self.logs:
             self.logged[name] = value.detach().clone() if isinstance(value, Tensor) else value
 
     def log_figure(self, name: str, figure: Any) -> None:
-        """Save a figure of matplotlib as a PNG file, where values are logged, too."""
-        if not str(name).isidentifier():
-            raise InputError(
-                f"callbacks: expected a name in run.log_figure, got {name!r}; use letters, digits "
-                "and _"
-            )
         if self.logs:
             from seedbed.record import plots  # matplotlib takes a second
 
@@ -59,8 +40,8 @@ class Run:
 
     def take(self) -> dict[str, Tensor | float]:
         """Return what was logged since the last call."""
-        found, self.logged = self.logged, {}
-        return found
+        logged, self.logged = self.logged, {}
+        return logged
 
 
 class Callbacks:
@@ -68,7 +49,7 @@ class Callbacks:
 
     def __init__(self, callbacks: Mapping[str, Callback] | None = None) -> None:
         self._callbacks = dict(callbacks or {})
-        self._seen: set[str] = set()
+        self._called: set[str] = set()
         self.run: Run | None = None
 
     def open(self, model: nn.Module, folder: Path, show: Show) -> None:
@@ -87,28 +68,25 @@ class Callbacks:
         return any(function is not Callback.on_evaluation_end for function in each)
 
     def call(self, hook: str, seed: int | None, step: int, *arguments: Any) -> None:
-        """Call a function of all of them.
-
-        Raises:
-            InputError: one of them changed the model or the gradients.
-        """
+        """Call a function of all of them, and refuse one that changes the model or gradients."""
         assert self.run is not None
+        gradients = [
+            tensor for each in arguments if isinstance(each, dict) for tensor in each.values()
+        ]
+        evaluates = hook in ("on_validation_end", "on_evaluation_end")
         for number, (name, callback) in enumerate(self._callbacks.items()):
             if getattr(type(callback), hook) is getattr(Callback, hook):
                 continue
             if seed is not None:
                 rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number))
             where = f"{type(callback).__name__}.{hook}"
-            model = self.run.model
             refusal = (
                 f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
                 "changes weights, buffers or gradients; change them in a method's on_step_end"
             )
-            thoroughly = (
-                hook in ("on_validation_end", "on_evaluation_end") or where not in self._seen
-            )
-            self._seen.add(where)
-            with torch.no_grad(), unchanged(model, refusal, _tensors(arguments), thoroughly):
+            by_bits = evaluates or where not in self._called  # in steps, bits the first time alone
+            self._called.add(where)
+            with torch.no_grad(), unchanged(self.run.model, refusal, gradients, by_bits):
                 getattr(callback, hook)(self.run, step, *arguments)
 
     def state(self) -> dict[str, Any]:
@@ -123,22 +101,13 @@ class Callbacks:
 
 
 def of_settings(specs: Mapping[str, Any]) -> Callbacks:
-    """Build the callbacks that the section `callbacks` describes.
-
-    Raises:
-        InputError: one of them is no callback.
-    """
-    found = {}
-    for name, spec in specs.items():
-        found[name] = build.build(spec, f"callbacks.{name}")
-        if not isinstance(found[name], Callback):
+    """Build the callbacks that the section `callbacks` describes."""
+    callbacks = {name: build.build(spec, f"callbacks.{name}") for name, spec in specs.items()}
+    for name, callback in callbacks.items():
+        if not isinstance(callback, Callback):
             raise InputError(
                 f"callbacks.{name}: expected a class that extends seedbed.methods.Callback, got "
-                f"{type(found[name]).__name__}; see docs/methods.md"
+                f"{type(callback).__name__}"
             )
-        require_hooks(f"callbacks.{name}", found[name], Callback)
-    return Callbacks(found)
-
-
-def _tensors(arguments: Sequence[Any]) -> list[Tensor]:
-    return [tensor for each in arguments if isinstance(each, dict) for tensor in each.values()]
+        require_hooks(f"callbacks.{name}", callback, Callback)
+    return Callbacks(callbacks)

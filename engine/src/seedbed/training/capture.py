@@ -5,7 +5,7 @@ weights need gradients. Optimizers' state is assigned as it was saved: PyTorch's
 would cast it to the dtype of its parameter.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,18 +25,6 @@ def capture(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     Raises:
         InputError: it is one that no resumed run can have.
     """
-    _require_trained(model, optimizers)
-    captured = {name: capture_optimizer(each) for name, each in labelled(optimizers).items()}
-    return {
-        **capture_model(model),
-        "modes": {path: module.training for path, module in model.named_modules()},
-        "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
-        **captured,
-    }
-
-
-def _require_trained(model: nn.Module, optimizers: Optimizers) -> None:
-    """Refuse optimizers of other parameters than the model's: in a resumed run they are these."""
     own = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers.values():
         if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
@@ -45,14 +33,15 @@ def _require_trained(model: nn.Module, optimizers: Optimizers) -> None:
                 "in a later step; make modules and parameters in __init__, and change their values "
                 "in place"
             )
+    return {
+        **capture_model(model),
+        "modes": {path: module.training for path, module in model.named_modules()},
+        "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
+        **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
+    }
 
 
 def restore(model: nn.Module, optimizers: Optimizers, state: Mapping[str, Any]) -> None:
-    """Bring a model and its optimizers into a state that was captured.
-
-    Raises:
-        KeyError, RuntimeError, TypeError, ValueError: it is the state of others.
-    """
     restore_model(model, state)
     modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
     for path, mode in state.get("modes", {}).items():
@@ -85,9 +74,6 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Bring a model into a state that was captured.
 
     A forward pass may have made buffers, or replaced them by others: they need not be there yet.
-
-    Raises:
-        KeyError, RuntimeError: it is the state of another model.
     """
     here = {parameter.device.type: parameter.device for parameter in model.parameters()}
     tensors = [value for value in state["model"].values() if isinstance(value, Tensor)]
@@ -95,24 +81,24 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     modules = dict(model.named_modules())
     for key, value in state["buffers"].items():
         path, _, name = key.rpartition(".")
+        module, there = modules[path], modules[path]._buffers.get(name)
         if moved and value is not None:
             value = value.to(next(iter(here.values())))
-        _restore_buffer(modules[path], name, value, key in state["model"], moved)
+        if value is None and name in module._buffers:
+            setattr(module, name, None)
+        elif value is not None and _fits(there, value, moved):
+            there.copy_(value)  # in place: others may refer to it
+        else:
+            module.register_buffer(name, value, persistent=key in state["model"])
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        _lay(parameter, state["model"].get(name))
+        # Kernels may sum in another order where a weight has another memory order.
+        saved = state["model"].get(name)
+        is_plain = isinstance(saved, Tensor) and saved.layout is torch.strided
+        fits = is_plain and not saved.is_nested and saved.shape == parameter.shape
+        if fits and saved.stride() != parameter.stride():
+            laid = torch.empty_like(saved, dtype=parameter.dtype, device=parameter.device)
+            parameter.data = laid
     model.load_state_dict(state["model"])
-
-
-def _restore_buffer(
-    module: nn.Module, name: str, value: Tensor | None, persistent: bool, moved: bool
-) -> None:
-    there = module._buffers.get(name)
-    if value is None and name in module._buffers:
-        setattr(module, name, None)
-    elif value is not None and _fits(there, value, moved):
-        there.copy_(value)  # type: ignore[union-attr]  # in place: others may refer to it
-    else:
-        module.register_buffer(name, value, persistent=persistent)
 
 
 def _fits(there: Tensor | None, value: Tensor, moved: bool) -> bool:
@@ -125,21 +111,8 @@ def _fits(there: Tensor | None, value: Tensor, moved: bool) -> bool:
     return moved or there.stride() == value.stride()
 
 
-def _lay(parameter: nn.Parameter, saved: Any) -> None:
-    """Give a weight the memory order of the saved one: kernels may sum in another order by it."""
-    if not isinstance(saved, Tensor) or saved.layout is not torch.strided or saved.is_nested:
-        return
-    if saved.shape == parameter.shape and saved.stride() != parameter.stride():
-        laid = torch.empty_like(saved, dtype=parameter.dtype, device=parameter.device)
-        parameter.data = laid
-
-
 def capture_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return an optimizer's `state_dict`, and on which kind of device its parameters are.
-
-    Raises:
-        InputError: a fused kernel would take moments for those of other weights.
-    """
+    """Return an optimizer's `state_dict`, and on which kind of device its parameters are."""
     require_fused_state_fits(optimizer)
     devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
     return {**optimizer.state_dict(), "devices": devices}
@@ -150,33 +123,25 @@ def require_fused_state_fits(optimizer: torch.optim.Optimizer) -> None:
 
     These do not look: they pair weights and moments as they lie, and would write elsewhere.
     """
+
+    def kind(value: Tensor) -> tuple[Any, ...]:
+        strides = zip(value.shape, value.stride(), strict=True)  # of size 1, they say nothing
+        return tuple(value.shape), value.dtype, tuple(step for size, step in strides if size > 1)
+
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("fused") else ():
-            kept = optimizer.state.get(parameter, {})
-            for name in (each for each in _MOMENTS if kept.get(each) is not None):
-                if _kind(kept[name]) != _kind(parameter):
+            for name, moment in optimizer.state.get(parameter, {}).items():
+                if name in _MOMENTS and moment is not None and kind(moment) != kind(parameter):
                     raise InputError(
                         f"optimizer: expected {name} of shape, dtype and strides of its weight, "
-                        f"{_kind(parameter)}, for a fused kernel, got {_kind(kept[name])}; change "
+                        f"{kind(parameter)}, for a fused kernel, got {kind(moment)}; change "
                         "weights in place (weight.copy_(...)), or say optimizer.fused=false"
                     )
 
 
-def _kind(value: Any) -> tuple[Any, ...]:
-    """Return shape, dtype and strides; those of a dimension of size 1 say nothing."""
-    if not isinstance(value, Tensor):
-        return (type(value).__name__,)
-    strides = zip(value.shape, value.stride(), strict=True)
-    return tuple(value.shape), value.dtype, tuple(step for size, step in strides if size > 1)
-
-
 @torch.no_grad()
 def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, Any]) -> None:
-    """Bring an optimizer into a state that was captured; one with a `load_state_dict` knows how.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is the state of another one.
-    """
+    """Bring an optimizer into a state that was captured; one with a `load_state_dict` knows how."""
     saved = {key: value for key, value in captured.items() if key != "devices"}
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         optimizer.load_state_dict(saved)
@@ -193,20 +158,15 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, A
             optimizer.state[key] = value
             continue
         parameter, group = owners[key]
-        if known and parameter.device.type not in known:
-            value = tree_map_only(Tensor, _to_device_of(parameter, group), value)
+        if known and parameter.device.type not in known:  # the run has moved to another device
+            # Counts of steps stay on the CPU, where PyTorch has them unless kernels read them.
+            moves_counts = group.get("fused") or group.get("capturable")
+
+            def move(
+                tensor: Tensor, to: Any = parameter.device, counts: Any = moves_counts
+            ) -> Tensor:
+                return tensor.to(to) if tensor.dim() or counts else tensor
+
+            value = tree_map_only(Tensor, move, value)
         optimizer.state[parameter] = value
     require_fused_state_fits(optimizer)
-
-
-def _to_device_of(parameter: Tensor, group: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
-    """Return a function that moves state to a parameter's device, for a run that has moved.
-
-    Counts of steps stay on the CPU, where PyTorch has them unless kernels read them.
-    """
-    reads_counts = group.get("fused") or group.get("capturable")
-
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.to(parameter.device) if tensor.dim() or reads_counts else tensor
-
-    return move

@@ -8,16 +8,17 @@ else than that opens is refused, never executed.
 import hashlib
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_flatten_with_path
 
 from seedbed import record
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.training import capture as states
 from seedbed.training.state import Progress, TrainingState
 
@@ -52,11 +53,7 @@ def capture_best(model: nn.Module, step: int, metric: float) -> dict[str, Any]:
 
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
-    """Bring model and optimizer into the state of a checkpoint; return where its run stood.
-
-    Raises:
-        AttributeError, KeyError, RuntimeError, TypeError, ValueError: see `MISMATCH`.
-    """
+    """Bring model and optimizer into the state of a checkpoint; return where its run stood."""
     _ = training.to_train  # as it is built: what is restored may be frozen for a while
     states.restore(training.model, training.optimizers, state)
     training.callbacks.restore(state)
@@ -86,11 +83,11 @@ def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
     record.sync_folder(path.parent)
 
 
-def encode(state: dict[str, Any]) -> io.BytesIO:
-    """Return what a file holds of a checkpoint, for `decode`.
+def encode(state: dict[str, Any]) -> bytes:
+    """Return a checkpoint as bytes that `decode` brings back, and so would a file.
 
     Raises:
-        InputError: no file brings the checkpoint back; it names the entry.
+        InputError: nothing brings an entry back; it names the entry.
     """
     buffer = io.BytesIO()
     try:
@@ -98,33 +95,29 @@ def encode(state: dict[str, Any]) -> io.BytesIO:
         buffer.seek(0)
         torch.load(buffer, map_location="meta", weights_only=True)  # which reads no numbers
     except Exception:  # whatever the classes of users provoke
-        path, kind = _unreadable(state)
-        raise InputError(
-            f"{path}: expected tensors, numbers, texts, or lists, tuples and dictionaries of them, "
-            f"got {kind}; keep it as one of those, since no checkpoint brings it back"
-        ) from None
-    return buffer
+        for path, leaf in tree_flatten_with_path(state)[0]:
+            try:
+                torch.save(leaf, buffer := io.BytesIO())
+                decode(buffer.getvalue())
+            except Exception:
+                name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
+                raise InputError(
+                    f"{name}: expected tensors, numbers, texts, or lists, tuples and dictionaries "
+                    f"of them, got {type(leaf).__module__}.{type(leaf).__qualname__}; keep it as "
+                    "one of those, since no checkpoint brings it back"
+                ) from None
+        raise
+    return buffer.getvalue()
 
 
-def decode(content: io.BytesIO, device: torch.device) -> Any:
-    """Return the checkpoint that `encode` took; tensors that were not on a CPU go to a device."""
-    content.seek(0)
-    return torch.load(content, map_location=_to(device), weights_only=True)
+def decode(content: bytes, device: torch.device = _CPU) -> Any:
+    """Return the checkpoint in a file's content; tensors that were not on a CPU go to a device."""
 
+    def place(storage: Any, location: str) -> Any:
+        where = location if location == "cpu" else str(device)
+        return torch.serialization.default_restore_location(storage, where)  # type: ignore[no-untyped-call]
 
-def _unreadable(value: Any, path: str = "") -> tuple[str, str]:
-    """Return path and type of the innermost entry that cannot be written and read back."""
-    named = value if isinstance(value, dict) else {}
-    if isinstance(value, list | tuple):
-        named = dict(enumerate(value))
-    for key, part in named.items():
-        try:
-            torch.save(part, buffer := io.BytesIO())
-            decode(buffer, _CPU)
-        except Exception:
-            plain = isinstance(key, str) and key.replace(".", "_").isidentifier()
-            return _unreadable(part, f"{path}.{key}".lstrip(".") if plain else f"{path}[{key!r}]")
-    return path or "checkpoint", f"{type(value).__module__}.{type(value).__qualname__}"
+    return torch.load(io.BytesIO(content), map_location=place, weights_only=True)
 
 
 def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
@@ -146,31 +139,20 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
     if comment[len(_PREFIX) :] != hashlib.sha256(body).hexdigest().encode():
         raise InputError(f"{path}: expected the content that was written, got other bytes")
     try:
-        state = torch.load(io.BytesIO(content), map_location=_to(device), weights_only=True)
+        state: Any = decode(content, device)
     except Exception as error:  # whatever a made-up file provokes
         raise InputError(
-            f"{path}: expected tensors and numbers, got something else ({str(error)[:80]!r})"
+            f"{path}: expected tensors and numbers, got something else ({one_line(error, 80)})"
         ) from None
     if not isinstance(state, dict) or state.get("format_version") != record.FORMAT_VERSION:
         raise InputError(f"{path}: expected a checkpoint of format {record.FORMAT_VERSION}")
     return state
 
 
-def _to(device: torch.device) -> Callable[[Any, str], Any]:
-    def place(storage: Any, location: str) -> Any:
-        where = location if location == "cpu" else str(device)
-        return torch.serialization.default_restore_location(storage, where)  # type: ignore[no-untyped-call]
-
-    return place
-
-
 def load_newest(
     folder: Path, device: torch.device = _CPU
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Read `last.pt`, or the one before it if that is damaged.
-
-    Args:
-        device: for the tensors that were not on a CPU.
 
     Returns:
         The state, or None if there is no checkpoint at all; and what is wrong with each one that

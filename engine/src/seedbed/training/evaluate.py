@@ -1,43 +1,46 @@
 """One evaluation: what the method keeps of all samples, in evaluation mode."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, tensors_of
-from seedbed.errors import InputError, Interrupted
-from seedbed.methods import Method, Seen
+from seedbed.errors import Interrupted
+from seedbed.methods import Seen
 from seedbed.names import COMPUTE, TRAIN_END
 from seedbed.operations.refusals import explained
+from seedbed.training import metrics
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, TrainingState
 from seedbed.training.step import look, seed_draws, to_device
 from seedbed.training.unchanged import evaluating, unchanged
-from seedbed.training.values import of_compute, of_validation_step
+from seedbed.training.values import require_free, require_same_names
 
 
-@dataclass
-class Kept:
-    """What one process keeps of an evaluation's batches, on the CPU, in their order.
+class Row(NamedTuple):
+    """What is kept of a batch, on the CPU.
 
     Attributes:
-        values: by name, tensors and pairs (sum, count), one for each batch.
-        columns: the predictions and the first numbers of targets of samples, hashes of batches.
-        states: of the configuration's metrics, one for each batch.
-        seen: pairs of outputs and targets, one for each batch, if a callback asks for them.
+        values: by name, tensors (B, ...) and pairs (sum, count).
+        targets: the first number of each sample's target, (B,).
+        predictions: a number for each sample, (B,), if the method makes any.
+        output_hash: of all that the model returned, int64 (1,).
+        seen: outputs and targets, if metrics or a callback ask for them.
     """
 
-    values: dict[str, list[Any]]
-    columns: dict[str, list[Tensor]]
-    states: dict[str, list[Any]]
-    seen: list[tuple[Any, Any]]
+    values: dict[str, Any]
+    targets: Tensor
+    predictions: Tensor | None
+    output_hash: Tensor
+    seen: tuple[Any, Any] | None
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
@@ -47,40 +50,71 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         batches: those that are ours by `shards.share`.
 
     Raises:
-        InputError: model or method do not return what an evaluation takes, or PyTorch refuses an
-            operation.
+        InputError: PyTorch refuses an operation, or the evaluation changes the model.
         Interrupted: the run was asked to stop meanwhile.
     """
+    # Each process works on neighbouring batches, so these are in the order of the samples.
     parts = shards.gather(lambda: measure(training, batches, shards))
-    kept = [part for part in parts if part.columns]  # others had no batch
-    columns = {
-        name: torch.cat([each for part in kept for each in part.columns[name]])
-        for name in kept[0].columns
-    }
+    rows = [row for part in parts for row in part]
+    predictions = [row.predictions for row in rows if row.predictions is not None]
     return Evaluation(
-        values_of(training, parts),
-        columns.get("predictions"),
-        columns["targets"],
-        columns["output_hashes"],
-        _seen(training, kept) if training.callbacks.look_at_evaluations else None,
+        values_of(training, rows),
+        torch.cat(predictions) if predictions else None,
+        torch.cat([row.targets for row in rows]),
+        torch.cat([row.output_hash for row in rows]),
+        _seen(training, rows) if training.callbacks.look_at_evaluations else None,
     )
 
 
-def values_of(training: TrainingState, parts: Sequence[Kept]) -> dict[str, float]:
-    """Return the values of an evaluation by name: the method's and those of metrics.
+@torch.no_grad()
+def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> list[Row]:
+    """Return what is kept of each batch."""
+    rows: list[Row] = []
+    hasher = fingerprint.Hasher(training.device)
+    needs_outputs = bool(training.metrics) or training.callbacks.look_at_evaluations
+    # Processes share the batches: each would have another part of what changes.
+    with (
+        _looking(training, training.strict or shards.count > 1),
+        explained(training.model, training.channels_last),
+    ):
+        for batch in batches:
+            if shards.asked_to_stop():
+                raise Interrupted
+            batch, samples = to_device(batch, training), len(batch.ids)
+            seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation, too
+            with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
+                values = dict(training.method.validation_step(training.model, batch))
+            predictions = values.pop("predictions", None)
+            targets = values.pop("targets", batch.targets)
+            outputs = values.pop("outputs", None)
+            hasher.add(tensors_of(list(values.values()) if outputs is None else outputs))
+            row = Row(
+                values,
+                _first_numbers(batch.targets, samples),
+                None if predictions is None else predictions.reshape(samples),
+                hasher.hashes(),
+                None,
+            )
+            row = map_tensors(Tensor.clone, row)  # the method may use its memory again
+            if needs_outputs:
+                pair = map_tensors(lambda each: each.to("cpu", copy=True), (outputs, targets))
+                row = row._replace(seen=pair)
+            rows.append(row)
+    return map_tensors(Tensor.cpu, rows)  # type: ignore[no-any-return]
+
+
+def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the values of an evaluation by name: the method's, and those of metrics.
 
     Args:
-        parts: of all processes, in their order.
+        rows: of all processes, in order.
     """
-    kept = [part for part in parts if part.columns]
     method = training.method
-    found = _of_all_samples(method, kept)
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
-        values = of_compute(method, method.compute(found))
-    names = training.metrics.names
-    states = {name: [each for part in kept for each in part.states[name]] for name in names}
-    return values | training.metrics.of_all(states)
+        values = {k: float(v) for k, v in method.compute(_of_all_samples(training, rows)).items()}
+    require_free(method, values)
+    return values | metrics.compute(training.metrics, [row.seen for row in rows])
 
 
 def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) -> Evaluation:
@@ -109,43 +143,6 @@ def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
             training.method.on_train_end(training.model, log)
 
 
-@torch.no_grad()
-def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Kept:
-    """Return what is kept of an evaluation's batches."""
-    values: dict[str, list[Any]] = {}
-    columns: dict[str, list[Tensor]] = {}
-    states: dict[str, list[Any]] = {}
-    seen: list[tuple[Any, Any]] = []
-    hasher = fingerprint.Hasher(training.device)
-    method, channels_last = training.method, training.channels_last
-    # Processes share the batches: each would have another part of what changes.
-    with (
-        _looking(training, training.strict or shards.count > 1),
-        explained(training.model, channels_last),
-    ):
-        for batch in batches:
-            if shards.asked_to_stop():
-                raise Interrupted
-            batch = to_device(batch, training)
-            seed_draws(training, 0, int(batch.ids[0]))  # some models draw in evaluation, too
-            with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
-                returned = method.validation_step(training.model, batch)
-            found, others = of_validation_step(method, returned, len(batch.ids))
-            hasher.add(tensors_of(others.get("outputs", list(found.values()))))
-            row = {"targets": _first_numbers(batch.targets, len(batch.ids))}
-            row |= {"output_hashes": hasher.hashes()}
-            if others.get("predictions") is not None:
-                row["predictions"] = others["predictions"]
-            _append(method, values, found)
-            _append(method, columns, row)
-            if training.callbacks.look_at_evaluations:
-                pair = others.get("outputs"), others.get("targets", batch.targets)
-                seen.append(map_tensors(lambda tensor: tensor.to("cpu", copy=True), pair))
-            if training.metrics.names:
-                _append(method, states, states_of_metrics(training, batch, others))
-    return Kept(_on_cpu(values), _on_cpu(columns), states, seen)
-
-
 @contextmanager
 def _looking(training: TrainingState, changes_are_refused: bool) -> Iterator[None]:
     """Put the model into evaluation mode; refuse changes of weights and buffers, if asked to."""
@@ -159,85 +156,31 @@ def _looking(training: TrainingState, changes_are_refused: bool) -> Iterator[Non
         yield
 
 
-def states_of_metrics(
-    training: TrainingState, batch: Batch, returned: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the states of the configuration's metrics after a batch."""
-    if "outputs" not in returned:
-        raise InputError(
-            f"metrics: expected 'outputs' from {type(training.method).__name__}.validation_step "
-            "for the metrics of the configuration, got none; return them beside the others"
-        )
-    targets = returned.get("targets", batch.targets)
-    return training.metrics.of_batch(returned["outputs"], targets, training.device)
+def _of_all_samples(training: TrainingState, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return by name one tensor of all batches, or the exact sums of pairs."""
+    for row in rows:
+        require_same_names(training.method, rows[0].values, row.values)
+    joined: dict[str, Any] = {}
+    for name, first in rows[0].values.items():
+        batches = [row.values[name] for row in rows]
+        if isinstance(first, tuple):
+            joined[name] = tuple(math.fsum(map(float, each)) for each in zip(*batches, strict=True))
+        else:
+            joined[name] = torch.cat(batches)
+    return joined
 
 
-def _append(method: Method, columns: dict[str, list[Any]], row: Mapping[str, Any]) -> None:
-    """Add copies of what is kept of a batch to those before it: outputs may be used again."""
-    if not columns:
-        columns.update({name: [] for name in row})
-    if others := sorted(row.keys() ^ columns.keys()):
-        raise InputError(
-            f"method: expected the same names from {type(method).__name__}.validation_step for "
-            f"all batches, got {others[0]!r} for some; return all of them for each"
-        )
-    for name, value in row.items():
-        columns[name].append(map_tensors(Tensor.clone, value))
-
-
-def _on_cpu(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return columns with their tensors on the CPU, one for each batch."""
-    return {
-        name: [
-            tuple(float(part) for part in each) if isinstance(each, tuple) else each.cpu()
-            for each in column
-        ]
-        for name, column in columns.items()
-    }
-
-
-def _together(method: Method, name: str, parts: Sequence[list[Any]]) -> Any:
-    """Return the values of all batches: one tensor, or the exact sums of pairs."""
-    batches = [each for part in parts for each in part]
-    if isinstance(batches[0], tuple):
-        sums, counts = zip(*batches, strict=True)
-        return math.fsum(sums), math.fsum(counts)
-    shapes = {tuple(each.shape[1:]) for each in batches}
-    if len(shapes) > 1:
-        first, other, *_ = shapes
-        raise InputError(
-            f"method: expected values of one shape for each sample in {name!r} of "
-            f"{type(method).__name__}.validation_step, got {first} and {other}; return one number "
-            "for each sample, or (sum, count)"
-        )
-    return torch.cat(batches)
-
-
-def _of_all_samples(method: Method, kept: Sequence[Kept]) -> dict[str, Any]:
-    """Return the values that `compute` is given."""
-    return {
-        name: _together(method, name, [part.values[name] for part in kept])
-        for name in kept[0].values
-    }
-
-
-def _seen(training: TrainingState, kept: Sequence[Kept]) -> Seen:
+def _seen(training: TrainingState, rows: Sequence[Row]) -> Seen:
     """Return what callbacks are given of an evaluation; its phase is not known here."""
-    outputs, targets = zip(*(pair for part in kept for pair in part.seen), strict=True)
-    values = _of_all_samples(training.method, kept)
-    return Seen("", _joined(outputs), _joined(targets), values)
 
+    def join(*batches: Any) -> Any:
+        first = batches[0]
+        is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
+        fits = is_tensor and len({each.shape[1:] for each in batches}) == 1
+        return torch.cat(batches) if fits else list(batches)
 
-def _joined(batches: Sequence[Any]) -> Any:
-    """Return nested tensors of all batches as one such nest; a list of what does not fit."""
-    first = batches[0]
-    if isinstance(first, Mapping):
-        return {name: _joined([each[name] for each in batches]) for name in first}
-    if isinstance(first, tuple | list):
-        return tuple(_joined(each) for each in zip(*batches, strict=True))
-    is_tensor = isinstance(first, Tensor) and not first.is_nested and first.dim()
-    alike = is_tensor and len({tuple(each.shape[1:]) for each in batches}) == 1
-    return torch.cat(list(batches)) if alike else list(batches)
+    outputs, targets = tree_map(join, *(row.seen for row in rows))
+    return Seen("", outputs, targets, _of_all_samples(training, rows))
 
 
 def _first_numbers(targets: Any, count: int) -> Tensor:

@@ -1,7 +1,8 @@
 """The training loop: steps, validations and checkpoints, in the order of the plan."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
@@ -13,7 +14,7 @@ from seedbed.training.logger import Logger
 from seedbed.training.pace import Pace
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
-from seedbed.training.state import Plan, Progress, StepResult, TrainingState
+from seedbed.training.state import Plan, Progress, TrainingState
 from seedbed.training.step import train_step
 from seedbed.training.values import monitored
 
@@ -51,15 +52,20 @@ def fit(
             step = progress.step + 1
             schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
             with explained(training.model, training.channels_last):
-                parts = [next(batches) for _ in shards.mine]
+                slices = [next(batches) for _ in shards.mine]
             logs = plan.is_due(plan.log_every_steps, step)
             hashed = hasher if plan.is_due(plan.fingerprint_every_steps, step) else None
             if rehearsal is not None and rehearsal.is_due(step, first_step):
-                result = rehearsal.take_step(training, parts, step, shards, logs)
+                result = rehearsal.take_step(training, slices, step, shards, logs)
                 result = result if hashed else result._replace(stages=None)
             else:
-                with pace.measured(step) if pace.measures(step) else nullcontext():
-                    result = take_step(training, parts, step, shards, logs, hashed)
+                take = partial(train_step, training, slices, step, shards, logs, hashed)
+                # A step that PyTorch refuses is taken once more, to find the operation.
+                with (
+                    pace.measured(step) if step in pace.steps else nullcontext(),
+                    explained(training.model, training.channels_last, repeat=take),
+                ):
+                    result = take()
             progress.step = step
             if step == first_step + 1:
                 training.require_flags()
@@ -72,27 +78,6 @@ def fit(
         save(training, progress, run_logger, shards)
         raise
     save(training, progress, run_logger, shards)
-
-
-def take_step(
-    training: TrainingState,
-    batches: Sequence[Batch],
-    step: int,
-    shards: Shards,
-    with_values: bool,
-    hasher: fingerprint.Hasher | None,
-) -> StepResult:
-    """Take a step, as `train_step` does.
-
-    Raises:
-        InputError: PyTorch refuses an operation; the step was repeated to find its place.
-    """
-
-    def take() -> StepResult:
-        return train_step(training, batches, step, shards, with_values, hasher)
-
-    with explained(training.model, training.channels_last, repeat=take):
-        return take()
 
 
 def validate(
@@ -111,12 +96,7 @@ def validate(
     run_logger.log_validation(progress, result, is_best)
 
 
-def save(
-    training: TrainingState,
-    progress: Progress,
-    run_logger: Logger,
-    shards: Shards,
-) -> None:
+def save(training: TrainingState, progress: Progress, run_logger: Logger, shards: Shards) -> None:
     """Save a checkpoint, if all processes are alike and the flags those of the preset."""
     training.require_flags()
     shards.compare(training, progress.step)

@@ -10,8 +10,8 @@ import gc
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from torch import nn
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.names import STAGES
 from seedbed.operations.refusals import explained
 from seedbed.training import capture, checkpoint, schedules
@@ -57,23 +57,23 @@ _WHERE = {
 }
 
 
-@dataclass(frozen=True)
-class Rebuilt:
-    """What a process has that resumes a run before a step.
-
-    Attributes:
-        training: as it is built; no checkpoint is restored yet.
-        batches: of the step.
-        factor: of its learning rates.
-    """
+class Rebuilt(NamedTuple):
+    """What a process has that resumes a run before a step; no checkpoint is restored yet."""
 
     training: TrainingState
-    batches: Sequence[Batch]
-    factor: schedules.Factor
+    batches: Sequence[Batch]  # of the step
+    factor: schedules.Factor  # of its learning rates
 
 
 class Rehearsal:
-    """Takes steps twice: as they come, and resumed from a checkpoint made just before."""
+    """Takes steps twice: as they come, and resumed from a checkpoint made just before.
+
+    Args:
+        rebuild: builds all that is needed for a step, from the settings alone.
+        held_out: loads a batch of the validation set.
+        at_start: whether the second step of a new run is taken twice.
+        every_steps: take a step twice every so many; 0: none.
+    """
 
     def __init__(
         self,
@@ -82,13 +82,6 @@ class Rehearsal:
         at_start: bool = True,
         every_steps: int = 0,
     ) -> None:
-        """Take what builds all that is needed for a step, from the settings alone.
-
-        Args:
-            held_out: loads a batch of the validation set.
-            at_start: whether the second step of a new run is taken twice.
-            every_steps: take a step twice every so many; 0: none.
-        """
         self._rebuild, self._held_out = rebuild, held_out
         self._at_start, self._every_steps = at_start, every_steps
         self._variables = Variables()
@@ -110,9 +103,6 @@ class Rehearsal:
         """Take a step, resume from before it, take it again, and go on with the resumed one.
 
         Where the preset promises no bits, only see that the checkpoint can be read.
-
-        Raises:
-            InputError: the two are not the same, or no file brings the checkpoint back.
         """
         with _resumable():
             state = checkpoint.capture(training, Progress(step - 1))
@@ -128,27 +118,36 @@ class Rehearsal:
         with explained(training.model, training.channels_last):
             expected, _ = _take(quiet, batches, step, shards, False, held_out)
         del quiet
-        found, result = self._take_resumed(training, saved, step, shards, with_values, held_out)
-        stage = _first_difference(expected, found, shards)
-        if stage is not None:
-            self._refuse(training, saved, step, shards, held_out, found, stage)
-        return result
-
-    def _take_resumed(
-        self,
-        training: TrainingState,
-        saved: Any,
-        step: int,
-        shards: Shards,
-        with_values: bool,
-        held_out: Sequence[Batch],
-    ) -> tuple[dict[str, Any], StepResult]:
         batches = self._resume(training, saved, step, shards)
         with _resumable():
-            return _take(training, batches, step, shards, with_values, held_out)
+            resumed, result = _take(training, batches, step, shards, with_values, held_out)
+        stage = _first_difference(expected, resumed, shards)
+        if stage is None:
+            return result
+
+        # Another resumed step tells what lasts from what does not repeat.
+        batches = self._resume(training, saved, step, shards)
+        before = _attributes(training)
+        again, _ = _take(training, batches, step, shards, False, held_out)
+        unlike = _first_difference(resumed, again, shards)
+        if unlike is not None:
+            raise InputError(
+                f"{_WHERE[unlike][0]}: expected the same {unlike} each time that step {step} is "
+                "taken from one checkpoint, got another; draw from the global generators, keep "
+                "nothing in modules of Python, and look for a kernel that does not repeat, or "
+                "for faulty hardware"
+            )
+        key, remedy = _WHERE[stage]
+        changed = [name for name, now in _attributes(training).items() if now != before.get(name)]
+        hint = f" (a step changes {', '.join(changed[:3])})" if changed else ""
+        raise InputError(
+            f"{key}: expected the same {stage} in step {step} from a run that is resumed after "
+            f"step {step - 1}, got another{hint}; {remedy}, or say "
+            "determinism.on_nondeterministic=warn"
+        )
 
     def _resume(
-        self, training: TrainingState, saved: Any, step: int, shards: Shards
+        self, training: TrainingState, saved: bytes, step: int, shards: Shards
     ) -> Sequence[Batch]:
         """Put a training state in the place of the present one as a resumed process has it."""
         # The present one is freed before another is built: there is memory for one.
@@ -165,38 +164,6 @@ class Rehearsal:
         schedules.set_learning_rates(training.optimizers, rebuilt.factor)
         return rebuilt.batches
 
-    def _refuse(
-        self,
-        training: TrainingState,
-        saved: Any,
-        step: int,
-        shards: Shards,
-        held_out: Sequence[Batch],
-        found: dict[str, Any],
-        stage: str,
-    ) -> None:
-        """Raise an InputError; another resumed step tells what lasts from what does not repeat."""
-        batches = self._resume(training, saved, step, shards)
-        before = _attributes(training)
-        again, _ = _take(training, batches, step, shards, False, held_out)
-        unlike = _first_difference(found, again, shards)
-        if unlike is not None:
-            raise InputError(
-                f"{_WHERE[unlike][0]}: expected the same {unlike} each time that step {step} is "
-                "taken from one checkpoint, got another; draw from the global generators, keep "
-                "nothing in modules of Python, and look for a kernel that does not repeat, or "
-                "for faulty hardware"
-            )
-        key, remedy = _WHERE[stage]
-        now = _attributes(training)
-        changed = [name for name in now if now[name] != before.get(name)]
-        hint = f" (a step changes {', '.join(changed[:3])})" if changed else ""
-        raise InputError(
-            f"{key}: expected the same {stage} in step {step} from a run that is resumed after "
-            f"step {step - 1}, got another{hint}; {remedy}, or say "
-            "determinism.on_nondeterministic=warn"
-        )
-
 
 @contextmanager
 def _resumable() -> Iterator[None]:
@@ -208,8 +175,8 @@ def _resumable() -> Iterator[None]:
     except checkpoint.MISMATCH as error:
         raise InputError(
             "checkpoint: expected state with which model and optimizers go on when they are built "
-            f"anew, got {type(error).__name__}: {' '.join(str(error).split())[:200]}; make all "
-            "parameters when the model is built, and keep state under parameters or names"
+            f"anew, got {one_line(error)}; make all parameters when the model is built, and keep "
+            "state under parameters or names"
         ) from error
 
 
@@ -226,9 +193,10 @@ def _take(
     hasher = fingerprint.Hasher(training.device)
     result = train_step(training, batches, step, shards, with_values, hasher)
     assert result.stages is not None
-    outputs = measure(training, _copied(held_out), Shards()).columns.get("output_hashes", [])
+    evaluation = [
+        row.output_hash.tolist() for row in measure(training, _copied(held_out), Shards())
+    ]
     stages = dict(zip(STAGES, result.stages.tolist(), strict=True))
-    evaluation = [each.tolist() for each in outputs]
     return {"learning rate": repr(rates), **stages, "evaluation": evaluation}, result
 
 
@@ -250,17 +218,13 @@ def _attributes(training: TrainingState) -> dict[str, Any]:
     }
     roots |= {"method": training.method, "method.task": training.method.task}
     roots |= capture.labelled(training.optimizers)
-    passed_over = ("training", "task", "state", "param_groups")
-    return {
-        f"{path}.{name}": _comparable(value)
-        for path, root in roots.items()
-        for name, value in getattr(root, "__dict__", {}).items()
-        if not name.startswith("_") and name not in passed_over
-    }
-
-
-def _comparable(value: Any) -> Any:
-    try:
-        return pickle.dumps(value)
-    except Exception:  # whatever users keep there
-        return repr(value)
+    attributes: dict[str, Any] = {}
+    for path, root in roots.items():
+        for name, value in getattr(root, "__dict__", {}).items():
+            if name.startswith("_") or name in ("training", "task", "state", "param_groups"):
+                continue
+            try:
+                attributes[f"{path}.{name}"] = pickle.dumps(value)
+            except Exception:  # whatever users keep there
+                attributes[f"{path}.{name}"] = repr(value)
+    return attributes

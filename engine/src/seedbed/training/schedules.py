@@ -35,26 +35,14 @@ def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: 
 def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int], Factor]:
     """Return the factor of each step, as the section `schedule` describes it.
 
-    Raises:
-        InputError: its `_target_` is neither a function nor a class with `factor`.
+    Its `_target_` is a function, or a class with `factor(step, total_steps)`.
     """
     if "_target_" not in schedule:
-        return partial(
-            factor,
-            total_steps=total_steps,
-            warmup_fraction=schedule["warmup_fraction"],
-            final_fraction=schedule["final_fraction"],
-        )
-    target = build.resolve(schedule["_target_"], "schedule")
-    if isinstance(target, type):
-        function = getattr(build.build(schedule, "schedule"), "factor", None)
-    else:
-        function = build.build({**schedule, "_partial_": True}, "schedule")
-    if not callable(function):
-        raise InputError(
-            f"schedule: expected a class with factor(step, total_steps), got {target.__name__}; "
-            "give it one, or name a function"
-        )
+        named = {key: value for key, value in schedule.items() if key != "name"}
+        return partial(factor, total_steps=total_steps, **named)
+    if isinstance(build.resolve(schedule["_target_"], "schedule"), type):
+        return partial(build.build(schedule, "schedule").factor, total_steps=total_steps)
+    function = build.build({**schedule, "_partial_": True}, "schedule")
     return partial(function, total_steps=total_steps)
 
 
@@ -62,15 +50,18 @@ def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
     """Set each group's learning rate to its peak times a factor.
 
     Raises:
-        InputError: it is no number, or a mapping that does not fit the groups.
+        InputError: a mapping lacks a group.
     """
     for name, optimizer in optimizers.items():
         for number, group in enumerate(optimizer.param_groups):
             own: Any = factor
             if isinstance(factor, Mapping):
                 own = factor.get(_label(optimizers, name, number), factor.get(name))
-            if not isinstance(own, int | float) or not math.isfinite(own):
-                raise _no_factor(optimizers, factor)
+            if own is None:
+                raise InputError(
+                    "schedule: expected a number, or one for each of "
+                    f"{', '.join(learning_rates(optimizers))}, got {factor!r}"
+                )
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * own
 
 
@@ -90,12 +81,3 @@ def _label(optimizers: Optimizers, name: str, number: int) -> str:
     if len(groups) == 1:
         return name
     return f"{name}_{own}" if len(optimizers) > 1 else own
-
-
-def _no_factor(optimizers: Optimizers, factor: object) -> InputError:
-    names = ", ".join(learning_rates(optimizers))
-    got = ", ".join(map(str, factor)) if isinstance(factor, Mapping) else repr(factor)
-    return InputError(
-        f"schedule: expected a finite number for the learning rate, or one for each of {names}, "
-        f"got {got}; return a number or a mapping"
-    )

@@ -15,9 +15,9 @@ gradients become ready; here an exchange begins when all of them are.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,28 +27,9 @@ from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
 from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.state import TrainingState
-from seedbed.training.unchanged import bits_of_state, refuse_changes
+from seedbed.training.unchanged import bits_of_state
 
 T = TypeVar("T")
-
-
-class Others(Protocol):
-    """What shards ask of the processes of a run (`distributed.Processes`)."""
-
-    rank: int
-    count: int
-
-    def partners(self) -> Iterator[int]:
-        """Yield the ranks to exchange with, at distances 1, 2, 4, ..."""
-
-    def exchange(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], partner: int) -> None:
-        """Send tensors to a rank, and receive its own into others of the same kind."""
-
-    def sum_in_any_order(self, buffers: Sequence[Tensor]) -> None:
-        """Sum tensors over all processes, in place."""
-
-    def gather(self, value: T) -> list[T]:
-        """Return everybody's value, in the order of ranks."""
 
 
 class Shards:
@@ -65,7 +46,7 @@ class Shards:
         self,
         count: int = 1,
         asked_to_stop: Callable[[], bool] = lambda: False,
-        processes: Others | None = None,
+        processes: Any = None,
         in_tree: bool = True,
     ) -> None:
         """Find out which slices are ours.
@@ -73,18 +54,19 @@ class Shards:
         Args:
             count: slices of a batch; with several processes a power of two, as many or more.
             asked_to_stop: says whether this process was asked to stop.
-            processes: None if there is only this one.
+            processes: a `distributed.Processes`; None if there is only this one.
             in_tree: whether processes sum in the tree, or as fast as the backend can.
         """
         self.count, self.asked_to_stop, self._others = count, asked_to_stop, processes
-        rank, self.processes = (processes.rank, processes.count) if processes else (0, 1)
+        self._kept: dict[str, Any] = {}
+        self.processes: int = processes.count if processes else 1
+        rank: int = processes.rank if processes else 0
         self.order_is_fixed = in_tree or processes is None
         size = count // self.processes
         self.mine = range(rank * size, (rank + 1) * size)
         self.writes_record = rank == 0
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
-        self._kept: dict[str, Any] | None = None
-        self._at_first: dict[str, Any] | None = None  # until the first step's forward passes
+        self._has_passed = True  # forward passes since `begin`
 
     def stop_requested(self) -> bool:
         """Return whether any process was asked to stop, as of the step before the last.
@@ -101,21 +83,35 @@ class Shards:
         for name, optimizer in training.optimizers.items():
             if training.needs_closure[name]:
                 self.refuse_repeating(optimizer)
-        if self.count > 1:
-            self._training = training
-            self._at_first = bits_of_state(training.model)
+        self._training, self._has_passed = training, False
         self.keep(training)
         self.compare(training, step)
 
     def keep(self, training: TrainingState) -> None:
-        """Note buffers, and weights that are not trained: updates leave them alone."""
+        """Note the state of a model, which updates change in trained weights alone."""
         if self.count > 1:
-            self._kept = bits_of_state(training.model, training.to_train)
+            self._kept = bits_of_state(training.model)
 
-    def require_kept(self, training: TrainingState) -> None:
-        """Raise InputError if they have changed: by forward passes, as often as a process has."""
-        if self._kept is not None:
-            refuse_changes(training.model, self._kept, training.to_train)
+    def require_kept(self, training: TrainingState, without: Container[str] | None = None) -> None:
+        """Refuse a model that a forward pass changes: it has one for each slice of a process.
+
+        Args:
+            without: names of weights to leave out; None for those that are trained.
+        """
+        if self.count == 1:
+            return
+        left_out, now = (
+            training.to_train if without is None else without,
+            bits_of_state(training.model),
+        )
+        for path in now | self._kept:
+            if path not in left_out and self._kept.get(path) != now.get(path):
+                raise InputError(
+                    f"model.{path}: expected state that no forward pass changes with "
+                    "trainer.shards > 1, where processes share the slices of a batch, got one that "
+                    "does; use GroupNorm for BatchNorm, make buffers in __init__, or set "
+                    "trainer.shards=1"
+                )
 
     def refuse_repeating(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer that repeats passes on several processes."""
@@ -173,9 +169,9 @@ class Shards:
         sums = [*tree_sum(parts, len(self.mine)), *ours]
         if self.count == 1:
             return sums
-        if self._at_first is not None:  # later ones, but for trained weights: `compare`
-            refuse_changes(self._training.model, self._at_first)
-            self._at_first = None
+        if not self._has_passed:  # in later steps, without trained weights: `compare`
+            self._has_passed = True
+            self.require_kept(self._training, without=())
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[0].device)
             self._sum_across([*sums, flag], self._others)
@@ -195,26 +191,30 @@ class Shards:
             raise Interrupted
         return [found for (found,) in results]
 
-    def _sum_across(self, tensors: Sequence[Tensor], processes: Others) -> None:
-        """Sum tensors over all processes, in place; they travel as one buffer a type.
+    def _sum_across(self, tensors: Sequence[Tensor], processes: Any) -> None:
+        """Sum tensors over all processes, in place: each keeps its memory order and alignment.
 
-        Those on a GPU go another way than those on the CPU, and by themselves.
+        They travel as one buffer a dtype; those on a GPU go another way than those on the CPU, and
+        by themselves.
         """
-        devices = list(dict.fromkeys(tensor.device for tensor in tensors))
-        if len(devices) > 1:
-            for device in devices:
-                self._sum_across([each for each in tensors if each.device == device], processes)
-            return
-        ours = _flatten(tensors)
-        if not self.order_is_fixed:
-            processes.sum_in_any_order(ours)
-        for partner in processes.partners() if self.order_is_fixed else ():
-            theirs = [torch.empty_like(buffer) for buffer in ours]
-            processes.exchange(ours, theirs, partner)
-            # Lower rank first: a + b is b + a, except for the payload of NaN.
-            pairs = (ours, theirs) if processes.rank < partner else (theirs, ours)
-            ours = [low + high for low, high in zip(*pairs, strict=True)]
-        _unflatten(ours, tensors)
+        for device in dict.fromkeys(tensor.device for tensor in tensors):
+            groups: dict[torch.dtype, list[Tensor]] = {}
+            for tensor in tensors:
+                if tensor.device == device:
+                    groups.setdefault(tensor.dtype, []).append(tensor)
+            ours = [torch.cat([each.reshape(-1) for each in group]) for group in groups.values()]
+            if not self.order_is_fixed:
+                processes.sum_in_any_order(ours)
+            for partner in processes.partners() if self.order_is_fixed else ():
+                theirs = [torch.empty_like(buffer) for buffer in ours]
+                processes.exchange(ours, theirs, partner)
+                # Lower rank first: a + b is b + a, except for the payload of NaN.
+                pairs = (ours, theirs) if processes.rank < partner else (theirs, ours)
+                ours = [low + high for low, high in zip(*pairs, strict=True)]
+            for buffer, group in zip(ours, groups.values(), strict=True):
+                pieces = torch.split(buffer, [each.numel() for each in group])
+                for piece, tensor in zip(pieces, group, strict=True):
+                    tensor.copy_(piece.view(tensor.shape))
 
 
 def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
@@ -234,22 +234,3 @@ def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:
 def name_ranks(ranks: Sequence[int]) -> str:
     """Return `rank 2` or `ranks 1, 2`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _flatten(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return one buffer for each type among the tensors, in the order of first appearance."""
-    groups: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
-    return [torch.cat(group) for group in groups.values()]
-
-
-def _unflatten(buffers: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    """Write buffers back into the tensors, whose memory order and alignment stay as they are."""
-    groups: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(tensor.dtype, []).append(tensor)
-    for buffer, group in zip(buffers, groups.values(), strict=True):
-        pieces = torch.split(buffer, [tensor.numel() for tensor in group])
-        for piece, tensor in zip(pieces, group, strict=True):
-            tensor.copy_(piece.view(tensor.shape))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
 from seedbed.training.callbacks import Callbacks
-from seedbed.training.metrics import Metrics
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class TrainingState:
     monitor: str | None = None
     mode: str | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
     require_flags: Callable[[], None] = lambda: None
 
     def become(self, other: "TrainingState") -> None:
@@ -48,44 +47,34 @@ class TrainingState:
 
     @cached_property
     def metric_name(self) -> str:
-        """Return the name of the value that best.pt and early stopping follow."""
+        """Name the value that best.pt and early stopping follow."""
         return (self.monitor or self.method.monitor).removeprefix("validation_")
 
     @cached_property
     def higher_is_better(self) -> bool:
-        """Return whether a larger one is better.
-
-        Raises:
-            InputError: nothing says so.
-        """
-        name, task, metrics = self.metric_name, self.method.task, self.metrics
+        """Return whether a larger one is better."""
         if self.mode is not None:
             return self.mode == "max"
-        own = self.method.monitor.removeprefix("validation_")
-        known: dict[str, bool | None] = {n: metrics.higher_is_better(n) for n in metrics.names}
+        task, own = self.method.task, self.method.monitor.removeprefix("validation_")
+        known = {n: getattr(each, "higher_is_better", None) for n, each in self.metrics.items()}
         known |= {task.metric_name: task.higher_is_better} if task is not None else {}
         known |= {"loss": False, own: self.method.mode == "max"}
-        found = known.get(name)
-        if found is None:
+        if known.get(self.metric_name) is None:
             named = ", ".join(f"validation_{each}" for each in known)
-            advice = f", or mend trainer.monitor, if misspelt; known so far are {named}"
             raise InputError(
-                f"trainer.mode: expected min or max, since nothing says which {name} is better, "
-                f"got null; say which{'' if name in known else advice}"
+                "trainer.mode: expected min or max, since nothing says which "
+                f"{self.metric_name} is better, got null; say which, or follow one of {named}"
             )
-        return found
+        return bool(known[self.metric_name])
 
     @cached_property
     def parameters_of(self) -> Mapping[str, list[nn.Parameter]]:
         """Return the parameters of each optimizer, in the order of the model's."""
-        everything = list(self.model.parameters())
-        return {
-            name: [parameter for parameter in everything if id(parameter) in taken]
-            for name, taken in (
-                (name, {id(p) for group in optimizer.param_groups for p in group["params"]})
-                for name, optimizer in self.optimizers.items()
-            )
-        }
+        parameters: dict[str, list[nn.Parameter]] = {}
+        for name, optimizer in self.optimizers.items():
+            taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            parameters[name] = [p for p in self.model.parameters() if id(p) in taken]
+        return parameters
 
     @cached_property
     def name_of(self) -> Mapping[int, str]:
@@ -96,11 +85,8 @@ class TrainingState:
     def to_train(self) -> Mapping[str, nn.Parameter]:
         """Return by name the parameters of all optimizers that needed gradients at first."""
         taken = {id(p) for parameters in self.parameters_of.values() for p in parameters}
-        return {
-            name: p
-            for name, p in self.model.named_parameters()
-            if id(p) in taken and p.requires_grad
-        }
+        named = self.model.named_parameters()
+        return {name: p for name, p in named if id(p) in taken and p.requires_grad}
 
     @cached_property
     def takes_all(self) -> Mapping[str, bool]:
@@ -114,12 +100,11 @@ class TrainingState:
     @cached_property
     def needs_closure(self) -> Mapping[str, bool]:
         """Return of each optimizer whether it repeats forward and backward passes itself."""
-        empty = inspect.Parameter.empty
-        found = {
-            name: inspect.signature(optimizer.step).parameters.get("closure")
-            for name, optimizer in self.optimizers.items()
-        }
-        return {name: each is not None and each.default is empty for name, each in found.items()}
+        needs = {}
+        for name, optimizer in self.optimizers.items():
+            closure = inspect.signature(optimizer.step).parameters.get("closure")
+            needs[name] = closure is not None and closure.default is inspect.Parameter.empty
+        return needs
 
     def overrides(self, function: str) -> bool:
         """Return whether the method has a function of its own in the place of a default."""
@@ -127,17 +112,11 @@ class TrainingState:
 
 
 class StepResult(NamedTuple):
-    """What a step gives, on the device and not synchronised.
+    """What a step gives, on the device and not synchronised."""
 
-    Attributes:
-        loss: of the whole batch, in the step's last update.
-        values: scalars by name, where they were asked for.
-        stages: fingerprints, as `fingerprint.FingerprintRows` takes them, where asked for.
-    """
-
-    loss: Tensor
-    values: dict[str, Tensor] | None
-    stages: Tensor | None
+    loss: Tensor  # of the whole batch, in the step's last update
+    values: dict[str, Tensor] | None  # scalars by name, where they were asked for
+    stages: Tensor | None  # fingerprints for `fingerprint.FingerprintRows`, where asked for
 
 
 @dataclass(frozen=True)
@@ -184,9 +163,8 @@ class Progress:
     def note_validation(self, metric: float, higher_is_better: bool) -> bool:
         """Bring progress up to date after a validation; return whether it was the best so far."""
         best, self.validated_step = self.best_metric, self.step
-        if best is None or math.isnan(best):
-            is_best = True
-        else:
+        is_best = best is None or math.isnan(best)
+        if best is not None and not is_best:
             is_best = metric > best if higher_is_better else metric < best
         if is_best:
             self.best_metric, self.best_step = metric, self.step
@@ -196,19 +174,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found on a data set.
+    """What was found on a data set, on the CPU and in the order of the samples."""
 
-    Attributes:
-        values: of `Method.compute`, by name.
-        predictions: one of each sample, (N,), on the CPU and in the order of the samples; None
-            where the method makes none.
-        targets: the first number of each sample's target, (N,).
-        output_hashes: of all that the model returned, int64 (batches,).
-        seen: what callbacks are given, if one asks for it.
-    """
-
-    values: dict[str, float]
-    predictions: Tensor | None
-    targets: Tensor
-    output_hashes: Tensor
-    seen: Seen | None = None
+    values: dict[str, float]  # of `Method.compute` and metrics, by name
+    predictions: Tensor | None  # one of each sample, (N,), where the method makes any
+    targets: Tensor  # the first number of each sample's target, (N,)
+    output_hashes: Tensor  # of all that the model returned, int64 (batches,)
+    seen: Seen | None = None  # what callbacks are given, if one asks for it

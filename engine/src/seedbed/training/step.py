@@ -1,6 +1,6 @@
 """One step: each update's gradients over all shards, clipping, the optimizer, fingerprints."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,14 +12,14 @@ from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
 from seedbed.names import PLAN, STEP_END, UPDATE
-from seedbed.training import schedules, trainable, values
+from seedbed.training import trainable, values
 from seedbed.training.optimizer_tensors import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import StepResult, TrainingState
 from seedbed.training.trainable import Update, updates_of
 
 
-class Found(NamedTuple):
+class Passes(NamedTuple):
     """What forward and backward passes give: gradients of parameters, scalars by name."""
 
     gradients: list[Tensor]  # zeros for a parameter that no sample used
@@ -46,33 +46,52 @@ def train_step(
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
     seed_draws(training, step, PLAN)  # `trainable` and `updates` may draw
     trainable.choose(training, step)
-    named: dict[str, Tensor] = {}
+    logged: dict[str, Tensor] = {}
     losses: list[Tensor] = []
     gradients: list[Tensor] = []  # of several updates, their hashes
 
     updates = updates_of(training, step)
     for update in updates:
         compute = partial(mean_of_shards, training, batches, update, shards, with_values)
-        found, sums = compute([] if losses else hashes)
-        losses.append(found.values["loss"])
+        passes, sums = compute([] if losses else hashes)
+        losses.append(passes.values.pop("loss"))
         if hasher:  # before clipping, which changes gradients in place
             for shard_hashes in sums:
                 hasher.add_shards(shard_hashes)
             several = len(updates) > 1
-            gradients += [fingerprint.of_tensors(found.gradients)] if several else found.gradients
+            gradients += [fingerprint.of_tensors(passes.gradients)] if several else passes.gradients
             if len(losses) == len(updates):
                 hasher.add(losses, gradients)
-        look_at_gradients(training, update, found, with_values)
-        apply_update(training, update, found, shards, partial(compute, []))
-        named |= _named(training, update, found.values)
-    end_step(training, step, shards)
-    named |= look(training, "on_step_end", step)
+        run = training.callbacks.run
+        if run is not None:
+            run.optimizer, run.logs, run.phase, run.step = (
+                update.optimizer,
+                with_values,
+                "train",
+                step,
+            )
+            names = (training.name_of[id(parameter)] for parameter in update.parameters)
+            by_name = dict(zip(names, passes.gradients, strict=True))
+            training.callbacks.call(
+                "on_before_optimizer_step", training.dropout_seed, step, by_name
+            )
+        apply_update(training, update, passes, losses[-1], shards, partial(compute, []))
+        if len(training.optimizers) > 1:
+            logged[f"{update.optimizer}_loss"] = losses[-1]
+        logged |= passes.values
+    if training.overrides("on_step_end"):
+        shards.require_kept(training)
+        seed_draws(training, step, STEP_END)
+        with torch.no_grad():
+            training.method.on_step_end(training.model, step)
+        shards.keep(training)
+    logged |= look(training, "on_step_end", step)
 
     if hasher:
         state = optimizer_tensors(*training.optimizers.values())
         hasher.add(list(training.model.parameters()), list(training.model.buffers()), state)
     stages = hasher.hashes() if hasher else None
-    return StepResult(losses[-1], named if with_values else None, stages)
+    return StepResult(losses[-1], logged if with_values else None, stages)
 
 
 def mean_of_shards(
@@ -82,7 +101,7 @@ def mean_of_shards(
     shards: Shards,
     with_values: bool,
     hashes: Sequence[Tensor],
-) -> tuple[Found, list[Tensor]]:
+) -> tuple[Passes, list[Tensor]]:
     """Return what all shards of a batch give together, and the sums of integers of all processes.
 
     Args:
@@ -92,26 +111,26 @@ def mean_of_shards(
 
     def parts() -> Iterator[list[Tensor]]:
         for shard, batch in zip(shards.mine, batches, strict=True):
-            found = forward_and_backward(training, batch, update, shard, with_values)
-            values.require_same_names(training.method, names, found.values)
+            passes = forward_and_backward(training, batch, update, shard, with_values)
+            names[:] = names or passes.values
+            values.require_same_names(training.method, names, passes.values)
             if shards.count > 1:
-                found = _scaled(found, found.values.get("weight"))
+                passes = _scaled(passes, passes.values.get("weight"))
             if shards.processes > 1:
-                _require_dense(training, update, found.gradients)
+                _require_dense(training, update, passes.gradients)
                 if with_values and shard == shards.mine[-1]:
-                    own: Callable[[], list[str]] = partial(list, found.values)
-                    for theirs in shards.gather(own):
+                    for theirs in shards.gather(lambda: names):
                         values.require_same_names(training.method, names, theirs)
             # On the CPU, so that a GPU is not waited for where there is one process.
-            yield [*found.gradients, *found.values.values(), torch.tensor(found.used).long()]
+            yield [*passes.gradients, *passes.values.values(), torch.tensor(passes.used).long()]
 
     tensors = shards.reduce(parts(), hashes)
     end = len(tensors) - len(hashes)
     *means, used = tensors[:end]
     start = len(means) - len(names)
-    named = dict(zip(names, means[start:], strict=True))
-    mean = Found(means[:start], named, [count > 0 for count in used.tolist()])
-    weight = mean.values.pop("weight", None)
+    by_name = dict(zip(names, means[start:], strict=True))
+    weight = by_name.pop("weight", None)
+    mean = Passes(means[:start], by_name, [count > 0 for count in used.tolist()])
     if shards.count > 1 and weight is not None:
         mean = _scaled(mean, 1 / weight)
     return mean, tensors[end:]
@@ -119,31 +138,37 @@ def mean_of_shards(
 
 def forward_and_backward(
     training: TrainingState, batch: Batch, update: Update, shard: int, with_values: bool
-) -> Found:
+) -> Passes:
     """Return what one shard gives: the loss, other values if asked for, and maybe its weight."""
     seed_draws(training, update.step, shard, update.number)
     with torch.autocast(training.device.type, torch.bfloat16, enabled=training.autocast):
         returned = training.method.training_step(training.model, batch, update.optimizer)
-    loss, others, weight = values.of_training_step(training.method, returned)
+    others: dict[str, Any] = dict(returned if isinstance(returned, Mapping) else {"loss": returned})
+    loss, weight = others.pop("loss"), others.pop("weight", None)
+    if weight is not None:
+        # Copies, this one and others below: shards are summed in place, and a method may return a
+        # buffer of the model, or go on to write to its own tensors.
+        weight = torch.as_tensor(weight, dtype=torch.float32, device=loss.device).detach().clone()
     for parameter in update.parameters:
         parameter.grad = None
     takes_all = training.takes_all[update.optimizer]
-    loss.backward(inputs=None if takes_all else update.parameters)  # type: ignore[no-untyped-call]
+    loss.backward(inputs=None if takes_all else update.parameters)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in update.parameters]
     used = [p.grad is not None for p in update.parameters]
-    found = {"loss": loss.detach().clone()}  # the method may go on to write to its own
+    scalars = {"loss": loss.detach().clone()}
     if with_values:
         with torch.no_grad():
-            found |= {name: values.scalar(training, name, each) for name, each in others.items()}
-    return Found(gradients, found if weight is None else found | {"weight": weight}, used)
+            scalars |= {name: values.scalar(training, name, each) for name, each in others.items()}
+    return Passes(gradients, scalars if weight is None else scalars | {"weight": weight}, used)
 
 
 def apply_update(
     training: TrainingState,
     update: Update,
-    found: Found,
+    passes: Passes,
+    loss: Tensor,
     shards: Shards,
-    again: Callable[[], tuple[Found, Any]],
+    again: Callable[[], tuple[Passes, Any]],
 ) -> None:
     """Clip the gradients, and let the optimizer change its parameters.
 
@@ -152,50 +177,36 @@ def apply_update(
     """
     optimizer, parameters = training.optimizers[update.optimizer], update.parameters
 
-    def give(found: Found) -> None:
+    def assign_gradients(passes: Passes) -> None:
         if shards.count > 1:
             for parameter, gradient, used in zip(
-                parameters, found.gradients, found.used, strict=True
+                parameters, passes.gradients, passes.used, strict=True
             ):
                 parameter.grad = gradient if used else None
         if training.gradient_clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
 
-    give(found)
+    def traces() -> list[tuple[int, ...]]:
+        """Return what tells whether weights and gradients were changed, or replaced by others."""
+        tensors = [tensor for p in parameters for tensor in (p, p.grad)]
+        return [() if t is None else (t.data_ptr(), t._version) for t in tensors]
+
+    assign_gradients(passes)
     seed_draws(training, update.step, UPDATE, update.number)  # alike everywhere: some draw
     if not training.needs_closure[update.optimizer]:
         optimizer.step()
         return
-    known, as_given = [found], _places(parameters)
+    known, at_first = [loss], traces()
 
     def closure() -> Tensor:
-        if known and _places(parameters) == as_given:  # nothing has changed: this is known
-            return known.pop().values["loss"]
+        if known and traces() == at_first:  # nothing has changed: this is known
+            return known.pop()
         shards.refuse_repeating(optimizer)
         repeated, _ = again()
-        give(repeated)
+        assign_gradients(repeated)
         return repeated.values["loss"]
 
     optimizer.step(closure)  # type: ignore[arg-type]
-
-
-def _places(parameters: Sequence[nn.Parameter]) -> list[tuple[int, ...]]:
-    """Return what tells whether weights and gradients were changed, or replaced by others."""
-    tensors = [tensor for p in parameters for tensor in (p, p.grad)]
-    return [() if tensor is None else (tensor.data_ptr(), tensor._version) for tensor in tensors]
-
-
-def look_at_gradients(
-    training: TrainingState, update: Update, found: Found, with_values: bool
-) -> None:
-    """Let callbacks look at the gradients of an update."""
-    run = training.callbacks.run
-    if run is not None:
-        run.optimizer, run.logs = update.optimizer, with_values
-        run.phase, run.step = "train", update.step
-        names = (training.name_of[id(parameter)] for parameter in update.parameters)
-        gradients = dict(zip(names, found.gradients, strict=True))
-        call(training, "on_before_optimizer_step", update.step, gradients)
 
 
 def look(training: TrainingState, hook: str, step: int, *arguments: Any) -> dict[str, Tensor]:
@@ -203,30 +214,8 @@ def look(training: TrainingState, hook: str, step: int, *arguments: Any) -> dict
     run = training.callbacks.run
     if run is None:
         return {}
-    call(training, hook, step, *arguments)
-    return {name: values.scalar(training, name, value) for name, value in run.take().items()}
-
-
-def call(training: TrainingState, hook: str, step: int, *arguments: Any) -> None:
-    """Call a function of all callbacks."""
     training.callbacks.call(hook, training.dropout_seed, step, *arguments)
-
-
-def end_step(training: TrainingState, step: int, shards: Shards) -> None:
-    """Let the method change the model after a step's updates; nothing else may have done so."""
-    if training.overrides("on_step_end"):
-        shards.require_kept(training)
-        seed_draws(training, step, STEP_END)
-        rates = schedules.learning_rates(training.optimizers)
-        with torch.no_grad():
-            training.method.on_step_end(training.model, step)
-        if rates != schedules.learning_rates(training.optimizers):
-            raise InputError(
-                "schedule: expected learning rates that it alone sets, got "
-                f"{type(training.method).__name__}.on_step_end, which changes them; return factors "
-                "from a function that schedule._target_ names"
-            )
-        shards.keep(training)
+    return {name: values.scalar(training, name, value) for name, value in run.take().items()}
 
 
 def to_device(batch: Batch, training: TrainingState) -> Batch:
@@ -284,19 +273,19 @@ def _hash_batches(
     return []
 
 
-def _scaled(found: Found, factor: Tensor | None) -> Found:
+def _scaled(passes: Passes, factor: Tensor | None) -> Passes:
     """Multiply gradients and values, but for the weight; of a weight of 0, they are 0.
 
     The mean over no tokens is not a number, and counts nothing.
     """
     if factor is None:
-        return found
+        return passes
 
     def scale(tensor: Tensor) -> Tensor:
         return torch.where(factor == 0, torch.zeros_like(tensor), tensor * factor)
 
-    scaled = {name: x if name == "weight" else scale(x) for name, x in found.values.items()}
-    return found._replace(gradients=[*map(scale, found.gradients)], values=scaled)
+    scaled = {name: x if name == "weight" else scale(x) for name, x in passes.values.items()}
+    return passes._replace(gradients=[*map(scale, passes.gradients)], values=scaled)
 
 
 def _require_dense(training: TrainingState, update: Update, gradients: Sequence[Tensor]) -> None:
@@ -308,9 +297,3 @@ def _require_dense(training: TrainingState, update: Update, gradients: Sequence[
                 "processes, got a sparse one; build the layer with sparse=False, or say "
                 "trainer.processes=1"
             )
-
-
-def _named(training: TrainingState, update: Update, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what is logged of an update by name; of several optimizers, each has its loss."""
-    loss = {f"{update.optimizer}_loss": found["loss"]} if len(training.optimizers) > 1 else {}
-    return loss | {name: value for name, value in found.items() if name != "loss"}

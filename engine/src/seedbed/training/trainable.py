@@ -1,7 +1,7 @@
 """Which parameters a step trains: those that the method names, of those that were to be trained."""
 
 from collections.abc import Iterable
-from fnmatch import filter as fitting
+from fnmatch import filter
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,26 +12,16 @@ from seedbed.training.state import TrainingState
 
 
 class Update(NamedTuple):
-    """One of the updates of a step.
-
-    Attributes:
-        number: its place in their order, from 0.
-        optimizer: the name of the optimizer that makes it.
-        parameters: those that it trains.
-    """
+    """One of the updates of a step."""
 
     step: int
-    number: int
-    optimizer: str
-    parameters: list[nn.Parameter]
+    number: int  # its place in their order, from 0
+    optimizer: str  # the name of the one that makes it
+    parameters: list[nn.Parameter]  # those that it trains
 
 
 def choose(training: TrainingState, step: int) -> None:
-    """Let the parameters of a step need gradients, and no others of the optimizers'.
-
-    Raises:
-        InputError: the method names none, or not by patterns.
-    """
+    """Let the parameters of a step need gradients, and no others of the optimizers'."""
     if not training.overrides("trainable"):
         return
     named = named_by(training, training.method.trainable(step))
@@ -44,43 +34,39 @@ def choose(training: TrainingState, step: int) -> None:
 
 def named_by(training: TrainingState, patterns: Iterable[str] | None) -> frozenset[str] | None:
     """Return the parameters that fit patterns, each of which some parameter must fit."""
-    where = f"{type(training.method).__name__}.trainable"
     if patterns is None:
         return None
-    names, found = tuple(training.to_train), tuple(map(str, patterns))
-    by_pattern = _fitting(names, found)
-    for pattern, fits in by_pattern.items():
-        if not fits:
+    names = tuple(training.to_train)
+    fits = _fits(names, tuple(map(str, patterns)))
+    for pattern, fitting in fits.items():
+        if not fitting:
             raise InputError(
-                f"method: expected patterns that parameters fit from {where}, got {pattern!r}, "
-                f"which none does; the first ones are {', '.join(names[:4])}"
+                "method: expected patterns that parameters fit from "
+                f"{type(training.method).__name__}.trainable, got {pattern!r}, which none of "
+                f"{', '.join(names[:4])}, ... does"
             )
-    return frozenset().union(*by_pattern.values())
+    return frozenset().union(*fits.values())
 
 
 @lru_cache(maxsize=4)  # most steps train what the step before did
-def _fitting(names: tuple[str, ...], patterns: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """Return the names that fit each pattern."""
-    return {pattern: frozenset(fitting(names, pattern)) for pattern in patterns}
+def _fits(names: tuple[str, ...], patterns: tuple[str, ...]) -> dict[str, list[str]]:
+    return {pattern: filter(names, pattern) for pattern in patterns}
 
 
 def updates_of(training: TrainingState, step: int) -> list[Update]:
     """Return the updates of a step, in order, but for those whose parameters are all frozen."""
-    names = list(training.optimizers)
     for parameters in training.parameters_of.values():
         for parameter in parameters:
             if not parameter.requires_grad:
                 parameter.grad = None  # an optimizer would move by the last one for ever
-    found = training.method.updates(step, names)
+    names = training.method.updates(step, list(training.optimizers))
     updates = [
         Update(step, number, name, [p for p in training.parameters_of[name] if p.requires_grad])
-        for number, name in enumerate(found)
+        for number, name in enumerate(names)
     ]
-    trained = [update for update in updates if update.parameters]
-    if not trained:
+    if not any(update.parameters for update in updates):
         raise InputError(
-            f"method: expected an update of parameters that {type(training.method).__name__}."
-            f"trainable names in step {step}, got {', '.join(found)}, whose are all frozen; let "
-            "the step train some of them, or update another optimizer"
+            f"method: expected parameters to train in step {step}, got updates of "
+            f"{', '.join(names)}, whose are all frozen"
         )
-    return trained
+    return [update for update in updates if update.parameters]

@@ -7,8 +7,6 @@ from typing import Any
 
 from seedbed import project
 
-_CONTAINERS = (dict, list, set)
-
 
 class Variables:
     """Variables of modules and classes, and caches of functions, as they were at a time.
@@ -17,11 +15,10 @@ class Variables:
     """
 
     def __init__(self) -> None:
-        """Note what they are now; contents of plain containers with them."""
         self._noted = [(owner, _contents(owner)) for owner in _owners()]
 
     def restore(self) -> None:
-        """Give all of them back what they were; empty the caches."""
+        """Give all of them back what they were, plain containers their contents; empty caches."""
         for owner, before in self._noted:
             now = _contents(owner)
             for name in now.keys() - before.keys():
@@ -29,7 +26,7 @@ class Variables:
             for name, (value, content) in before.items():
                 if name not in now or now[name][0] is not value:
                     setattr(owner, name, value)
-                if content is not None and not _same(value, content):
+                if content is not None and _members(value) != _members(content):
                     value.clear()
                     (value.extend if isinstance(value, list) else value.update)(content)
                 if callable(clear := getattr(value, "cache_clear", None)):
@@ -50,16 +47,12 @@ def _owners() -> Iterator[Any]:
 
 def _contents(owner: Any) -> dict[str, tuple[Any, Any]]:
     return {
-        name: (value, value.copy() if type(value) in _CONTAINERS else None)
+        name: (value, value.copy() if type(value) in (dict, list, set) else None)
         for name, value in list(vars(owner).items())
         if not name.startswith(("__", "_abc_")) and not isinstance(value, ModuleType)
     }
 
 
-def _same(value: Any, content: Any) -> bool:
-    """Return whether a container holds the objects that it held."""
-    if isinstance(value, dict):
-        return _same([*value, *value.values()], [*content, *content.values()])
-    if isinstance(value, set):
-        return bool(value == content)
-    return len(value) == len(content) and all(a is b for a, b in zip(value, content, strict=True))
+def _members(container: Any) -> list[int]:
+    values = container.values() if isinstance(container, dict) else ()
+    return list(map(id, (*container, *values)))

@@ -21,7 +21,7 @@ from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
 from seedbed.operations import refusals
 from seedbed.training import callbacks, metrics, schedules
-from seedbed.training.shards import Others, Shards
+from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.unchanged import evaluating
 
@@ -64,7 +64,7 @@ def choose_device(name: str) -> torch.device:
 def cut_batches(
     trainer: Trainer,
     stop_requested: Callable[[], bool] = lambda: False,
-    others: Others | None = None,
+    others: Any = None,
 ) -> Shards:
     """Return how batches are cut; `others` connects this process to the others of the run."""
     return Shards(trainer.shards, stop_requested, others, trainer.reduce == "tree")

@@ -17,7 +17,7 @@ from seedbed.operations import refusals
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate, look_at
-from seedbed.training.logger import Logger, NullLogger
+from seedbed.training.logger import Logger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.state import Evaluation, Progress
 from seedbed.worker import (
@@ -85,7 +85,7 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     imports.look()
     state = resume(job, parts, Origin(settings.plain, found), patch, summary, imports)
     progress = checkpoint.progress_of(state)
-    run_logger: Logger = NullLogger()
+    run_logger = Logger()
     if job.group.leads:
         origin = {"settings": settings.plain, "environment": found}  # the same one, which grows
         run_logger = RunLogger(job.folder, parts.training, parts.plan, origin, state)

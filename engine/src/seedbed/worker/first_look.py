@@ -24,9 +24,10 @@ def look(parts: Parts, run_logger: Logger) -> None:
         for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
             trainable.named_by(training, training.method.trainable(step))
     batch = list(evaluation_batches(parts.settings, parts.sources.validation, parts.shards, 1))
-    kept = parts.shards.gather(lambda: measure(training, batch, Shards()))
+    gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
+    rows = [row for each in gathered for row in each]
     try:
-        values = values_of(training, kept)
+        values = values_of(training, rows)
     except InputError:
         raise
     except Exception:  # some values are of whole sets alone: one batch may be too little for them

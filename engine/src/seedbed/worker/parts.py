@@ -107,7 +107,7 @@ def build_parts(settings: Settings, device: torch.device, shards: Shards) -> Par
 def _check_objective(name: str, training: TrainingState) -> None:
     """Raise InputError for an objective, or a monitor, that no run of this task can have."""
     task = training.method.task
-    values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics.names))
+    values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics))
     monitored(training.method, dict.fromkeys(values, 0.0), training.metric_name)
     known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
     known += ["last_train_loss", f"best_validation_{training.metric_name}"]
