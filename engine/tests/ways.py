@@ -49,11 +49,8 @@ def _state(path: Path) -> dict[str, Any]:
 
 def _bits(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return (
-            leaf.dtype,
-            leaf.shape,
-            leaf.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(),
-        )
+        values = leaf.cpu().contiguous().view(-1).view(torch.uint8)
+        return leaf.dtype, leaf.shape, values.numpy().tobytes()
     return leaf
 
 

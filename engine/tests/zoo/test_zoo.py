@@ -70,15 +70,11 @@ def layers() -> Iterator[Case]:
     for name, given in listed["unpools"].items():
         layer = {
             "_target_": f"{PARTS}.PoolAndUnpool",
-            "pool": of_torch(given["pool"], {"kernel_size": 2, "return_indices": True}),
+            "pool": of_torch(given.pop("pool"), {"kernel_size": 2, "return_indices": True}),
             "unpool": of_torch(name, {"kernel_size": 2}),
         }
-        own = {"shape": given["shape"], "inputs": 1, "refused": given["refused"]}
-        yield (
-            f"torch.nn/{name}",
-            {"_target_": f"{PARTS}.Around", "layer": layer, **own},
-            {"shape": given["shape"]},
-        )
+        model = {"_target_": f"{PARTS}.Around", "layer": layer, "inputs": 1, **given}
+        yield f"torch.nn/{name}", model, {"shape": given["shape"]}
 
 
 def transforms() -> Iterator[Case]:
@@ -93,11 +89,7 @@ def transforms() -> Iterator[Case]:
                 samples["collate"] = f"{PARTS}.{given['collate']}"
             else:
                 samples["transform"] = {"_target_": f"torchvision.{package}.{name}", **given}
-            yield (
-                f"transforms.{version}/{name}",
-                {"_target_": f"{PARTS}.Around", **flatten},
-                samples,
-            )
+            yield f"transforms.{version}/{name}", flatten, samples
 
 
 CASES = {name: (model, samples) for name, model, samples in (*models(), *layers(), *transforms())}
