@@ -8,9 +8,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -46,32 +45,24 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     whole: Path, tmp_path: Path
 ) -> None:
     """Three kills here; `make test-kills` does a hundred."""
-    one = kills.Run("LSTM", (*LSTM, "data.num_workers=3"))
+    one = kills.Case("LSTM", (*LSTM, "data.num_workers=3"))
     hits = kills.killed(one, tmp_path / "run", 6, 3, random.Random())
     assert differences(whole, tmp_path / "run") == [], hits
 
 
-START_UP = lambda folder: (folder / "config.yaml").exists()  # noqa: E731
-FIRST_STEP = lambda folder: rows(folder) == 1  # noqa: E731
-TRAINS = lambda folder: rows(folder) > 3  # noqa: E731
-VALIDATES = lambda folder: rows(folder) == 16  # noqa: E731  its loader workers start
-TESTS = lambda folder: rows(folder, "validation") == 2  # noqa: E731
-
-
+# Rows of a phase in metrics.csv; at 16 loader workers start, after two validations it is tested.
 @pytest.mark.parametrize(
     ("moment", "number", "loading"),
     [
-        (START_UP, signal.SIGINT, ()),
-        (FIRST_STEP, signal.SIGINT, ()),
-        (TESTS, signal.SIGTERM, ()),
-        (TRAINS, signal.SIGINT, ("data.num_workers=2",)),
-        (VALIDATES, signal.SIGTERM, ("data.num_workers=2", "data.start_method=spawn")),
-        (VALIDATES, signal.SIGHUP, ("data.num_workers=2", "data.start_method=forkserver")),
+        (None, signal.SIGINT, ()),
+        (("validation", 2), signal.SIGTERM, ()),
+        (("train", 16), signal.SIGTERM, ("data.num_workers=2", "data.start_method=spawn")),
+        (("train", 16), signal.SIGHUP, ("data.num_workers=2", "data.start_method=forkserver")),
     ],
-    ids=["at start-up", "first step", "test", "loading", "spawn", "forkserver"],
+    ids=["at start-up", "test", "spawn", "forkserver"],
 )
 def test_a_signal_leaves_a_run_that_goes_on(
-    moment: Callable[[Path], bool], number: signal.Signals, loading: tuple[str, ...],
+    moment: tuple[str, int] | None, number: signal.Signals, loading: tuple[str, ...],
     whole: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
     """The status names it, stderr is silent, and the last line is the command that goes on.
@@ -80,10 +71,13 @@ def test_a_signal_leaves_a_run_that_goes_on(
     is the true command.
     """
     folder = tmp_path / "a run"
-    with forks.true_commands() if moment is START_UP else nullcontext():
+    with nullcontext() if moment else forks.true_commands():
         process = started(folder, *loading)
-    until(lambda: moment(folder), process)
-    time.sleep(0.05)
+    if moment is None:
+        until((folder / "config.yaml").exists, process)
+    else:
+        phase, count = moment
+        until(lambda: rows(folder, phase) >= count, process)
     if loading:
         os.killpg(process.pid, number)
     lines = interrupted(process, number, folder).splitlines()
@@ -159,30 +153,3 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     assert (folder / "checkpoints" / "last.pt").read_bytes() == before
     resumed(folder)
     assert differences(whole, folder) == []
-
-
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="reads locks from /proc")
-def test_a_resume_that_is_interrupted_at_start_up_says_so(tmp_path: Path) -> None:
-    """Ctrl-C twice while it imports: its record stays, and the command is there to be copied."""
-    folder = tmp_path / "run"
-    process = started(folder)
-    until(lambda: rows(folder) > 3, process)
-    interrupted(process, signal.SIGTERM, folder)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    process = started(folder)
-    until(lambda: is_worked_on(folder), process)
-    os.killpg(process.pid, signal.SIGINT)
-    time.sleep(1.1)  # a second one that comes sooner counts as the same
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
-    out, errors = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, errors) == (130, "")
-    assert out.splitlines()[-1] == f"resume it: python scripts/resume.py {folder}"
-    if "before it went on" in out:  # not where all was imported within a second
-        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-def is_worked_on(folder: Path) -> bool:
-    """Ask the system, since whoever takes the lock to see refuses it to the run."""
-    inode = (folder / ".lock").stat().st_ino
-    return f":{inode} " in Path("/proc/locks").read_text()
