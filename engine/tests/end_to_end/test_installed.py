@@ -79,14 +79,11 @@ def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_
     assert "loop.py" in (tmp_path / "a/environment.json").read_text()  # no repository: by content
 
 
-@pytest.mark.parametrize("words", [["bin/seedbed"], ["-m", "seedbed"]])
-def test_the_command_is_installed(site: Path, tmp_path: Path, words: list[str]) -> None:
-    if words[0] != "-m":
-        words = [str(site / words[0])]
-    assert "train" in run(site, tmp_path, *words, "--help").stdout
-    done = run(site, tmp_path, *words, "compare", "none", "none")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: none: expected a run folder")
+def test_the_command_is_installed(site: Path, tmp_path: Path) -> None:
+    for words in ([str(site / "bin" / "seedbed")], ["-m", "seedbed"]):
+        done = run(site, tmp_path, *words, "compare", "none", "none")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: none: expected a run folder")
 
 
 def test_the_presets_are_installed(site: Path, tmp_path: Path) -> None:
@@ -98,26 +95,18 @@ def test_the_presets_are_installed(site: Path, tmp_path: Path) -> None:
         assert installed.read_bytes() == file.read_bytes()
 
 
-def test_the_import_loads_neither_torch_nor_anything_else_of_weight(
-    site: Path, tmp_path: Path
-) -> None:
+def test_the_import_loads_neither_torch_nor_numpy(site: Path, tmp_path: Path) -> None:
     """And changes nothing: no thread, no variable, no signal handler."""
-    code = (
-        "import os, signal, sys, threading\n"
-        "def look(): return dict(os.environ), threading.active_count(), [signal.getsignal(s) "
-        "for s in signal.valid_signals()]\n"
-        "before, loaded = look(), set(sys.modules)\n"
-        "import seedbed\n"
-        "assert look() == before\n"
-        "print(sorted(name for name in set(sys.modules) - loaded))\n"
-        "assert {'Recorder', 'loading', 'apply_preset'} <= set(dir(seedbed))\n"
-        "assert seedbed.loading.seeded_loader and seedbed.Recorder and seedbed.apply_preset\n"
-        "try: seedbed.nothing\n"
-        "except AttributeError as error: print(error)\n"
-    )
+    code = """
+import os, signal, sys, threading
+def state():
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    return dict(os.environ), threading.active_count(), handlers
+before = state()
+import seedbed
+assert state() == before
+assert not {"numpy", "torch"} & set(sys.modules)
+assert seedbed.loading.seeded_loader and seedbed.Recorder and seedbed.apply_preset
+"""
     done = run(site, tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr
-    modules, error = done.stdout.splitlines()
-    assert "numpy" not in modules
-    assert "torch" not in modules
-    assert error == "module 'seedbed' has no attribute 'nothing'"

@@ -1,9 +1,7 @@
 """Several processes, from the shell: the same bits, one voice, an end to go on from."""
 
 import os
-import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -12,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
-from tests.end_to_end import kills
 from tests.end_to_end.live import (
     LSTM,
-    TIMEOUT,
     ended,
     interrupted,
     processes,
@@ -24,7 +20,7 @@ from tests.end_to_end.live import (
     started,
     until,
 )
-from tests.running import ROOT, refusal, train
+from tests.running import ROOT, train
 from tests.ways import differences
 
 pytestmark = pytest.mark.long
@@ -123,20 +119,6 @@ def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
     assert differences(alone, run) == []
 
 
-def test_ranks_killed_at_random_moments(alone: Path, tmp_path: Path) -> None:
-    """Once here; `make test-kills` does more of it."""
-    one = kills.Ranks("LSTM", (*LSTM, *SHARDED))
-    hits = kills.killed(one, tmp_path / "run", 6, 1, random.Random())
-    assert differences(alone, tmp_path / "run") == [], hits
-
-
-def test_what_no_process_can_do_is_said_once(tmp_path: Path) -> None:
-    """A model that refuses its arguments: one line from two processes, and status 2."""
-    done = train(tmp_path / "run", *SHARDED, "trainer.processes=2", "+model.colour=red")
-    assert refusal(done).startswith("model: expected the arguments of")
-    assert record.read_summary(tmp_path / "run")["status"] == "failed"
-
-
 def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_path: Path) -> None:
     """The line names it; that train.py has to kill it at last is not what ended the run."""
     folder = tmp_path / "run"
@@ -148,22 +130,6 @@ def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_pat
     os.kill(stopped, signal.SIGKILL)  # which train.py does after half a minute
     assert ended(process).startswith("rank 1: expected an answer within 5 s, got none")
     assert record.read_summary(folder)["status"] == "failed"
-
-
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of others are Linux's")
-def test_a_full_disk_at_an_interruption_is_status_2(tmp_path: Path) -> None:
-    """Not even summary.json can say it: a limit on the size of the leader's files is the disk."""
-    folder = tmp_path / "run"
-    process = started(folder, *TWO)
-    until(lambda: rows(folder) > 3, process)
-    leader = processes(parent=process.pid)[0]
-    resource.prlimit(leader, resource.RLIMIT_FSIZE, (100, 100))
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 2
-    assert "expected room on the disk" in errors
-    assert "Traceback" not in errors
-    assert record.read_summary(folder)["status"] == "running"
 
 
 def is_pending(process: int, number: int) -> bool:
