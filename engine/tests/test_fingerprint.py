@@ -81,29 +81,6 @@ def test_position_is_seen(words: list[int], data: st.DataObject) -> None:
     assert (of(from_bits(*words)) == of(from_bits(*swapped))) == (words == swapped)
 
 
-@pytest.mark.parametrize(
-    ("what", "a", "b"),
-    [
-        ("the sign of a zero", 0x00000000, 0x80000000),
-        ("the sign of a number", 0x3F800000, 0xBF800000),
-        ("the payload of a NaN", 0x7FC00000, 0x7FC00001),
-        ("the sign of a NaN", 0x7FC00000, 0xFFC00000),
-        ("a number that is not normal", 0x00000000, 0x00000001),
-    ],
-)
-def test_bits_that_comparisons_overlook_are_seen(what: str, a: int, b: int) -> None:
-    """Numbers that `==` calls equal, or that equal nothing, are told apart by their bits."""
-    assert of(from_bits(1, a, 2)) != of(from_bits(1, b, 2)), what
-    assert of(from_bits(1, a, 2)) == of(from_bits(1, a, 2)), what
-
-
-def test_the_order_of_tensors_is_seen() -> None:
-    """Two tensors that change places change the hash."""
-    a, b = torch.arange(4.0), torch.arange(4.0) + 1
-    assert of(a, b) != of(b, a)
-    assert of(a, b) == of(a.clone(), b.clone())
-
-
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
 def test_memory_is_not_seen(dtype: torch.dtype) -> None:
     """Every second element, a transposed matrix or a scalar have the hash of their copies."""
@@ -121,7 +98,7 @@ def test_shapes_and_dtypes_are_seen() -> None:
     bits = torch.arange(6, dtype=torch.int32) - 1
     lists = [
         [bits.view(2, 3)], [bits.view(3, 2)], [bits], [bits[:2], bits[2:]], [bits[:3], bits[3:]],
-        [bits.short()], [bits.view(torch.float32)],
+        [bits.short()], [bits.view(torch.float32)], [bits[3:], bits[:3]],
     ]  # fmt: skip
     hashes = [of(*tensors) for tensors in lists]
     assert len(set(hashes)) == len(lists)
@@ -186,22 +163,20 @@ class TestHasher:
             int(fingerprint.of_tensors([each])) for each in (torch.ones(4), 2 * torch.ones(4))
         ]
 
-    def test_shapes_that_come_and_go_are_forgotten(self) -> None:
-        """Sequences of a thousand lengths leave no thousand layouts behind, and the same hashes."""
-        rounds = [[[torch.ones(n % 1000 + 1)]] for n in range(1100)]
-        found = self.hasher(*rounds)
-        assert found[1000:] == found[:100]
-        assert len({hashes[0] for hashes in found}) == 1000
-        hasher = fingerprint.Hasher(torch.device("cpu"))
-        for (tensors,) in rounds:
-            hasher.add(tensors)
-            hasher.hashes()
-        assert 0 < len(hasher._layouts) <= fingerprint._MAX_LAYOUTS < 1000
+    def test_shapes_that_come_and_go_are_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Sequences of a thousand lengths leave no thousand layouts, and the same hashes."""
+        monkeypatch.setattr(fingerprint, "_MAX_LAYOUTS", 3)
+        hasher, hashes = fingerprint.Hasher(torch.device("cpu")), []
+        for n in range(10):
+            hasher.add([torch.ones(n % 5 + 1)])
+            hashes.append(int(hasher.hashes()))
+            assert len(hasher._layouts) <= 3
+        assert hashes[:5] == hashes[5:]
 
     def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same(self) -> None:
         """Whether it fills the room alone, or is too large for it, and in whatever order."""
         sizes = (10, ROOM_WORDS - 500, ROW_WORDS, ROOM_WORDS, 7, ROOM_WORDS + 1, 600_000, 600_000)
-        lists = [[torch.arange(n) % 251 == 0, torch.tensor([n])] for n in sizes]
+        lists = [[torch.arange(n) % 251 == 0, torch.tensor([n + 1j])] for n in sizes]
         expected = [int(fingerprint.of_tensors(each)) for each in lists]
         assert fingerprint.of_lists(lists).tolist() == expected
         assert fingerprint.of_lists(lists[::-1]).tolist() == expected[::-1]
@@ -242,31 +217,6 @@ def test_threads_do_not_matter() -> None:
     assert len(sums) > 1, "negative control: a float sum was expected to depend on the threads"
 
 
-def test_text_is_16_digits() -> None:
-    """Negative hashes and small ones are 16 hexadecimal digits, each its own."""
-    assert fingerprint.text(-1) == "f" * 16
-    assert fingerprint.text(1) == "0" * 15 + "1"
-    assert fingerprint.text(-(2**63)) == "8" + "0" * 15
-
-
-@pytest.mark.parametrize("large", [0, ROOM_WORDS])
-def test_lists_are_hashed_as_if_each_were_alone(large: int) -> None:
-    """However many there are, of whatever types and sizes; negative control: a word moved over is
-    seen."""
-    lists = [
-        [torch.arange(5), torch.ones(3, dtype=torch.float64)],
-        [],
-        [torch.randn(7, 2), torch.tensor(True), torch.ones(4, dtype=torch.bfloat16)],
-        [torch.zeros(large), torch.tensor(1 + 2j)],
-    ]
-    hashes = fingerprint.of_lists(lists).tolist()
-    assert hashes == [int(fingerprint.of_tensors(each)) for each in lists]
-    lists[0].append(lists[2].pop(0))
-    assert [a != b for a, b in zip(hashes, fingerprint.of_lists(lists).tolist(), strict=True)] == [
-        True, False, True, False,
-    ]  # fmt: skip
-
-
 class TestFingerprintRows:
     def test_rows_are_those_that_were_added(self) -> None:
         """Each step gives a row with its stages as text; a stage that does not exist is left
@@ -278,8 +228,9 @@ class TestFingerprintRows:
         rows = fingerprint_rows.take_rows()
         assert [row["step"] for row in rows] == [1, 2]
         assert rows[1] == {"step": 2} | {
-            name: fingerprint.text(20 + i) for i, name in enumerate(STAGES) if name != "buffers"
+            name: f"{20 + i:016x}" for i, name in enumerate(STAGES) if name != "buffers"
         }
+        assert fingerprint.text(-1) == "f" * 16
 
 
 class TestOptimizerTensors:

@@ -38,7 +38,6 @@ class Hasher:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Prepare to hash tensors on a device; what lies on the CPU is moved there."""
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
         # Where the words of a list go, by where the list begins and the shapes of its tensors.
         self._layouts: dict[tuple[object, ...], tuple[list[Tensor], int]] = {}
@@ -61,7 +60,7 @@ class Hasher:
             shapes = [each.shape for each in words]
             places, length = self._layouts.get((self._end, *shapes)) or self._lay_out(shapes)
             self._lengths.append(length)
-            kinds = tuple([(each.dtype, _shape(each)) for each in tensors])
+            kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
             self._salts.append(_salt(kinds) if length else 0)
             if length > _ROOM_WORDS:
                 self._copy_in_parts(words)
@@ -88,11 +87,7 @@ class Hasher:
         return hashes
 
     def of_shards(
-        self,
-        ids: Sequence[Tensor],
-        contents: Sequence[Sequence[Tensor]],
-        mine: range,
-        shards: int,
+        self, ids: Sequence[Tensor], contents: Sequence[Sequence[Tensor]], mine: range, shards: int
     ) -> Tensor:
         """Hash those shards of a batch that are at hand: sample ids and contents of each.
 
@@ -100,8 +95,8 @@ class Hasher:
             int64 (2, shards), 0 for shards that are elsewhere: the sum over all processes has all.
         """
         self.add(*([each] for each in ids), *contents)
-        found = self.hashes().view(2, len(mine))
-        return torch.nn.functional.pad(found, (mine.start, shards - mine.stop))
+        hashes = self.hashes().view(2, len(mine))
+        return torch.nn.functional.pad(hashes, (mine.start, shards - mine.stop))
 
     def add_shards(self, hashes: Tensor) -> None:
         """Take the hashes of all shards of a batch, as `of_shards` gives them."""
@@ -155,7 +150,9 @@ class Hasher:
                 self._room[gap].zero_()
             self._zero_gaps = self._gaps
         rows = self._room[: self._end].view(-1, _ROW_WORDS)
-        before, now = map(_row_counts, (self._hashed, lengths))
+        before, now = (
+            tuple([-(-length // _ROW_WORDS) for length in each]) for each in (self._hashed, lengths)
+        )
         factors = _factors(before, now, rows.device)
         self._parts.append(_products(factors, _products(rows, _columns(rows.device))))
         self._end, self._gaps, self._hashed = 0, [], lengths
@@ -198,24 +195,20 @@ class FingerprintRows:
     """The fingerprints of steps, kept on the device until they are written down."""
 
     def __init__(self) -> None:
-        self._steps: list[int] = []
-        self._stages: list[Tensor] = []
+        self._noted: list[tuple[int, Tensor]] = []
 
     def add(self, step: int, stages: Tensor) -> None:
         """Note a step: int64 (len(STAGES),), 0 for a stage that does not exist."""
-        self._steps.append(step)
-        self._stages.append(stages)
+        self._noted.append((step, stages))
 
     def take_rows(self) -> list[dict[str, object]]:
         """Return the rows of fingerprints.csv noted since the last call; waits for the device."""
-        if not self._steps:
-            return []
-        rows: list[dict[str, object]] = []
-        for step, hashes in zip(self._steps, torch.stack(self._stages).tolist(), strict=True):
-            there = {name: text(h) for name, h in zip(STAGES, hashes, strict=True) if h != 0}
-            rows.append({"step": step, **there})
-        self._steps, self._stages = [], []
-        return rows
+        noted, self._noted = self._noted, []
+        hashes = torch.stack([stages for _, stages in noted]).tolist() if noted else []
+        return [
+            {"step": step} | {name: text(h) for name, h in zip(STAGES, row, strict=True) if h != 0}
+            for (step, _), row in zip(noted, hashes, strict=True)
+        ]
 
 
 def _words(tensor: Tensor) -> Tensor:
@@ -225,7 +218,9 @@ def _words(tensor: Tensor) -> Tensor:
     except (KeyError, RuntimeError):  # other dtypes, sparse tensors, lazy negatives
         pass
     if tensor.is_nested:
-        return _words_of_nested(tensor)
+        jagged = tensor.layout is torch.jagged  # its methods are of a class that PyTorch hides
+        parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
+        return torch.cat([_words(part.detach()).reshape(-1).long() for part in parts])
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
@@ -234,16 +229,6 @@ def _words(tensor: Tensor) -> Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
     return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
-
-
-def _words_of_nested(tensor: Tensor) -> Tensor:
-    jagged = tensor.layout is torch.jagged  # its methods are of a class that PyTorch hides
-    parts = [tensor.values(), tensor.offsets()] if jagged else tensor.unbind()  # type: ignore[attr-defined]
-    return torch.cat([_words(part.detach()).reshape(-1).long() for part in parts])
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return () if tensor.is_nested else tensor.shape
 
 
 @lru_cache(maxsize=512)
@@ -284,10 +269,6 @@ def _factors(before: tuple[int, ...], now: tuple[int, ...], device: torch.device
 @lru_cache(maxsize=512)
 def _to_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers).to(device, torch.int64, non_blocking=device.type == "cuda")
-
-
-def _row_counts(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple([-(-length // _ROW_WORDS) for length in lengths])
 
 
 def _odd_numbers(key: int, places: NDArray[np.int64]) -> Tensor:

@@ -24,6 +24,9 @@ from seedbed.names import STREAMS
 
 Generator = np.random.Generator
 
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
 
 def key(seed: int, stream: str, *position: int) -> int:
     """Return the 64-bit key of one position in one stream.
@@ -41,13 +44,12 @@ def key(seed: int, stream: str, *position: int) -> int:
 def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return 64 random bits for each counter; equal keys and counters give equal bits."""
     with np.errstate(over="ignore"):  # wrapping multiplication is the point
-        steps = counters.astype(np.uint64) + np.uint64(1)
-        x = np.uint64(key) + steps * np.uint64(0x9E3779B97F4A7C15)
+        x = np.uint64(key) + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
         shifted = np.empty_like(x)  # one for all, which stays in a processor's cache
         x ^= np.right_shift(x, np.uint64(30), out=shifted)
-        x *= np.uint64(0xBF58476D1CE4E5B9)
+        x *= _MULTIPLIERS[0]
         x ^= np.right_shift(x, np.uint64(27), out=shifted)
-        x *= np.uint64(0x94D049BB133111EB)
+        x *= _MULTIPLIERS[1]
         x ^= np.right_shift(x, np.uint64(31), out=shifted)
     return x
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
-from tests.running import QUICK, train, trained
+from tests.running import QUICK, trained
 from tests.ways import differences
 
 # A data set such as users write: it draws from every global generator, and transforms images by
@@ -51,40 +51,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def noisy(folder: Path, *overrides: str) -> Path:
     """Train on the data set that lies beside a folder."""
-    done = train(folder, *WORDS, *overrides, environment={"PYTHONPATH": str(folder.parent)})
-    assert done.returncode == 0, done.stderr
-    return folder
+    return trained(folder, *WORDS, *overrides, environment={"PYTHONPATH": str(folder.parent)})
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("data.num_workers=2",),
-        pytest.param(
-            ("data.num_workers=5", "data.persistent_workers=false", "data.prefetch_factor=1"),
-            marks=pytest.mark.long,
-        ),
-        pytest.param(("data.num_workers=1", "data.start_method=spawn"), marks=pytest.mark.long),
-    ],
-)
-def test_a_users_data_set_trains_to_the_same_bits(place: Path, overrides: tuple[str, ...]) -> None:
-    """Workers, their start and number change no bit."""
-    run = noisy(place / f"run{hash(overrides)}", *overrides)
-    assert differences(place / "run", run) == []
+def test_a_users_data_set_trains_to_the_same_bits_with_workers(place: Path) -> None:
+    """The ways of starting them are those of tests/data."""
+    assert differences(place / "run", noisy(place / "workers", "data.num_workers=2")) == []
 
 
 @pytest.mark.long
-def test_without_seeding_the_same_changes_do_change_bits(place: Path) -> None:
-    """Twin: it is the keying of each sample that makes loading repeat."""
+def test_without_seeding_workers_do_change_bits(place: Path) -> None:
+    """Negative control: it is the seeding of each sample that makes loading repeat."""
     words = ("determinism.seeding=false", "trainer.max_steps=2")
     here, there = (noisy(place / f"unseeded{n}", *words, f"data.num_workers={n}") for n in (0, 2))
     assert "step 1: batch" in differences(here, there)
-
-
-@pytest.mark.long
-def test_a_data_set_of_whole_batches_trains_to_the_same_bits(
-    quick_run: Path, tmp_path: Path
-) -> None:
-    """The default one does not depend on its workers either, to its last prediction."""
-    words = ("data.num_workers=3", "data.persistent_workers=false", "data.prefetch_factor=5")
-    assert differences(quick_run, trained(tmp_path / "run", *words)) == []

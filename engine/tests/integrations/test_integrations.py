@@ -199,12 +199,12 @@ def hugging(
     )
     if fault:
 
-        def nudge(parameters: Any, *_: Any) -> None:
+        def nudge(*_: Any) -> None:
             if trainer.state.global_step == 3:
                 next(network.parameters()).grad.view(-1)[0] += 1
 
         trainer.create_optimizer()
-        trainer.optimizer.register_step_pre_hook(lambda *_: nudge(None))
+        trainer.optimizer.register_step_pre_hook(nudge)
     trainer.train(resume_from_checkpoint=resume)
 
 
