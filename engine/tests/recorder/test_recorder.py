@@ -192,7 +192,7 @@ for number, end in enumerate(sys.argv[2:]):
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """End a process in each way; return the records."""
     place = tmp_path_factory.mktemp("ended")
-    command("-c", EACH_IN_A_PROCESS, str(place), *ENDS, timeout_seconds=120)
+    command("-c", EACH_IN_A_PROCESS, str(place), *ENDS, timeout_seconds=300)
     return {end: place / str(number) for number, end in enumerate(ENDS)}
 
 
