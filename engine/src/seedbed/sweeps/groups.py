@@ -30,32 +30,24 @@ Seeds = tuple[tuple[str, Any], ...]  # key and value, sorted
 
 @dataclass(frozen=True)
 class Run:
-    """What a report needs of a run folder.
-
-    Attributes:
-        settings: the configuration by dotted key, without seeds and what changes no bit.
-        metric: the final metric to report.
-        metrics: all final metrics that are finite numbers.
-        problem: why the run is left out; empty if it counts.
-    """
+    """What a report needs of a run folder."""
 
     name: str  # the folder, relative to the sweep's
     folder: Path
-    problem: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""  # why the run is left out; empty if it counts
+    settings: Mapping[str, Any] = field(default_factory=dict)  # without what changes no bit
     seeds: Seeds = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
-    metric: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metric: str = ""  # the final metric to report
+    metrics: Mapping[str, float] = field(default_factory=dict)  # all finite ones
 
     @property
     def weights(self) -> str:
-        """Return the fingerprint of the final weights; empty where the record has none."""
+        """The fingerprint of the final weights; empty where the record has none."""
         return str(self.summary.get("fingerprints", {}).get("weights", ""))
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
-        """Return environment.json; {} where it cannot be read."""
         with suppress(InputError):
             return record.read_json(self.folder / "environment.json")
         return {}
@@ -77,25 +69,24 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Name the group: `model=lstm, optimizer.lr=0.1`; empty if the sweep has one group."""
+        """`model=lstm, optimizer.lr=0.1`; empty if the sweep has one group."""
         pairs = [f"{key.removesuffix('.name')}={value}" for key, value in self.varied.items()]
         return printable(", ".join(pairs)).replace("\n", " ")
 
     @property
     def metric(self) -> str:
-        """Return the metric that is reported, such as `test_accuracy`."""
         return self.runs[0].metric
 
     @property
     def higher_is_better(self) -> bool | None:
-        """Return whether more of the metric is better; None where the record does not say."""
+        """Whether more of the metric is better; None where the record does not say."""
         summary, name = self.runs[0].summary, self.metric.partition("_")[2]
         recorded = summary.get("higher_is_better") if name == summary.get("metric_name") else None
         return recorded if isinstance(recorded, bool) else {"loss": False}.get(name)
 
     @cached_property
     def values(self) -> dict[Seeds, float]:
-        """Return the metric by seeds; of several seeds and folds, the mean over a seed's folds.
+        """The metric by seeds; of several seeds and folds, the mean over a seed's folds.
 
         A seed that lacks folds is left out: it would be a mean over other samples.
         """
@@ -108,31 +99,34 @@ class Group:
 
     @property
     def means(self) -> dict[str, float]:
-        """Return the mean over all runs of each final metric that all of them have."""
-        first, *others = [run.metrics for run in self.runs]
-        shared = [name for name in first if all(name in each for each in others)]
+        shared = [n for n in self.runs[0].metrics if all(n in run.metrics for run in self.runs)]
         return {name: float(np.mean([run.metrics[name] for run in self.runs])) for name in shared}
-
-    @property
-    def has_changed_code(self) -> bool:
-        """Return whether a file that runs imported was not the same in all of them."""
-        imported = [run.environment.get("imported_files") for run in self.runs]
-        files = [each.items() for each in imported if isinstance(each, dict)]
-        pairs = {(name, str(digest)) for each in files for name, digest in each}
-        return len({name for name, _ in pairs}) < len(pairs)
 
     @cached_property
     def is_independent(self) -> bool:
-        """Return whether no two runs share the seeds of some streams, but not of others."""
-        keys = {key for seeds in self.values for key, _ in seeds}
-        numbers = [len({dict(seeds).get(key) for seeds in self.values}) for key in keys]
-        return all(number in (1, len(self.values)) for number in numbers)
+        """Whether no two runs share the seeds of some streams, but not of others."""
+        seeds = [dict(each) for each in self.values]
+        numbers = {len({each.get(key) for each in seeds}) for key in set().union(*seeds)}
+        return numbers <= {1, len(seeds)}
 
     @cached_property
     def summary(self) -> statistics.Estimate:
-        """Return the mean over seeds; runs that share seeds give no interval."""
-        found = statistics.mean_of(np.array([*self.values.values()]))
-        return found if self.is_independent else replace(found, interval=None)
+        estimate = statistics.mean_of(np.array([*self.values.values()]))
+        return estimate if self.is_independent else replace(estimate, interval=None)
+
+    def notes(self) -> list[str]:
+        """Return what a reader of the group's mean must know."""
+        notes, prefix = [], f"{self.label}: " if self.label else ""
+        if not self.is_independent:
+            notes.append("runs share the seeds of some streams: no interval, no difference")
+        imported = [run.environment.get("imported_files") for run in self.runs]
+        files = [each.items() for each in imported if isinstance(each, dict)]
+        versions = {(name, str(digest)) for each in files for name, digest in each}
+        if len({name for name, _ in versions}) < len(versions):
+            notes.append("runs had different code: compare.py names the files")
+        if len(self.values) > 1 and len({run.weights for run in self.runs} - {""}) == 1:
+            notes.append("all seeds gave the same weights: they change nothing")
+        return [prefix + note for note in notes]
 
 
 @dataclass(frozen=True)
@@ -148,20 +142,16 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
     """Read a sweep; runs that failed, were interrupted or cannot be read keep the reason.
 
     Args:
-        metric: the final metric to report, such as `validation_loss`; None: the one that the runs
-            followed, on the test set if there is one.
-
-    Raises:
-        InputError: there are no runs, or none has that metric.
+        metric: the one to report; None: that which the runs followed, on the test set if possible.
     """
     if record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got one run; name its sweep")
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda path: (number[path].zfill(9), path))
     runs = [_read_run(path, folder, metric) for path in paths]
-    started = set(number.values())
     for n, job in plan.planned(folder).items():
-        runs += [] if n in started else [Run(f"{n}_{','.join(job)}", folder, "no record")]
+        if n not in number.values():
+            runs.append(Run(f"{n}_{','.join(job)}", folder, "no record"))
     if not runs:
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
     known = sorted({name for run in runs for name in run.metrics})
@@ -231,10 +221,10 @@ def _without_seeds(flat: Mapping[str, Any]) -> tuple[dict[str, Any], Seeds]:
     seeds: dict[str, Any] = {}
     for key, value in flat.items():
         several = value if isinstance(value, list) else [value]
-        if _IS_SEED.fullmatch(str(key)) and all(isinstance(each, int) for each in several):
-            seeds[str(key)] = tuple(value) if isinstance(value, list) else value
+        if _IS_SEED.fullmatch(key) and all(isinstance(each, int) for each in several):
+            seeds[key] = tuple(value) if isinstance(value, list) else value
         elif ".statistics." in key and not key.startswith("data.statistics."):
             continue
-        elif not change.matches(str(key), change.NEUTRAL_KEYS):
-            settings[str(key)] = value
+        elif not change.matches(key, change.NEUTRAL_KEYS):
+            settings[key] = value
     return settings, tuple(sorted(seeds.items()))

@@ -29,11 +29,7 @@ _SAVING_SECONDS = 60.0
 
 
 def start(config: DictConfig, folder: Path) -> int:
-    """Train in the folder of a job, in a process of its own; return the exit status.
-
-    Raises:
-        InputError: the run cannot be started, or not be resumed.
-    """
+    """Train in the folder of a job, in a process of its own; return the exit status."""
     hydra = HydraConfig.get()
     if hydra.launcher._target_.endswith(".BasicLauncher"):
         return _start(config, folder)
@@ -70,7 +66,10 @@ class SweepFolder(Callback):
         try:
             launch.require_name("hydra.sweep.dir", config.hydra.sweep.dir)
             plan.begin(folder, config.hydra)
-            _stop_jobs_when_stopped(folder)
+            os.environ[_SWEEP] = str(os.getpid())
+            text = f"interrupted\nresume it: {plan.command(folder)}\n"
+            for number in signals.heeded():
+                signal.signal(number, partial(_stop_jobs, folder, text))
         except InputError as error:
             raise SystemExit(print_error(error)) from None
         except OSError:  # Hydra meets it again when it writes there, and reports it then
@@ -82,27 +81,17 @@ class SweepFolder(Callback):
 
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:
-    """Print the report on a sweep that this process led; return whether runs are left out.
-
-    Args:
-        ended_early: an exception ended it, which is printed by others.
-    """
+    """Print the report on a sweep that this process led; return whether runs are left out."""
     from seedbed.sweeps import groups, report  # statistics: half a second
 
-    sweep = groups.read(folder) if any(folder.glob("*/config.yaml")) or not ended_early else None
-    left_out = sweep is not None and any(run.problem for run in sweep.runs)
-    if sweep is not None:
-        print(f"\n{report.describe(report.write(sweep))}\n\n{folder}", flush=True)
+    left_out = False
+    if any(folder.glob("*/config.yaml")) or not ended_early:
+        made = report.write(groups.read(folder))
+        print(f"\n{report.describe(made)}\n\n{folder}", flush=True)
+        left_out = bool(made.left_out)
     if ended_early or left_out:
         print(f"resume it: {plan.command(folder)}", flush=True)
     return left_out
-
-
-def _stop_jobs_when_stopped(folder: Path) -> None:
-    os.environ[_SWEEP] = str(os.getpid())
-    text = f"interrupted\nresume it: {plan.command(folder)}\n"
-    for number in signals.heeded():
-        signal.signal(number, partial(_stop_jobs, folder, text))
 
 
 def _stop_jobs(folder: Path, text: str, number: int, _frame: object) -> None:

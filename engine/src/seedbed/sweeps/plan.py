@@ -8,7 +8,6 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -17,8 +16,12 @@ from omegaconf import DictConfig
 from seedbed import record
 from seedbed.errors import InputError, printable
 
-# What train.py adds to a command line, another text each time.
-_ADDED = (".env_set.SEEDBED_", "hydra.sweep.subdir='${hydra.job.num}_")
+# What the folder's name replaces, and what train.py adds to a command line, another text each time.
+_OMITTED = (
+    r"\+*hydra\.sweep\.dir=",
+    r".*\.env_set\.SEEDBED_",
+    r".*sweep\.subdir='\${hydra\.job\.num}_",
+)
 _SEARCH = "search"  # instead of a job's number, where a sweeper decides on jobs as it goes
 
 _lock = ExitStack()  # held to the end of the process that leads the sweep
@@ -34,11 +37,22 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     _lock.enter_context(record.lock(folder, "sweep"))
-    words = [word for word in sys.argv[1:] if not any(added in word for added in _ADDED)]
-    words = [word for word in words if not word.lstrip("+").startswith("hydra.sweep.dir=")]
-    plan = {"command": words, **_jobs(hydra)}
+    varied, jobs = _jobs(hydra)
     if record.is_sweep(folder):
-        _require_same(folder, record.read_json(folder / record.SWEEP), plan)
+        before = record.read_json(folder / record.SWEEP)
+        planned = before["jobs"] if isinstance(before.get("jobs"), dict) else {}
+        for what, one, other in (
+            ("keys that vary", before.get("varied"), varied),
+            *((f"job {n}", job, jobs.get(n)) for n, job in planned.items()),
+        ):
+            if one != other:
+                expected, got = (" ".join(map(str, each or ["none"])) for each in (one, other))
+                raise InputError(
+                    f"hydra.sweep.dir: expected {what} as in {folder}, {expected}, got {got}; "
+                    f"choose another folder, or repeat its command: {command(folder)}"
+                )
+    words = [word for word in sys.argv[1:] if not re.match("|".join(_OMITTED), word)]
+    plan = {"command": words, "varied": varied, "jobs": jobs}
     record.write_json(folder / record.SWEEP, plan)
 
 
@@ -59,34 +73,20 @@ def planned(folder: Path) -> dict[str, list[str]]:
     jobs, varied = plan.get("jobs"), plan.get("varied")
     if not isinstance(jobs, dict) or not isinstance(varied, list):
         return {}
-    jobs = {n: job for n, job in jobs.items() if n != _SEARCH and isinstance(job, list)}
     return {
-        n: [w for w in map(str, job) if w.partition("=")[0] in varied] for n, job in jobs.items()
+        number: [word for word in map(str, job) if word.partition("=")[0] in varied]
+        for number, job in jobs.items()
+        if number != _SEARCH and isinstance(job, list)
     }
 
 
-def _jobs(hydra: DictConfig) -> dict[str, Any]:
-    """Return the jobs that a sweeper makes of its overrides, and the keys that name folders."""
+def _jobs(hydra: DictConfig) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the keys that name folders, and the overrides of each job that a sweeper makes."""
     params = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
     typed = [*params, *hydra.overrides.task]
     parsed = OverridesParser.create().parse_overrides(typed)
     varied = sorted(each.key_or_group for each in parsed if each.is_sweep_override())
     if not hydra.sweeper._target_.endswith(".BasicSweeper"):
-        return {"varied": varied, "jobs": {_SEARCH: sorted(typed)}}
+        return varied, {_SEARCH: sorted(typed)}
     [batch] = BasicSweeper.split_arguments(parsed, None)
-    return {"varied": varied, "jobs": {str(n): sorted(job) for n, job in enumerate(batch)}}
-
-
-def _require_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise InputError if what varies, or what a job does, is not as the folder's plan says."""
-    pairs = [("keys that vary", before.get("varied"), now["varied"])]
-    jobs = before.get("jobs")
-    if isinstance(jobs, dict):
-        pairs += [(f"job {n}", job, now["jobs"].get(n)) for n, job in jobs.items()]
-    for what, expected, got in pairs:
-        if expected != got:
-            texts = [" ".join(map(str, each or ["none"])) for each in (expected, got)]
-            raise InputError(
-                f"hydra.sweep.dir: expected {what} as in {folder}, {texts[0]}, got {texts[1]}; "
-                f"choose another folder, or repeat its command: {command(folder)}"
-            )
+    return varied, {str(n): sorted(job) for n, job in enumerate(batch)}

@@ -8,7 +8,7 @@ import numpy as np
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import plots
-from seedbed.sweeps.groups import Group, Run, Sweep
+from seedbed.sweeps.groups import Run, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,29 +31,29 @@ def draw(sweep: Sweep, path: Path) -> None:
     groups = [group for group in sweep.groups if group.metric == metric]
     curves = [[_curve(run, metric) for run in group.runs] for group in groups]
     has_curves = any(len(curve) > 1 for each in curves for curve in each)
+    height = max(2.6, 0.18 * sum(2 + len(group.varied) for group in groups) + 1.0)
     with plots.style():
-        rows = sum(2 + len(group.varied) for group in groups)
-        size = (7.2 if has_curves else 4.4, max(2.6, 0.18 * rows + 1.0))
-        figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(1, 1 + has_curves, squeeze=False)[0]
+        figure = Figure(figsize=(7.2 if has_curves else 4.4, height), layout="constrained")
+        *left, right = figure.subplots(1, 1 + has_curves, squeeze=False)[0]
+        for axes in left:
+            _draw_curves(axes, curves)
+            axes.set(xlabel="step", ylabel=f"validation {_text(metric.partition('_')[2])}")
+            axes.set_title("each run, and their mean")
+        names = []
         for number, group in enumerate(groups):
-            color = _COLORS[number % len(_COLORS)]
-            if has_curves:
-                _draw_curves(panels[0], curves[number], color)
-            _draw_values(panels[-1], number, group, color)
-        values = [value for each in curves for curve in each for value in curve.values()]
-        if has_curves:
-            if 0.0 < min(values) < max(values) / _LOG_FROM_RATIO:
-                panels[0].set_yscale("log")
-            panels[0].set(xlabel="step", ylabel=f"validation {_text(metric.partition('_')[2])}")
-            panels[0].set_title("each run, and their mean")
-        lines = [[*group.label.split(", "), f"n={group.summary.n}"] for group in groups]
-        names = ["\n".join(map(_text, filter(None, each))) for each in lines]
-        panels[-1].set_yticks(range(len(groups)), names)
-        panels[-1].set(ylim=(len(groups) - 0.4, -0.6), xlabel=_text(metric.replace("_", " ")))
-        panels[-1].set_title("final, with 95 % interval")
-        panels[-1].locator_params(axis="x", nbins=5)
-        panels[-1].grid(visible=False, axis="y")
+            style = {"color": _COLORS[number % len(_COLORS)]}
+            values, mean = list(group.values.values()), group.summary
+            right.plot(values, [number - 0.12] * len(values), "o", alpha=0.5, mew=0, **style)
+            if mean.interval is not None:
+                ends = np.abs(np.array(mean.interval) - mean.mean)[:, None]
+                right.errorbar(mean.mean, number + 0.12, xerr=ends, fmt="D", capsize=3, **style)
+            lines = [*map(_text, filter(None, group.label.split(", "))), f"n={mean.n}"]
+            names.append("\n".join(lines))
+        right.set_yticks(range(len(groups)), names)
+        right.set(ylim=(len(groups) - 0.4, -0.6), xlabel=_text(metric.replace("_", " ")))
+        right.set_title("final, with 95 % interval")
+        right.locator_params(axis="x", nbins=5)
+        right.grid(visible=False, axis="y")
         plots.save(figure, path)
 
 
@@ -67,24 +67,19 @@ def _curve(run: Run, metric: str) -> dict[float, float]:
         return {}
 
 
-def _draw_curves(axes: "Axes", curves: list[dict[float, float]], color: str) -> None:
-    """Draw each run to its own end, and the mean as far as all runs went."""
-    alpha = max(0.1, min(0.5, 3.0 / len(curves)))
-    for curve in curves:
-        axes.plot(list(curve), list(curve.values()), color=color, alpha=alpha, linewidth=0.8)
-    steps = sorted(set.intersection(*map(set, curves)))
-    means = [np.mean([curve[step] for curve in curves]) for step in steps]
-    axes.plot(steps, means, color=color, linewidth=1.8, marker="o", markersize=2.5)
-
-
-def _draw_values(axes: "Axes", position: int, group: Group, color: str) -> None:
-    """Draw the final values of a group and, of several, their mean with its interval."""
-    values = list(group.values.values())
-    axes.plot(values, [position - 0.12] * len(values), "o", color=color, alpha=0.5, mew=0)
-    each = group.summary
-    if each.interval is not None:
-        ends = np.abs(np.array(each.interval) - each.mean)[:, None]
-        axes.errorbar(each.mean, position + 0.12, xerr=ends, fmt="D", color=color, capsize=3)
+def _draw_curves(axes: "Axes", groups: list[list[dict[float, float]]]) -> None:
+    """Draw each run to its own end, and a group's mean as far as all of its runs went."""
+    for number, curves in enumerate(groups):
+        color = _COLORS[number % len(_COLORS)]
+        alpha = max(0.1, min(0.5, 3.0 / len(curves)))
+        for curve in curves:
+            axes.plot(list(curve), list(curve.values()), color=color, alpha=alpha, linewidth=0.8)
+        steps = sorted(set.intersection(*map(set, curves)))
+        means = [np.mean([curve[step] for curve in curves]) for step in steps]
+        axes.plot(steps, means, color=color, linewidth=1.8, marker="o", markersize=2.5)
+    values = [value for curves in groups for curve in curves for value in curve.values()]
+    if 0.0 < min(values) < max(values) / _LOG_FROM_RATIO:
+        axes.set_yscale("log")
 
 
 def _text(name: str) -> str:

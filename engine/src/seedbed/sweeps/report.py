@@ -33,7 +33,6 @@ class Comparison:
     seeds_to_decide: int | None = None
 
     def line(self) -> str:
-        """Return the comparison in a line."""
         d, line = self.difference, f"{self.b} against {self.a}: {self.verdict}"
         if d is None or d.sd is None:
             return f"{line}, because it takes two independent seeds on each side"
@@ -48,12 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Row:
-    """A group in the table, named by the settings in which groups differ.
-
-    Attributes:
-        metric, mean: what is reported; groups are compared by it.
-        means: of every final metric that all runs of the group have.
-    """
+    """A group in the table: the settings by which groups differ, and means of final metrics."""
 
     sweep: str
     settings: dict[str, Any]
@@ -89,29 +83,28 @@ def make(*sweeps: Sweep) -> Report:
     Raises:
         InputError: two sweeps have no groups, or no metric, in common.
     """
-    named = [(x, group) for x, each in zip("AB", sweeps, strict=False) for group in each.groups]
-    keys = varying([group.runs[0].settings for _, group in named])
-    rows, notes = [], []
-    for letter, group in named:
-        settings = {key: group.runs[0].settings.get(key) for key in keys}
-        rows.append(Row(letter, settings, group.metric, group.summary, group.means))
-        name = f"{group.label}: " * bool(group.label)
-        if not group.is_independent:
-            notes.append(f"{name}runs share the seeds of some streams: no interval, no difference")
-        if group.has_changed_code:
-            notes.append(f"{name}runs had different code: compare.py names the files")
-        if len(group.values) > 1 and len({run.weights for run in group.runs} - {""}) == 1:
-            notes.append(f"{name}all seeds gave the same weights: they change nothing")
-    prefixes = ("A ", "B ") if len(sweeps) > 1 else ("",)
-    runs = {
-        x + run.name: run for x, each in zip(prefixes, sweeps, strict=True) for run in each.runs
-    }
-    left_out = {name: run.problem for name, run in runs.items() if run.problem}
-    found = _comparisons(*sweeps)
-    verdicts = {each.verdict for each in found}
-    verdict = verdicts.pop() if len(verdicts) == 1 else "undecided"
-    warning = _broken_promise([group for _, group in named])
-    return Report(CONFIDENCE, warning, notes, len(runs), left_out, rows, found, verdict)
+    groups = [group for sweep in sweeps for group in sweep.groups]
+    keys = varying([group.runs[0].settings for group in groups])
+    rows: list[Row] = []
+    left_out: dict[str, str] = {}
+    for letter, sweep in zip("AB", sweeps, strict=False):
+        for group in sweep.groups:
+            settings = {key: group.runs[0].settings.get(key) for key in keys}
+            rows.append(Row(letter, settings, group.metric, group.summary, group.means))
+        prefix = f"{letter} " if len(sweeps) > 1 else ""
+        left_out |= {prefix + run.name: run.problem for run in sweep.runs if run.problem}
+    comparisons = _comparisons(*sweeps)
+    verdicts = {each.verdict for each in comparisons}
+    return Report(
+        confidence=CONFIDENCE,
+        warning=_broken_promise(groups),
+        notes=[note for group in groups for note in group.notes()],
+        runs=sum(len(sweep.runs) for sweep in sweeps),
+        left_out=left_out,
+        groups=rows,
+        comparisons=comparisons,
+        verdict=verdicts.pop() if len(verdicts) == 1 else "undecided",
+    )
 
 
 def describe(report: Report) -> str:
@@ -124,11 +117,7 @@ def describe(report: Report) -> str:
 
 
 def write(sweep: Sweep, metric: str | None = None) -> Report:
-    """Write sweep.csv and the picture into a sweep's folder; return the report.
-
-    Args:
-        metric: the one that was asked for: its picture does not replace that of another.
-    """
+    """Write sweep.csv and the picture, of its own name for a metric that was asked for."""
     try:
         record.write_atomically(sweep.folder / "sweep.csv", runs_csv(sweep.runs))
         if sweep.groups:
@@ -161,49 +150,45 @@ def runs_csv(runs: Sequence[Run]) -> str:
 def _comparisons(a: Sweep, b: Sweep | None = None) -> list[Comparison]:
     """Compare the groups of two sweeps, or those of one with its first."""
     if b is None:
-        same = [group for group in a.groups[1:] if group.metric == a.groups[0].metric]
-        return [_compare(a.groups[0], group, group.label) for group in same]
-    first, second = ({(g.label, g.metric): g for g in sweep.groups} for sweep in (a, b))
-    if not first or first.keys() != second.keys():
-        names = ["; ".join(" ".join(k).strip() for k in g) or "none" for g in (first, second)]
+        others = [group for group in a.groups[1:] if group.metric == a.groups[0].metric]
+        return [_compare(a.groups[0], each, a.groups[0].label, each.label) for each in others]
+    x, y = ({(g.label, g.metric): g for g in sweep.groups} for sweep in (a, b))
+    if not x or x.keys() != y.keys():
+        names = ["; ".join(" ".join(k).strip() for k in groups) or "none" for groups in (x, y)]
         raise InputError(f"{b.folder}: expected the groups of A ({names[0]}), got {names[1]}")
-    return [_compare(first[k], second[k], f"B {k[0]}".strip(), f"A {k[0]}".strip()) for k in first]
+    return [_compare(x[k], y[k], f"A {k[0]}".strip(), f"B {k[0]}".strip()) for k in x]
 
 
-def _compare(a: Group, b: Group, name_b: str, name_a: str = "") -> Comparison:
+def _compare(a: Group, b: Group, name_a: str, name_b: str) -> Comparison:
     """Compare two groups: in pairs if all seeds of the smaller one are in the other, too."""
-    name_a = name_a or a.label
-    both = [seeds for seeds in a.values if seeds in b.values]
-    smaller = min(len(a.values), len(b.values))
-    if smaller < 2 or not a.is_independent or not b.is_independent:
+    n = min(len(a.values), len(b.values))
+    if n < 2 or not (a.is_independent and b.is_independent):
         return Comparison(name_a, name_b)
-    paired = len(both) == smaller
-    first, second = (
-        np.array([g.values[s] for s in (both if paired else g.values)]) for g in (a, b)
-    )
-    found = statistics.difference(first, second, paired)
-    if found.interval is None or found.mean == 0 or found.sd is None:
-        return Comparison(name_a, name_b, "undecided", paired, found)
-    if found.interval[0] <= 0 <= found.interval[1]:
-        needed = statistics.seeds_to_decide(found.mean, found.sd, paired)
-        return Comparison(name_a, name_b, "undecided", paired, found, needed)
-    words = ("higher", "lower") if b.higher_is_better is None else ("better", "worse")
-    verdict = words[(found.mean > 0) == (b.higher_is_better is False)]
-    return Comparison(name_a, name_b, verdict, paired, found)
+    shared = [seeds for seeds in a.values if seeds in b.values]
+    paired = len(shared) == n
+    values = [np.array([g.values[s] for s in (shared if paired else g.values)]) for g in (a, b)]
+    d = statistics.difference(values[0], values[1], paired)
+    verdict, needed = "undecided", None
+    if d.interval is not None and d.sd and d.mean != 0:
+        if d.interval[0] <= 0 <= d.interval[1]:
+            needed = statistics.seeds_to_decide(d.mean, d.sd, paired)
+        else:
+            words = ("higher", "lower") if b.higher_is_better is None else ("better", "worse")
+            verdict = words[(d.mean > 0) == (b.higher_is_better is False)]
+    return Comparison(name_a, name_b, verdict, paired, d, needed)
 
 
 def _broken_promise(groups: Sequence[Group]) -> str:
     """Return a line if equal seeds gave other weights under a preset that promises them."""
-    table: dict[str | None, list[tuple[str, float]]] = {}
-    for group in groups:
-        for run in group.runs:
-            table.setdefault(run.promise(), []).append((run.weights, run.metrics[group.metric]))
+    table: dict[str | None, list[Run]] = {}
+    for run in (run for group in groups for run in group.runs):
+        table.setdefault(run.promise(), []).append(run)
     table.pop(None, None)
     repeated = [runs for runs in table.values() if len(runs) > 1]
-    broken = [runs for runs in repeated if len({weights for weights, _ in runs}) > 1]
+    broken = [runs for runs in repeated if len({run.weights for run in runs}) > 1]
     if not broken:
         return ""
-    floor = max(max(v for _, v in runs) - min(v for _, v in runs) for runs in broken)
+    floor = max(float(np.ptp([run.metrics[run.metric] for run in runs])) for runs in broken)
     return (
         f"NOT REPRODUCIBLE: {len(broken)} of {len(repeated)} repeated seeds gave different "
         f"weights; differences below {floor:.4g} are noise"
@@ -211,33 +196,27 @@ def _broken_promise(groups: Sequence[Group]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Return the table of all groups; without rows it is empty."""
+    """Return the groups as a table in Markdown, with the other metrics of the same data set."""
     if not rows:
         return ""
     show = _formatter([row.mean.sd for row in rows])
-    names = [key.removesuffix(".name") for key in rows[0].settings]
-    others = _others(rows)
-    heads = [f"mean {name}" for name in others]
-    first = ["sweep"] * (rows[-1].sweep == "B")  # of one sweep, it says nothing
-    lines = [[*first, *names, "metric", "n", "mean", "sd", "95 % interval", *heads]]
+    phases = tuple({f"{row.metric.partition('_')[0]}_" for row in rows})
+    metrics = dict.fromkeys(name for row in rows for name in row.means if name.startswith(phases))
+    others = [name for name in metrics if name not in {row.metric for row in rows}]
+    keys = [key.removesuffix(".name") for key in rows[0].settings]
+    head = ["metric", "n", "mean", "sd", "95 % interval", *(f"mean {name}" for name in others)]
+    lines = [["sweep", *keys, *head]]
     for row in rows:
         sd = "-" if row.mean.sd is None else show(row.mean.sd)
         interval = " to ".join(map(show, row.mean.interval or ())) or "-"
-        numbers = [str(row.mean.n), show(row.mean.mean), sd, interval]
-        numbers += [f"{row.means[name]:.4g}" if name in row.means else "-" for name in others]
-        cells = [row.sweep] * bool(first)
-        lines.append([*cells, *map(str, row.settings.values()), row.metric, *numbers])
-    # Markdown: a bar before the first cell and after the last, and a rule below the names.
-    head, *body = [line.strip() for line in text.aligned([["", *x, ""] for x in lines], " | ")]
-    return "\n".join([head, "".join(c if c == "|" else "-" for c in head), *body])
-
-
-def _others(rows: Sequence[Row]) -> list[str]:
-    """Return the other metrics of the data set that is reported on; sweep.csv has those of all."""
-    phases = tuple({f"{row.metric.partition('_')[0]}_" for row in rows})
-    reported = {row.metric for row in rows}
-    known = dict.fromkeys(name for row in rows for name in row.means)
-    return [name for name in known if name.startswith(phases) and name not in reported]
+        means = [f"{row.means[name]:.4g}" if name in row.means else "-" for name in others]
+        own = [row.metric, str(row.mean.n), show(row.mean.mean), sd, interval, *means]
+        lines.append([row.sweep, *map(str, row.settings.values()), *own])
+    if rows[-1].sweep == "A":  # one sweep, which needs no name
+        lines = [line[1:] for line in lines]
+    # A bar before the first cell and after the last, and a rule below the names.
+    top, *body = [line.strip() for line in text.aligned([["", *x, ""] for x in lines], " | ")]
+    return "\n".join([top, "".join(c if c == "|" else "-" for c in top), *body])
 
 
 def _formatter(sds: Iterable[float | None]) -> Callable[..., str]:

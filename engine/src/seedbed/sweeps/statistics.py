@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
-Interval = tuple[float, float]
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -32,14 +31,19 @@ class Estimate:
     n: int
     mean: float
     sd: float | None = None
-    interval: Interval | None = None
+    interval: tuple[float, float] | None = None
 
 
-def mean_of(values: Floats) -> Estimate:
-    """Return the mean of at least one value."""
+def mean_of(values: Floats, magnitude: float | None = None) -> Estimate:
+    """Return the mean of at least one value.
+
+    Args:
+        magnitude: of the numbers whose differences the values are, for their rounding errors.
+    """
     n, mean = len(values), float(np.mean(values))
     sd = float(np.std(values, ddof=1)) if n > 1 else None
-    if sd is None or sd <= _ROUNDING * float(np.abs(values).max()):
+    magnitude = magnitude or float(np.abs(values).max())
+    if sd is None or sd <= _ROUNDING * magnitude:
         return Estimate(n, mean, sd)
     low, high = stats.ttest_1samp(values, 0.0).confidence_interval(CONFIDENCE)
     return Estimate(n, mean, sd, (float(low), float(high)))
@@ -47,13 +51,14 @@ def mean_of(values: Floats) -> Estimate:
 
 def difference(a: Floats, b: Floats, paired: bool) -> Estimate:
     """Return mean(b) - mean(a) of at least two values a side: of pairs, or by Welch's t test."""
+    magnitude = float(np.abs([*a, *b]).max())
+    if paired:
+        return mean_of(b - a, magnitude)
     n, mean = min(len(a), len(b)), float(np.mean(b) - np.mean(a))
-    variances = [np.var(b - a, ddof=1)] if paired else [np.var(a, ddof=1), np.var(b, ddof=1)]
-    sd = math.sqrt(np.mean(variances))
-    if sd <= _ROUNDING * float(np.abs([*a, *b]).max()):
+    sd = math.sqrt(np.mean([np.var(a, ddof=1), np.var(b, ddof=1)]))
+    if sd <= _ROUNDING * magnitude:
         return Estimate(n, mean, sd)
-    test = stats.ttest_rel(b, a) if paired else stats.ttest_ind(b, a, equal_var=False)
-    low, high = test.confidence_interval(CONFIDENCE)
+    low, high = stats.ttest_ind(b, a, equal_var=False).confidence_interval(CONFIDENCE)
     return Estimate(n, mean, sd, (float(low), float(high)))
 
 
