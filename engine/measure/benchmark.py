@@ -15,17 +15,19 @@ alone meanwhile. Lightning is measured where it is installed.
 exit status: 0 measured, 2 it cannot be measured
 """
 
-import argparse
 import importlib.util
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import page
@@ -36,7 +38,7 @@ from timing import Measured, Program
 
 from seedbed import compare, launch, project
 from seedbed.config import compose, options
-from seedbed.errors import exit_status
+from seedbed.errors import InputError, exit_status
 
 BASELINES = Path(__file__).parent / "baselines"
 MANY = 10**7  # more steps than anybody waits for
@@ -61,7 +63,8 @@ SAMPLES = (
 
 def main() -> int:
     """Measure, print and write."""
-    arguments = parse()
+    parser = options.Parser(__doc__).add("--rounds", type=int, default=3).add("--only", default="")
+    arguments = parser.parse_args()
     tables: list[str] = []
     with tempfile.TemporaryDirectory(prefix="seedbed-benchmark-") as temporary:
         folder = Path(temporary)
@@ -73,17 +76,15 @@ def main() -> int:
                 tables.append(f"### {title}\n\n{table(programs, rounds)}")
                 print(tables[-1], flush=True)
         if not arguments.only:
-            tables.append(first_step(arguments.rounds, folder))
+            starts = [
+                seconds_to_first_step(folder / f"start_{n}") for n in range(arguments.rounds + 2)
+            ]
+            title = "### From the shell to the first step"
+            tables.append(f"{title}\n\n`python train.py`: {timing.ratio(starts)} s")
             print(tables[-1], flush=True)
     if not arguments.only:
         page.write_section("benchmark", tables, first)
     return 0
-
-
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = options.Parser(__doc__).add("--rounds", type=int, default=3).add("--only", default="")
-    return parser.parse_args()
 
 
 def sections(data: Path) -> dict[str, list[Program]]:
@@ -91,30 +92,34 @@ def sections(data: Path) -> dict[str, list[Program]]:
     lstm = ("experiment=adding_lstm",)
     samples = (*SAMPLES, f"+data.train.root={data}")
     workers = ("determinism=strict", "data.num_workers=2", *samples)
+    lightning = []
+    if importlib.util.find_spec("lightning"):
+        script = "lightning_samples.py"
+        lightning = [baseline(LIGHTNING, script, data, workers=number) for number in (0, 2)]
     return {
         "CNN, batch 64": [
-            baseline(RAW_ORDER, "raw.py", data, channels_last=True),
-            baseline(RAW, "raw.py", data),
+            baseline(RAW_ORDER, "loop.py", data, channels_last=True),
+            baseline(RAW, "loop.py", data),
             seedbed("strict", "determinism=strict", NO_AUGMENTATION),
             seedbed("fast", "determinism=fast", NO_AUGMENTATION),
             seedbed("strict, augmented", "determinism=strict"),
             seedbed("fast, augmented", "determinism=fast"),
         ],
         "LSTM, batch 64": [
-            baseline(RAW, "raw.py", data, *lstm),
+            baseline(RAW, "loop.py", data, *lstm),
             seedbed("strict", "determinism=strict", *lstm),
             seedbed("fast", "determinism=fast", *lstm),
         ],
         "CNN, torchvision's samples": [
-            baseline(PLAIN, "samples.py", data, workers=0),
+            baseline(PLAIN, "loop.py", data, workers=0),
             seedbed("strict", "determinism=strict", *samples),
             seedbed("fast", "determinism=fast", *samples),
-            *lightning(data, 0),
+            *lightning[:1],
         ],
         "CNN, torchvision's samples, 2 loader workers": [
-            baseline(PLAIN, "samples.py", data, workers=2),
+            baseline(PLAIN, "loop.py", data, workers=2),
             seedbed("strict", *workers),
-            *lightning(data, 2),
+            *lightning[1:],
         ],
     }
 
@@ -158,13 +163,6 @@ def baseline(name: str, script: str, data: Path, *overrides: str, **more: Any) -
     return Program(name, prepare)
 
 
-def lightning(data: Path, workers: int) -> list[Program]:
-    """Return Lightning's program, where it is installed."""
-    if importlib.util.find_spec("lightning") is None:
-        return []
-    return [baseline(LIGHTNING, "lightning_samples.py", data, workers=workers)]
-
-
 def write_digits(folder: Path) -> Path:
     """Write mnist5k as the raw files that torchvision's MNIST reads; return their root."""
     raw = folder / "MNIST" / "raw"
@@ -178,7 +176,6 @@ def write_digits(folder: Path) -> Path:
 
 
 def table(programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]]) -> str:
-    """Return the Markdown table of a section."""
     base = programs[0].name
     lines = ["| | ms a step | speed | memory |", "| --- | --- | --- | --- |"]
     for name in (program.name for program in programs):
@@ -196,19 +193,21 @@ def shell(*overrides: str, folder: Path) -> list[str]:
     return [sys.executable, script, f"hydra.run.dir={folder}", *overrides]
 
 
-def first_step(rounds: int, folder: Path) -> str:
-    """Measure the seconds from the shell to the first step's fingerprints on disk."""
-    seconds = []
-    for number in range(rounds + 2):
-        run = folder / f"start_{number}"
-        command = shell("trainer.log_every_steps=1", folder=run)
-        seconds.append(timing.seconds_until(command, partial(has_row, run / "fingerprints.csv")))
-    return f"### From the shell to the first step\n\n`python train.py`: {timing.ratio(seconds)} s"
-
-
-def has_row(path: Path) -> bool:
-    """Return whether a table has a row below its header."""
-    return path.exists() and path.read_text().count("\n") > 1
+def seconds_to_first_step(run: Path) -> float:
+    """Return the seconds from the shell to the first step's fingerprints on disk."""
+    started, table = time.monotonic(), run / "fingerprints.csv"
+    words = shell("trainer.log_every_steps=1", folder=run)
+    process = subprocess.Popen(words, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+    try:
+        while not table.exists() or table.read_text().count("\n") < 2:
+            if process.poll() not in (None, 0):
+                raise InputError(f"train.py: expected it to train, got {process.returncode}")
+            time.sleep(0.005)
+        return time.monotonic() - started
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ equivalence (what the CPU decides is the same), restart replay (killed and resum
 exit status: 0 all gates passed, 1 one did not, 2 it cannot be measured
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -45,7 +44,9 @@ TURNS, TURN_SECONDS = 3, 3.0
 
 def main() -> int:
     """Measure, print and write."""
-    arguments = parse()
+    parser = options.Parser(__doc__).add("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add("--part", choices=("gates", "speed")).add("--processes", type=int, default=20)
+    arguments = parser.parse_args()
     parts: list[str] = []
     passed = True
     with tempfile.TemporaryDirectory(prefix="seedbed-gpu-") as temporary:
@@ -69,22 +70,12 @@ def main() -> int:
     return 0 if passed else 1
 
 
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = options.Parser(__doc__).add("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add("--part", choices=("gates", "speed")).add("--processes", type=int, default=20)
-    return parser.parse_args()
-
-
 def gates(device: str, processes: int, report: Path) -> tuple[str, bool]:
     """Run the tests of the gates; return a Markdown table, and whether all passed."""
     lines = ["| gate | passed | failed | skipped | seconds |", "| --- | --- | --- | --- | --- |"]
     ok = True
+    variables = {"SEEDBED_GPU_TESTS_DEVICE": device, "SEEDBED_GPU_TESTS_PROCESSES": str(processes)}
     for name, path in GATES.items():
-        variables = {
-            "SEEDBED_GPU_TESTS_DEVICE": device,
-            "SEEDBED_GPU_TESTS_PROCESSES": str(processes),
-        }
         words = ["-m", "pytest", "-q", "-m", "gpu", path, f"--junitxml={report}"]
         subprocess.run([sys.executable, *words], cwd=ENGINE, env={**os.environ, **variables})
         found = ET.parse(report).find("testsuite")
@@ -99,30 +90,24 @@ def gates(device: str, processes: int, report: Path) -> tuple[str, bool]:
 
 def sections(device: str, data: Path) -> dict[str, list[Program]]:
     """Return the programs of each table: a raw loop on the same device, strict and fast."""
-    found = {}
-    for size, precision, compiled in (
-        (64, "float32", False),
-        (1024, "float32", False),
-        (1024, "bfloat16", False),
-        (1024, "float32", True),
-    ):
+    tables = {}
+    programs = ((64, "float32", False), (1024, "float32", False), (1024, "bfloat16", False),
+                (1024, "float32", True))  # fmt: skip
+    for size, precision, compiled in programs:
         words = (
-            f"trainer.device={device}",
-            f"data.batch_size={size}",
-            f"trainer.precision={precision}",
-            f"trainer.compile={str(compiled).lower()}",
-            NO_AUGMENTATION,
-        )
+            f"trainer.device={device}", f"data.batch_size={size}", f"trainer.precision={precision}",
+            f"trainer.compile={str(compiled).lower()}", NO_AUGMENTATION,
+        )  # fmt: skip
         more = {"device": device, "precision": precision, "compile": compiled}
         strict = ("determinism=strict", *words)
         title = f"CNN, batch {size}, {precision}{', compiled' if compiled else ''}"
-        found[title] = [
-            baseline("raw loop", "raw.py", data, f"data.batch_size={size}", **more),
+        tables[title] = [
+            baseline("raw loop", "loop.py", data, f"data.batch_size={size}", **more),
             seedbed("strict", *strict),
             seedbed("strict, fingerprints every 100 steps", *strict, "fingerprint.every_steps=100"),
             seedbed("fast", "determinism=fast", *words),
         ]
-    return found
+    return tables
 
 
 if __name__ == "__main__":

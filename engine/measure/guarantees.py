@@ -12,7 +12,6 @@ cell is what `compare` says of that run and of the experiment's first one.
 exit status: 0 every cell that is promised to be is `same`, 1 some are not, 2 it cannot be measured
 """
 
-import argparse
 import signal
 import sys
 import tempfile
@@ -160,7 +159,7 @@ PARTS = (
 
 def main() -> int:
     """Measure and print; write the page if all of it was measured."""
-    arguments = parse()
+    arguments = options.Parser(__doc__).add("--only", default="").parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     word = arguments.only.lower()
     cells: list[tuple[Part, list[str]]] = []
@@ -180,11 +179,6 @@ def main() -> int:
             base = compare.read(Path(temporary, "0", "base_CNN"))
             page.write_section("guarantees", tables, base)
     return int(any(part.is_promised and {*found} != {SAME} for part, found in cells))
-
-
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    return options.Parser(__doc__).add("--only", default="").parse_args()
 
 
 def measure(part: Part, rows: Sequence[Row], folder: Path) -> list[tuple[Row, list[str]]]:

@@ -63,14 +63,12 @@ class _Running:
         self._turns: list[tuple[float, float]] = []
 
     def warm_up(self) -> None:
-        """Wait for the first steps, then stop it."""
         while len(self._step_ends()) < WARM_UP_STEPS:
             self._require_alive()
             time.sleep(0.02)
         self._signal(signal.SIGSTOP)
 
     def take_turn(self, seconds: float) -> None:
-        """Let it train for a while."""
         self._require_alive()
         started = time.monotonic()
         self._signal(signal.SIGCONT)
@@ -81,7 +79,9 @@ class _Running:
     def end(self) -> Measured:
         """Ask it to end; return the mean seconds of the steps that lie within a turn."""
         self._require_alive()
-        peak = peak_bytes(self._process.pid)
+        status = Path(f"/proc/{self._process.pid}/status")  # of Linux
+        lines = status.read_text().splitlines() if status.exists() else []
+        peak = sum(1024 * int(line.split()[1]) for line in lines if "VmHWM" in line)
         self.kill()
         ends = self._step_ends()
         turns = ([e for e in ends if low < e < high] for low, high in self._turns)
@@ -107,15 +107,6 @@ class _Running:
         if self._process.poll() is not None:
             text = (self._folder / "output.txt").read_text(errors="replace")
             raise InputError(f"{self.name}: expected it to train, got {text.strip()[-300:]}")
-
-
-def peak_bytes(pid: int) -> int:
-    """Return the most memory that a process held at a time (Linux; 0 elsewhere)."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        return 0
-    [kib] = [line.split()[1] for line in status.read_text().splitlines() if "VmHWM" in line]
-    return 1024 * int(kib)
 
 
 def measure(
@@ -154,21 +145,3 @@ def measure(
 def ratio(values: Sequence[float]) -> str:
     """Return the median and the range of a ratio over the rounds."""
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
-def seconds_until(command: Sequence[str], is_done: Callable[[], bool]) -> float:
-    """Start a command; return the seconds until something is done, and kill it then."""
-    started = time.monotonic()
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        while not is_done():
-            if process.poll() not in (None, 0):
-                raise InputError(f"{command[1]}: expected it to train, got {process.returncode}")
-            time.sleep(0.005)
-        return time.monotonic() - started
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

@@ -1,4 +1,4 @@
-"""The training of samples.py with Lightning and the callbacks that people use with it."""
+"""The training of loop.py over torchvision's MNIST, with Lightning and its usual callbacks."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from loop import loader
 from project.models.cnn import CNN
-from samples import loader
 from torch import Tensor
 
 
@@ -24,7 +24,6 @@ class Digits(lightning.LightningModule):
         self.model = CNN(**model)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Return the loss of a batch."""
         x, y = batch
         outputs = self.model(x)
         loss = F.cross_entropy(outputs, y, label_smoothing=0.1)
@@ -32,7 +31,6 @@ class Digits(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self) -> dict:
-        """Return the optimizer and its schedule."""
         optimizer = torch.optim.AdamW(self.parameters(), **self.hparams.optimizer)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer,
@@ -53,7 +51,6 @@ class Clock(lightning.Callback):
         self._ends = open(out / "steps.txt", "w", buffering=1)  # a line at once
 
     def on_train_batch_end(self, *_: object) -> None:
-        """Note the time."""
         print(time.monotonic(), file=self._ends)
 
 

@@ -1,0 +1,92 @@
+"""A training loop as people write it; `benchmark.py` starts it with its settings as JSON.
+
+With `workers`: a plain loop over torchvision's MNIST, with Seedbed's default augmentation and
+schedule written with what torchvision and PyTorch have for them. Without: a raw loop over random
+tensors in memory, eager, nothing but the steps. Neither logs or records.
+"""
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from project.models.cnn import CNN
+from project.models.recurrent import Recurrent
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+
+def loader(settings: dict) -> DataLoader:
+    """Return torchvision's MNIST, augmented, as PyTorch's own examples load it."""
+    affine = transforms.RandomAffine(
+        degrees=10,
+        translate=(2 / 28, 2 / 28),
+        interpolation=transforms.InterpolationMode.BILINEAR,
+    )
+    normalize = transforms.Normalize((0.1307,), (0.3081,))
+    transform = transforms.Compose([affine, transforms.ToTensor(), normalize])
+    workers = settings["workers"]
+    return DataLoader(
+        datasets.MNIST(settings["data"], train=True, transform=transform),
+        batch_size=settings["batch_size"],
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+
+
+def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """Return the batches of an epoch of random samples."""
+    shape = settings["model"]["input_shape"]
+    if settings["workload"] == "cnn":
+        inputs, targets = torch.randn(4000, *shape), torch.randint(10, (4000,))
+    else:
+        inputs, targets = torch.rand(4000, *shape), torch.rand(4000, 1)
+    if settings.get("channels_last"):
+        inputs = inputs.to(memory_format=torch.channels_last)
+    size = settings["batch_size"]
+    inputs, targets = inputs.to(device), targets.to(device)
+    return list(zip(inputs.split(size), targets.split(size), strict=True))[: len(inputs) // size]
+
+
+def main() -> None:
+    """Train and write down when each step ends."""
+    settings = json.loads(sys.argv[1])
+    torch.set_num_threads(settings["threads"])
+    torch.manual_seed(0)
+    device = torch.device(settings.get("device", "cpu"))
+    is_cnn, is_raw = settings["workload"] == "cnn", "workers" not in settings
+    model: nn.Module = (CNN if is_cnn else Recurrent)(**settings["model"]).to(device)
+    if settings.get("channels_last"):
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(model.parameters(), **settings["optimizer"])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, settings["optimizer"]["lr"], total_steps=10**7, pct_start=0.25
+    )
+    lower = torch.autocast(device.type, torch.bfloat16, settings.get("precision") == "bfloat16")
+    run = torch.compile(model) if settings.get("compile") else model
+    batches = in_memory(settings, device) if is_raw else loader(settings)
+    ends = open(Path(settings["out"]) / "steps.txt", "w", buffering=1)  # a line at once
+    for x, y in itertools.chain.from_iterable(itertools.repeat(batches)):
+        with lower:
+            outputs = run(x)
+            if is_cnn:
+                loss = F.cross_entropy(outputs, y, label_smoothing=0.1)
+            else:
+                loss = F.mse_loss(outputs, y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if not is_raw:
+            schedule.step()
+        print(time.monotonic(), file=ends)
+
+
+if __name__ == "__main__":
+    main()
