@@ -36,15 +36,13 @@ INSTALLED = [name for name in LIBRARIES if is_installed(name)]
 Values = dict[str, list[tuple[int, float]]]  # by name: step and value
 
 
-def of_each_library() -> list[Any]:
-    """Return a test's parameters: the libraries, those that are not installed skipped."""
-    return [
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(name not in INSTALLED, reason=f"needs {name}: {INSTALL}"),
-        )
+EACH_LIBRARY = pytest.mark.parametrize(
+    "library",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(name not in INSTALLED, reason=f"needs {name}"))
         for name in LIBRARIES
-    ]
+    ],
+)
 
 
 def words(folder: Path, *libraries: str) -> list[str]:
@@ -162,68 +160,48 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("loggers") / "base", "logger=csv")
 
 
-@pytest.mark.parametrize("library", of_each_library())
-def test_a_library_reads_back_what_the_record_holds(
-    base: Path, tmp_path: Path, library: str
-) -> None:
-    """Every value of metrics.csv is logged once, under its name; no bit of the run changes."""
-    run = trained(tmp_path / "run", *words(tmp_path, library), "data.num_workers=2")
-    assert bits(run) == bits(base)
-    values, parameters = READERS[library](run)
-    expected = as_kept(library, in_record(run))
-    assert values == expected
-    expected["train/loss"][3] = (4, expected["train/loss"][3][1] + 1e-6)
-    assert values != expected  # negative control: one value that is another
-    for key in ("seed", "data.batch_size", "optimizer.lr", "determinism.name"):
-        asked = OmegaConf.select(record.read_config(run), key)
-        assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
-
-
 @pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {INSTALL}")
-def test_a_killed_run_goes_on_in_the_same_logs(base: Path, tmp_path: Path) -> None:
-    """After SIGKILL and a resume each of several logs holds each value once, in one run."""
-    run = killed_after_a_checkpoint(tmp_path / "run", *words(tmp_path, "csv", *INSTALLED))
-    done = command("scripts/resume.py", str(run))
-    assert done.returncode == 0, done.stderr
-    assert bits(run) == bits(base)
-    for library in INSTALLED:
-        assert READERS[library](run)[0] == as_kept(library, in_record(run))
-
-
-def killed_after_a_checkpoint(run: Path, *overrides: str) -> Path:
-    """Kill a run with all its processes when it has logged rows beyond its first checkpoint."""
-    settings = (*QUICK, "trainer.checkpoint_every_steps=5", *overrides)
+def test_libraries_read_back_what_the_record_holds_after_a_kill(base: Path, tmp_path: Path) -> None:
+    """After SIGKILL and a resume each of several logs holds each value once, in one run, and the
+    settings; no bit of the run changes."""
+    run = tmp_path / "run"
+    settings = (*QUICK, "trainer.checkpoint_every_steps=5", *words(tmp_path, "csv", *INSTALLED))
     process = subprocess.Popen(
-        [sys.executable, "train.py", f"hydra.run.dir={run}", *settings],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        [sys.executable, "train.py", f"hydra.run.dir={run}", *settings, "data.num_workers=2"],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     while not (run / "checkpoints" / "last.pt").exists() and process.poll() is None:
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert record.read_summary(run)["status"] == "running"
-    return run
+    done = command("scripts/resume.py", str(run))
+    assert done.returncode == 0, done.stderr
+    assert bits(run) == bits(base)
+    for library in INSTALLED:
+        values, parameters = READERS[library](run)
+        expected = as_kept(library, in_record(run))
+        assert values == expected
+        expected["train/loss"][3] = (4, expected["train/loss"][3][1] + 1e-6)
+        assert values != expected  # negative control: one value that is another
+        for key in ("seed", "data.batch_size", "optimizer.lr", "determinism.name"):
+            asked = OmegaConf.select(record.read_config(run), key)
+            assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
 
 
-@pytest.mark.parametrize("library", of_each_library())
+@EACH_LIBRARY
 def test_what_comes_again_is_logged_once(tmp_path: Path, library: str) -> None:
     """Rows that were logged after the checkpoint, and rows that were lost, are there once."""
-    settings = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
-    assert isinstance(settings, dict)
+    run = opened_by(tmp_path, library)
     rows = [
         {"step": step, "phase": "train", "loss": repr(1 / step), "accuracy": repr(step / 9)}
         for step in range(1, 9)
     ]
     validation = {"step": 5, "phase": "validation", "loss": repr(0.25)}  # after the checkpoint
-    run = Run(tmp_path / "run", settings)
-    run.folder.mkdir()
     log_and_die(run, rows[:3])
     log_and_die(run, [*rows[:5], validation, *rows[5:]])
     opened = loggers.open_all(
-        Run(run.folder, settings, "accuracy", list(map(Entry.of_row, rows[:5]))), print
+        Run(run.folder, run.settings, "accuracy", list(map(Entry.of_row, rows[:5]))), print
     )
     opened.note([validation, *rows[5:]])
     opened.close(finished=True)
@@ -235,13 +213,13 @@ def test_what_comes_again_is_logged_once(tmp_path: Path, library: str) -> None:
     assert READERS[library](run.folder)[0] == as_kept(library, expected)
 
 
-@pytest.mark.parametrize("library", of_each_library())
-def test_a_figure_reaches_each_library(tmp_path: Path, library: str) -> None:
+@EACH_LIBRARY
+def test_a_figure_reaches_each_library(
+    tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a picture under its name and step."""
-    settings = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
-    assert isinstance(settings, dict)
-    run = Run(tmp_path / "run", settings)
-    run.folder.mkdir()
+    monkeypatch.chdir(tmp_path)  # where MLflow makes its folder of files
+    run = opened_by(tmp_path, library)
     path = run.folder / "confusion_3.png"
     figure = Figure(figsize=(1, 1))
     figure.savefig(path)
@@ -249,37 +227,29 @@ def test_a_figure_reaches_each_library(tmp_path: Path, library: str) -> None:
     opened.note([{"step": 3, "phase": "validation", "loss": "0.5"}])
     opened.note_figure("validation/confusion", 3, path)
     opened.close(finished=True)
-    assert PICTURES[library](run.folder) == ["confusion"]
-    if library != "wandb":  # whose reader takes numbers alone
-        assert READERS[library](run.folder)[0]["validation/loss"] == [(3, 0.5)]
+    if library == "tensorboard":
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        images = {"size_guidance": {"images": 0}}
+        events = EventAccumulator(str(run.folder / "tensorboard"), **images).Reload()
+        assert [each.step for each in events.Images("validation/confusion")] == [3]
+    elif library == "mlflow":
+        from mlflow import MlflowClient
+
+        run_id = (run.folder / "mlflow_run_id").read_text().strip()
+        stored = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").list_artifacts(run_id, "figures")
+        assert [each.path for each in stored] == ["figures/confusion_3.png"]
+    else:
+        files = (run.folder / "wandb").glob("offline-run-*/files/media/images/validation/*.png")
+        assert [path.name.partition("_")[0] for path in files] == ["confusion"]
 
 
-def tensorboard_pictures(run: Path) -> list[str]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0}).Reload()
-    assert [each.step for each in found.Images("validation/confusion")] == [3]
-    return [name.rpartition("/")[2] for name in found.Tags()["images"]]
-
-
-def mlflow_pictures(run: Path) -> list[str]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{run.parent}/mlflow.db")
-    found = client.list_artifacts((run / "mlflow_run_id").read_text().strip(), "figures")
-    return [Path(each.path).stem.removesuffix("_3") for each in found]
-
-
-def wandb_pictures(run: Path) -> list[str]:
-    found = (run / "wandb").glob("offline-run-*/files/media/images/validation/*.png")
-    return [path.name.partition("_")[0] for path in found]
-
-
-PICTURES: dict[str, Callable[[Path], list[str]]] = {
-    "tensorboard": tensorboard_pictures,
-    "mlflow": mlflow_pictures,
-    "wandb": wandb_pictures,
-}
+def opened_by(folder: Path, library: str) -> Run:
+    """Return what a library's logger gets when it opens."""
+    settings = OmegaConf.to_container(compose(*words(folder, library)), resolve=True)
+    assert isinstance(settings, dict)
+    (folder / "run").mkdir()
+    return Run(folder / "run", settings)
 
 
 def log_and_die(run: Run, rows: list[dict[str, object]]) -> None:
@@ -316,21 +286,13 @@ class Failing:
     """Fails in one of its methods."""
 
     def __init__(self, run: Run, where: str) -> None:
-        self.where = where
-        self.fail("open")
+        self.log = self.save = self.close = lambda *_, **__: None
+        if where == "open":
+            self.fail()
+        setattr(self, where, self.fail)
 
-    def fail(self, method: str) -> None:
-        if method == self.where:
-            raise RuntimeError("the store is full\nof things")
-
-    def log(self, entry: Entry) -> None:
-        self.fail("log")
-
-    def save(self) -> None:
-        self.fail("save")
-
-    def close(self, finished: bool) -> None:
-        self.fail("close")
+    def fail(self, *_: object, **__: object) -> None:
+        raise RuntimeError("the store is full\nof things")
 
 
 class Writing:
@@ -447,7 +409,6 @@ def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_an_interrupted_run_is_not_said_to_be_finished(tmp_path: Path) -> None:
-    """Loggers learn whether the run came to its end."""
     run = stopped(tmp_path / "run", 9, *of_ours(Writing))
     assert json.loads((run / "told.json").read_text())[0] is False
 

@@ -59,11 +59,7 @@ class Logger(Protocol):
         """Make sure that what was logged outlives this process, which may be killed."""
 
     def close(self, finished: bool) -> None:
-        """Log no more.
-
-        Args:
-            finished: whether the run came to its end.
-        """
+        """Log no more; a run that is not `finished` may be resumed."""
 
 
 class Loggers:
@@ -73,37 +69,24 @@ class Loggers:
         self._loggers, self._warn = dict(loggers), warn
 
     def note(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Pass rows of metrics.csv on."""
-        entries = [Entry.of_row(row) for row in rows]
-
-        def log(logger: Logger) -> None:
-            for entry in entries:
-                logger.log(entry)
-
-        self._each(log)
+        for row in rows:
+            self._each("log", Entry.of_row(row))
 
     def note_figure(self, name: str, step: int, path: Path) -> None:
-        """Pass a picture on."""
-
-        def log(logger: Logger) -> None:
-            if hasattr(logger, "log_figure"):
-                logger.log_figure(name, step, path)
-
-        self._each(log)
+        self._each("log_figure", name, step, path)
 
     def save(self) -> None:
-        """Let what was logged outlive this process: a checkpoint is about to be saved."""
-        self._each(lambda logger: logger.save())
+        self._each("save")
 
     def close(self, finished: bool) -> None:
-        """Close all of them."""
-        self._each(lambda logger: logger.close(finished))
+        self._each("close", finished)
 
-    def _each(self, act: Callable[[Logger], None]) -> None:
-        """Do something with each logger; one that fails is dropped, and the run continues."""
+    def _each(self, method: str, *arguments: object) -> None:
+        """Call a method of each logger; one that fails is dropped, and the run continues."""
         for name, logger in list(self._loggers.items()):
             try:
-                act(logger)
+                if method != "log_figure" or hasattr(logger, method):
+                    getattr(logger, method)(*arguments)
             except Exception as error:  # whatever a library raises: the record matters more
                 del self._loggers[name]
                 self._warn(
@@ -113,10 +96,7 @@ class Loggers:
 
 
 def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
-    """Open the loggers that a run's configuration names.
-
-    Args:
-        warn: prints a line.
+    """Open the loggers that a run's configuration names; `warn` prints a line.
 
     Raises:
         InputError: one of them does not open; those before it are closed.
@@ -137,5 +117,4 @@ def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
 
 
 def history(folder: Path) -> list[Entry]:
-    """Return what metrics.csv holds."""
     return [Entry.of_row(row) for row in record.read_metrics(folder)]

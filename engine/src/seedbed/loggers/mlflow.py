@@ -7,7 +7,6 @@ of files.)
 import logging
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,24 @@ class MLflow:
             self._client.set_tag(self._id, "mlflow.note.content", run.settings["notes"])
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
-        self._catch_up(run)
+        # Nothing can be taken back there. An earlier process may have logged rows from after the
+        # checkpoint: they come again, and are not logged twice.
+        stored = self._client.get_run(self._id).data
+        self._known = {
+            (name, metric.step, metric.value)
+            for name in stored.metrics
+            for metric in self._client.get_metric_history(self._id, name)
+        }
+        parameters = [
+            self._entities.Param(key, str(value))
+            for key, value in record.flatten(run.settings).items()
+            if key not in stored.params
+        ]
+        for start in range(0, len(parameters), _MOST_PARAMETERS):
+            batch = parameters[start : start + _MOST_PARAMETERS]
+            self._client.log_batch(self._id, params=batch)
+        for entry in run.history:
+            self.log(entry)
 
     def log(self, entry: Entry) -> None:
         """Log a row, together with those of the second that follows."""
@@ -64,9 +80,9 @@ class MLflow:
         self._client.log_artifact(self._id, str(path), "figures")
 
     def save(self) -> None:
-        """Send what waits in memory."""
-        for part in _parts(self._waiting, _MOST_METRICS):
-            self._client.log_batch(self._id, metrics=part)
+        for start in range(0, len(self._waiting), _MOST_METRICS):
+            batch = self._waiting[start : start + _MOST_METRICS]
+            self._client.log_batch(self._id, metrics=batch)
         self._waiting = []
         self._sent = time.monotonic()
 
@@ -74,29 +90,3 @@ class MLflow:
         """End the run in the store; one that was stopped may be resumed."""
         self.save()
         self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
-
-    def _catch_up(self, run: Run) -> None:
-        """Log what the store lacks of the parameters and of the rows so far.
-
-        Nothing can be taken back there. An earlier process may have logged rows from after the
-        checkpoint: they come again, and are not logged twice.
-        """
-        found = self._client.get_run(self._id).data
-        self._known = {
-            (name, metric.step, metric.value)
-            for name in found.metrics
-            for metric in self._client.get_metric_history(self._id, name)
-        }
-        parameters = [
-            self._entities.Param(key, str(value))
-            for key, value in record.flatten(run.settings).items()
-            if key not in found.params
-        ]
-        for part in _parts(parameters, _MOST_PARAMETERS):
-            self._client.log_batch(self._id, params=part)
-        for entry in run.history:
-            self.log(entry)
-
-
-def _parts(items: list[Any], most: int) -> Iterator[list[Any]]:
-    return (items[start : start + most] for start in range(0, len(items), most))

@@ -4,15 +4,13 @@ Look at all runs by `tensorboard --logdir runs`. It keeps values as float32.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from seedbed import record
 from seedbed.loggers import Entry, Run
 
-# Numbers are kept as float64 by the table of hyperparameters; larger ones lose digits there.
-_LARGEST_EXACT_INTEGER = 2**53
+_EXACT = 2**53  # the table of hyperparameters keeps float64: larger integers lose digits
 
 
 class TensorBoard:
@@ -30,20 +28,22 @@ class TensorBoard:
         self._writer = SummaryWriter(str(place), purge_step=first)
         # The columns of that page.
         metrics = dict.fromkeys(("validation/loss", f"validation/{run.metric_name}"), 0.0)
-        begin, parameters, self._end = hparams(_parameters(run), metrics)
-        for summary in (begin, parameters):
+        parameters = {
+            key: value if isinstance(value, int | float) and abs(value) <= _EXACT else str(value)
+            for key, value in record.flatten(run.settings).items()
+        }
+        begin, table, self._end = hparams(parameters, metrics)
+        for summary in (begin, table):
             self._writer.file_writer.add_summary(summary)
         for entry in run.history:
             if entry.step >= first:
                 self.log(entry)
 
     def log(self, entry: Entry) -> None:
-        """Log a row."""
         for name, value in entry.values.items():
             self._writer.add_scalar(name, value, entry.step)
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
-        """Log a picture."""
         from PIL import Image
 
         with Image.open(path) as picture:
@@ -51,20 +51,9 @@ class TensorBoard:
         self._writer.add_image(name, pixels, step, dataformats="HWC")
 
     def save(self) -> None:
-        """Write what waits in memory to the file."""
         self._writer.flush()
 
     def close(self, finished: bool) -> None:
-        """Close the file; a run that is not finished may be resumed in another one."""
         if finished:
             self._writer.file_writer.add_summary(self._end)
         self._writer.close()
-
-
-def _parameters(run: Run) -> dict[str, Any]:
-    return {key: _parameter(value) for key, value in record.flatten(run.settings).items()}
-
-
-def _parameter(value: Any) -> bool | int | float | str:
-    is_number = isinstance(value, bool | int | float) and abs(value) <= _LARGEST_EXACT_INTEGER
-    return value if is_number else str(value)

@@ -56,7 +56,6 @@ class WandB:
             self._run.log(entry.values, step=self._last)
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
-        """Log a picture with the row of its step."""
         import wandb
 
         self._last = max(self._last, step)

@@ -41,7 +41,7 @@ class Comparison:
         ends = " to ".join(show(end, "+") for end in d.interval or ())
         interval = f"95 % interval {ends}" if ends else "no spread"
         line += f", {show(d.mean, '+')} ({interval}, {d.n} {unit})"
-        needed = f"; {self.seeds_to_decide} would decide, if this is the true difference"
+        needed = f"; {self.seeds_to_decide} seeds would decide, if this is the true difference"
         return line + needed if self.seeds_to_decide else line
 
 
