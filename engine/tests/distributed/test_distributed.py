@@ -173,20 +173,13 @@ def test_plain_allreduce_may_give_other_bits() -> None:
 
 
 class Net(nn.Module):
-    def __init__(self, recurrent: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.first = nn.LSTM(tiny.FEATURES, 16, batch_first=True) if recurrent else None
-        convolution = nn.Sequential(nn.Conv1d(1, 16, 3), nn.ReLU(), nn.AdaptiveMaxPool1d(1))
-        self.second = None if recurrent else nn.Sequential(convolution, nn.Flatten())
-        self.dropout = nn.Dropout(0.3)
-        self.last = nn.Linear(16, tiny.CLASSES)
+        self.first = nn.LSTM(tiny.FEATURES, 16, batch_first=True)
+        self.dropout, self.last = nn.Dropout(0.3), nn.Linear(16, tiny.CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.first is not None:
-            hidden = self.first(inputs.unsqueeze(1))[0][:, -1]
-        else:
-            assert self.second is not None
-            hidden = self.second(inputs.unsqueeze(1))
+        hidden = self.first(inputs.unsqueeze(1))[0][:, -1]
         return self.last(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
@@ -200,10 +193,9 @@ class Langevin(torch.optim.AdamW):
                 parameter.add_(torch.randn_like(parameter) * 0.01)
 
 
-# Models of methods in tests.tiny.methods; "CNN" and "LSTM" are trained by Supervised.
+# Models of methods in tests.tiny.methods; Net is trained by Supervised.
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "CNN": partial(Net, False),
-    "LSTM": partial(Net, True),
+    "Net": Net,
     "WassersteinGAN": methods.Players,
     "Teacher": methods.Averaged,
     "LogsParameters": methods.Scaled,
@@ -211,7 +203,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def training_of(name: str = "CNN", model: nn.Module | None = None) -> TrainingState:
+def training_of(name: str = "Net", model: nn.Module | None = None) -> TrainingState:
     """Return what a method trains, always the same."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -222,7 +214,7 @@ def training_of(name: str = "CNN", model: nn.Module | None = None) -> TrainingSt
     def make(parameters: Any, lr: float = 0.01, **options: Any) -> torch.optim.Optimizer:
         named = [each if isinstance(each, dict) else each[1] for each in parameters]
         trained = [each for each in named if isinstance(each, dict) or each.requires_grad]
-        kind = Langevin if name == "LSTM" else torch.optim.AdamW
+        kind = Langevin if name == "Net" else torch.optim.AdamW
         return kind(trained, lr=lr, **options)
 
     found = method.configure_optimizers(model, make)
@@ -258,21 +250,21 @@ def rows(processes: Processes | None, name: str, shards: Shards | None = None) -
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [(name, 2) for name in MODELS if name != "CNN"]
+    [(name, 2) for name in MODELS]
     # Of as many processes as shards, each sends what its shard returned.
-    + [(name, 4) for name in ("CNN", "LogsParameters", "WeighsByBuffer")],
+    + [(name, 4) for name in ("Net", "LogsParameters", "WeighsByBuffer")],
 )
 def test_training_does_not_depend_on_the_number_of_processes(name: str, count: int) -> None:
     """Every stage of every step, with dropout, what an optimizer draws, and what is logged."""
     alone = rows(None, name)
     assert in_processes(count, partial(rows, name=name)) == dict.fromkeys(range(count), alone)
-    if not isinstance(MODELS[name], type):
+    if name == "Net":
         assert len({str(row) for row in alone}) == 7, "negative control: steps differ"
 
 
 def test_the_number_of_shards_is_part_of_the_experiment() -> None:
     """Twin: a batch whole is another sum, and other dropout, than four slices of it."""
-    assert rows(None, "LSTM", Shards())[0] != rows(None, "LSTM")[0]
+    assert rows(None, "Net", Shards())[0] != rows(None, "Net")[0]
 
 
 # Who does what
@@ -294,15 +286,6 @@ def test_shards_and_evaluation_batches_are_covered_once_in_order(count: int) -> 
         assert [i for shards in everybody for i in shards.mine] == list(range(8))
         shared = [position for shards in everybody for position in shards.share(positions)]
         assert [p.ids[0] for p in shared] == [p.ids[0] for p in positions]
-
-
-def test_a_batch_is_divided_into_its_samples() -> None:
-    """The samples of a batch, in order, are those of its shards; each rank loads its own only."""
-    ids = np.random.default_rng(0).permutation(BATCH_SIZE)
-    everybody = [Shards(SHARDS, lambda: False, Rank(rank, 2)) for rank in range(2)]
-    parts = [list(shards.divide(iter([Position(3, ids)]))) for shards in everybody]
-    assert [len(part) for part in parts] == [2, 2]
-    assert np.concatenate([p.ids for part in parts for p in part]).tolist() == ids.tolist()
 
 
 def evaluated(processes: Processes | None) -> list[Any]:

@@ -18,8 +18,6 @@ from seedbed.training.callbacks import Callbacks
 from seedbed.training.evaluate import evaluate, measure
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from tests import pages
-from tests.running import TEMPLATE
 from tests.ways import differences
 from tests.worker.runs import StopAt, begun, of_method, work
 
@@ -86,23 +84,6 @@ def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Pat
     told = (run / "pictures.txt").read_text().splitlines()
     assert f"test/pairs {step} test_pairs_{step}.png" in told
     assert len(told) == len(list((run / "figures").iterdir())) >= 2
-
-
-def test_the_confusion_matrix_of_the_documentation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it stands there, in eight lines."""
-    files = pages.files((TEMPLATE / "docs/methods.md").read_text())
-    [text] = [text for name, text in files.items() if "confusion" in str(name)]
-    assert text[text.index("class") :].strip().count("\n") + 1 == 8
-    (tmp_path / "confusion_of_docs.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    chosen = "+callbacks.own._target_=confusion_of_docs.Confusion"
-    assert work(begun(tmp_path / "run", *of_method("FineTuning", chosen))) == 0
-    assert {path.name.partition("_")[0] for path in (tmp_path / "run/figures").iterdir()} == {
-        "validation",
-        "test",
-    }
 
 
 class Halves(Shards):

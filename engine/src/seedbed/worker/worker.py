@@ -59,7 +59,10 @@ def lead(job: Job) -> int:
             raise InputError(line) from error
         raise
     if status in signals.INTERRUPTED:
-        print(f"interrupted before it resumed\n{how_to_resume(job.folder)}", flush=True)
+        print(
+            f"interrupted before it resumed\nresume it: {terminal.resume_command(job.folder)}",
+            flush=True,
+        )
     return status
 
 
@@ -106,7 +109,9 @@ def conclude(job: Job, summary: Summary, status: int) -> int:
         if (folder / "environment.json").exists():
             readme.write_readme(folder)
     except KeyboardInterrupt:
-        print(f"interrupted at the very end\n{how_to_resume(folder)}", flush=True)
+        print(
+            f"interrupted at the very end\nresume it: {terminal.resume_command(folder)}", flush=True
+        )
         return job.stop.status()
     except (InputError, OSError) as error:
         if summary.status == "failed":  # the reason is the same, or matters more; it was printed
@@ -149,12 +154,7 @@ def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
             str(folder),
         ]
     if status == "interrupted" and not record.is_sweep(folder.parent):  # whose own line will do
-        shown.append(how_to_resume(folder))
+        shown.append(f"resume it: {terminal.resume_command(folder)}")
     elif status == "finished":
         shown.append(f"loss curve: {folder / 'loss_curve.png'}")
     return [line for line in shown if line]
-
-
-def how_to_resume(folder: Path) -> str:
-    """Return the line that names the command to resume an interrupted run."""
-    return f"resume it: {terminal.resume_command(folder)}"
