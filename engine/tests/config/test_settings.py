@@ -1,7 +1,6 @@
 """The configuration: types, ranges and names are checked before anything is written."""
 
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import yaml
@@ -91,12 +90,6 @@ def test_the_line_says_what_to_do(override: str, advice: str) -> None:
     with pytest.raises(InputError, match=r"^[^\n]*: expected [^\n]*, got ") as caught:
         configuration(override)
     assert str(caught.value).endswith(advice)
-
-
-def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("a: [1\nb: }")
-    with pytest.raises(InputError, match=r"config\.yaml, line 2: expected YAML, got [^\n]*$"):
-        configuration(folder=tmp_path)
 
 
 @pytest.mark.parametrize(
