@@ -432,8 +432,6 @@ def test_a_logger_that_is_not_installed_is_refused(tmp_path: Path) -> None:
     """One line with the command that installs it, before there is a run folder."""
     words = ["logger=tensorboard", "logger.tensorboard.requires=[no_such_package]"]
     error = refusal(train(tmp_path / "run", *words))
-    assert error == (
-        "logger.tensorboard: expected the package no_such_package, got none that is installed; "
-        "pip install --group engine/pyproject.toml:loggers"
-    )
+    assert error.startswith("logger.tensorboard: expected the package no_such_package, got none")
+    assert error.endswith(INSTALL)
     assert not (tmp_path / "run").exists()
