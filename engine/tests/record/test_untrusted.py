@@ -98,8 +98,8 @@ def test_a_line_of_a_table_that_is_no_row_is_refused(
         untrusted.read_rows(path, FIELDS)
     path.write_text("step,loss\n1,2\n3,4\n")
     assert untrusted.read_rows(path, FIELDS)[1] == {"step": "3", "loss": "4"}
-    monkeypatch.setattr(untrusted, "MAX_ROWS", 2)
-    with pytest.raises(InputError, match="more than 2 rows"):
+    monkeypatch.setattr(untrusted, "MAX_CELLS", 4)
+    with pytest.raises(InputError, match="more than 4 cells"):
         untrusted.read_rows(path, FIELDS)
 
 

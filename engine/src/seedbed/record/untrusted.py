@@ -22,7 +22,7 @@ MAX_YAML_BYTES = 1 << 20
 MAX_YAML_NODES = 20_000
 MAX_JSON_BYTES = 16 << 20
 MAX_TABLE_BYTES = 1 << 30
-MAX_ROWS = 5_000_000
+MAX_CELLS = 50_000_000
 MAX_LINE_BYTES = 1 << 15
 MAX_DEPTH = 32
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -94,8 +94,8 @@ def read_rows(path: Path, fields: tuple[str, ...], has_more: bool = False) -> li
                 cells = line.decode().rstrip("\r\n").split(",")
                 if len(cells) != len(header) or not line.endswith(b"\n"):
                     raise ValueError(f"line {number}, cut off, too long or with other columns")
-                if number > MAX_ROWS:
-                    raise ValueError(f"more than {MAX_ROWS:,} rows")
+                if number * len(header) > MAX_CELLS:
+                    raise ValueError(f"more than {MAX_CELLS:,} cells")
                 rows.append(dict(zip(header, cells, strict=True)))
     except (OSError, ValueError) as error:
         raise InputError(
