@@ -17,7 +17,7 @@ from seedbed.training import metrics
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from tests.running import refusal, train, trained
+from tests.worker.runs import begun, of_method, trained, work
 
 pytestmark = pytest.mark.zoo
 pytest.importorskip("torchmetrics", reason="of the dependency group zoo")
@@ -44,8 +44,8 @@ def evaluated(processes: Any, cut: int = BATCH, most: int = SAMPLES) -> dict[str
     shards = Shards(2, lambda: False, processes)
     positions = [Position(0, np.arange(i, min(i + cut, SAMPLES))) for i in range(0, SAMPLES, cut)]
     batches = [
-        Batch(torch.from_numpy(ids), inputs[ids], targets[ids])
-        for _, ids in shards.share(positions[:most])
+        Batch(torch.from_numpy(each.ids), inputs[each.ids], targets[each.ids])
+        for each in shards.share(positions[:most])
     ]
     training = TrainingState(
         model,
@@ -70,11 +70,12 @@ def test_a_metric_is_of_the_whole_set_on_any_number_of_processes() -> None:
     assert evaluated(None, most=1)["f1"] != pytest.approx(alone["f1"]), "negative control"
 
 
+@pytest.mark.usefixtures("this_process_trains")
 def test_a_run_follows_a_metric(tmp_path: Path) -> None:
     """best.pt is the one with the highest F1, which needs no trainer.mode."""
-    chosen = ("data=points", "model=dense", "trainer.max_steps=70", "trainer.monitor=f1")
-    specs = [word.replace("num_classes:3", "num_classes:2") for word in ON_COMMAND_LINE]
-    run = trained(tmp_path / "run", *chosen, *specs)
+    run = trained(
+        tmp_path / "run", *of_method("FineTuning", "trainer.monitor=f1", *ON_COMMAND_LINE)
+    )
     rows = [row for row in record.read_metrics(run) if row["phase"] == "validation"]
     summary = record.read_summary(run)
     best = summary["metrics"]["best_validation_f1"]
@@ -82,16 +83,20 @@ def test_a_run_follows_a_metric(tmp_path: Path) -> None:
     assert {"validation_auroc", "test_f1", "validation_accuracy"} <= summary["metrics"].keys()
 
 
-def test_what_a_metric_does_not_take_is_one_line(tmp_path: Path) -> None:
-    spec = "+metrics.f1={_target_:torchmetrics.classification.MulticlassF1Score,num_classes:7}"
-    chosen = ("data=points", "model=dense", "trainer.max_steps=2")
-    line = refusal(train(tmp_path / "run", *chosen, spec))
-    assert line.startswith("metrics.f1: expected outputs and targets that MulticlassF1Score takes")
-    by_class = spec.replace("num_classes:7", "num_classes:2,average:none")
-    line = refusal(train(tmp_path / "other", *chosen, by_class))
-    assert line.startswith(
-        "metrics.f1: expected a number from MulticlassF1Score.compute, got shape"
-    )
+@pytest.mark.usefixtures("this_process_trains")
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        ("num_classes:2", "metrics.f1: expected outputs and targets that MulticlassF1Score takes"),
+        ("num_classes:3,average:none", "metrics.f1: expected a number from MulticlassF1Score"),
+    ],
+)
+def test_what_a_metric_does_not_take_is_one_line(
+    chosen: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = f"+metrics.f1={{_target_:{ALL}.MulticlassF1Score,{chosen}}}"
+    assert work(begun(tmp_path / "run", *of_method("FineTuning", spec))) == 2
+    assert capsys.readouterr().err.startswith(f"error: {line}")
 
 
 def test_what_is_no_metric_is_refused() -> None:
