@@ -86,7 +86,7 @@ def test_presets_list_the_same_knobs() -> None:
 
 def test_a_variable_that_must_not_be_set_is_refused() -> None:
     """TF32 is not switched on behind the flags."""
-    with pytest.raises(InputError, match=r"NVIDIA_TF32_OVERRIDE: expected no such .*got '1'"):
+    with pytest.raises(InputError, match=r"NVIDIA_TF32_OVERRIDE: expected it unset .*got '1'"):
         determinism.environment_variables(preset("strict"), {"NVIDIA_TF32_OVERRIDE": "1"})
     # Twins: presets that promise less do not mind; of other variables the preset wins.
     assert determinism.environment_variables(preset("fast"), {"NVIDIA_TF32_OVERRIDE": "1"})
@@ -111,7 +111,6 @@ SWITCHES = """
 import json, sys
 import torch
 from seedbed import determinism
-from seedbed.determinism import backends
 from seedbed.errors import InputError
 backends, lines = torch.backends, []
 backends.fp32_precision = "tf32"  # which what is not set would take

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from seedbed import record
 from seedbed.compare import Difference, checkout
-from seedbed.config import Settings
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.explain import explain, replay
@@ -24,7 +23,8 @@ from seedbed.explain.trace_compare import first_difference
 from seedbed.explain.trace_data import AUGMENTATION, noted
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event
-from seedbed.training import capture, checkpoint
+from seedbed.training import checkpoint
+from seedbed.training.state import Progress, TrainingState
 from tests import fault_score
 from tests.faults import FAULTS
 from tests.running import TEMPLATE
@@ -119,7 +119,12 @@ def test_a_step_is_replayed_from_the_newest_checkpoint_before_it(tmp_path: Path)
     settings = fault_score.settings()
     whole = replay.replay(settings, 5)
     for name, step in zip(record.LAST_CHECKPOINTS, (5, 3), strict=True):
-        save_checkpoint(settings, step, tmp_path / name)
+
+        def save(training: TrainingState, step: int = step, name: str = name) -> None:
+            state = checkpoint.capture(training, Progress(step=step))
+            checkpoint.save(state, tmp_path / name)
+
+        replay.replay(settings, step + 1, before_last=save)
     late = replay.replay(settings, 5, tmp_path)
 
     assert (late.start, whole.start) == (3, 0)
@@ -129,26 +134,6 @@ def test_a_step_is_replayed_from_the_newest_checkpoint_before_it(tmp_path: Path)
 
 def outcomes(of: replay.Trace) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(e.operation, e.place.module, e.outputs) for e in of.events]
-
-
-def save_checkpoint(settings: Settings, step: int, path: Path) -> None:
-    """Save what training to a step gives."""
-    trainings = []
-    build = replay.assemble.build_training_state
-
-    def keep(*arguments: object) -> object:
-        trainings.append(build(*arguments))  # type: ignore[arg-type]
-        return trainings[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay.assemble, "build_training_state", keep)
-        replay.replay(settings, step)
-    state = {
-        "format_version": record.FORMAT_VERSION,
-        "progress": {"step": step},
-        **capture.capture(trainings[0].model, trainings[0].optimizers),
-    }
-    checkpoint.save(state, path)
 
 
 def test_a_trace_reads_back(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ force is read back, recorded, and compared with what was asked.
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from seedbed.errors import InputError
@@ -18,27 +17,25 @@ from seedbed.names import flatten
 _NOT_FLAGS = {"name", "seeding", "channels_last", "device", "fingerprint_every_steps", "env"}
 
 
-def environment_variables(preset: Any, current: Mapping[str, str]) -> dict[str, str]:
+def environment_variables(preset: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a training process: the current one with the preset's variables.
 
     Raises:
         InputError: a variable is set that the preset says must not be.
     """
-    preset = _mapping(preset)
     environment = dict(current)
     for name, value in preset["env"].items():
         if value is not None:
             environment[name] = str(value)
         elif name in current:
             raise InputError(
-                f"{name}: expected no such environment variable under "
-                f"determinism={preset['name']}, got {current[name]!r}; unset it, or say "
-                f"determinism.env.{name}={current[name]}"
+                f"{name}: expected it unset under determinism={preset['name']}, got "
+                f"{current[name]!r}; unset it, or say determinism.env.{name}={current[name]}"
             )
     return environment
 
 
-def apply(preset: Any, threads: int | None = None) -> None:
+def apply(preset: Mapping[str, Any], threads: int | None = None) -> None:
     """Set every flag of a preset; `threads` replaces the preset's number of threads.
 
     A flag for which it is too late keeps its value: read back what is in force.
@@ -55,15 +52,9 @@ def apply(preset: Any, threads: int | None = None) -> None:
                 setter(value)
 
 
-def _mapping(preset: Any) -> Mapping[str, Any]:
-    """Return the settings of a preset: a mapping, or a dataclass as `config.settings` has it."""
-    return preset if isinstance(preset, Mapping) else asdict(preset)
-
-
-def asked_flags(preset: Any) -> dict[str, Any]:
+def asked_flags(preset: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags that a preset names, flattened to paths such as `cudnn.benchmark`."""
-    settings = _mapping(preset).items()
-    return flatten({name: value for name, value in settings if name not in _NOT_FLAGS})
+    return flatten({name: value for name, value in preset.items() if name not in _NOT_FLAGS})
 
 
 def in_force() -> dict[str, Any]:
@@ -73,7 +64,7 @@ def in_force() -> dict[str, Any]:
     return {path: flag.get() for path, flag in backends.flags().items()}
 
 
-def require_in_force(preset: Any) -> None:
+def require_in_force(preset: Mapping[str, Any]) -> None:
     """Raise InputError if code has set a flag to another value than the preset asked for.
 
     To be called again and again: user code runs in the same process.
@@ -82,7 +73,7 @@ def require_in_force(preset: Any) -> None:
         raise InputError(f"{line}, set by code of the run or of a library; remove that")
 
 
-def _differing_flags(preset: Any) -> list[str]:
+def _differing_flags(preset: Mapping[str, Any]) -> list[str]:
     now = in_force()
     return [
         f"determinism.{path}: expected {asked}, got {now[path]} in force"
@@ -91,10 +82,10 @@ def _differing_flags(preset: Any) -> list[str]:
     ]
 
 
-def differences(preset: Any) -> list[str]:
+def differences(preset: Mapping[str, Any]) -> list[str]:
     """Return a line for each flag and each variable that is not what a preset asks for."""
     lines = _differing_flags(preset)
-    for name, value in _mapping(preset)["env"].items():
+    for name, value in preset["env"].items():
         expected = "unset" if value is None else str(value)
         got = os.environ.get(name)
         if got != (None if value is None else expected):
