@@ -192,7 +192,7 @@ def _train(
 ) -> None:
     """Train in a folder until the training process ends: it compares its own rows."""
     with tempfile.TemporaryFile() as output:
-        command = launch.worker_command(settings, folder, request.text())
+        command = launch.worker_command(settings, folder, request)
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
         processes = Processes(command, environment, settings.trainer.processes, **streams)
         try:

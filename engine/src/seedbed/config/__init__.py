@@ -2,8 +2,7 @@
 
 from seedbed.config.check import check, check_shards, require_replayable, resolve, typed
 from seedbed.config.settings import Settings, promises_bits
-from seedbed.config.targets import targets_of
-from seedbed.config.trust import require_trusted
+from seedbed.config.trust import require_trusted, targets_of
 
 __all__ = [
     "Settings",

@@ -22,7 +22,7 @@ from seedbed.config.settings import (
     Settings,
     promises_bits,
 )
-from seedbed.config.targets import known_keys
+from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
 

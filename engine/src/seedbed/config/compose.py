@@ -14,7 +14,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from seedbed import project
 from seedbed.config.check import check, resolve
-from seedbed.config.targets import known_keys
+from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
 

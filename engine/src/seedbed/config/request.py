@@ -1,7 +1,6 @@
 """What somebody who resumes or replays a run asks for, on its way to the training process."""
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -26,18 +25,9 @@ class Request:
     last_step: int | None = None
     stops_where_it_differs: bool = True
 
-    def text(self) -> str:
-        """Return it as JSON, for the command line of the training process."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def parse(cls, text: str) -> "Request":
-        """Read what `text` wrote."""
-        return cls(**json.loads(text))
-
     def applied_to(self, recorded: DictConfig) -> DictConfig:
         """Return a configuration with the values that were asked for."""
-        settings: Any = OmegaConf.create(OmegaConf.to_container(recorded))
+        settings: DictConfig = OmegaConf.create(OmegaConf.to_container(recorded))  # type: ignore[assignment]
         for key, value in self.settings.items():
             OmegaConf.update(settings, key, value, merge=False, force_add=True)
-        return settings  # type: ignore[no-any-return]
+        return settings

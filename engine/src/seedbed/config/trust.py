@@ -1,19 +1,25 @@
-"""What a stranger's record may name: what YAML files of this checkout name, and no more.
+"""Classes, functions and keys that settings and configs/ name, and which of them a record may name.
 
-Asked before a record is replayed or evaluated. A list of packages would be too wide: it opens every
-constructor of torch, some of which generate code, to whoever wrote the record.
+A stranger's record may name what YAML files of this checkout name, and no more. A list of packages
+would be too wide: it opens every constructor of torch, some of which generate code, to its writer.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from seedbed import project
 from seedbed.config.settings import SUPERVISED
-from seedbed.config.targets import project_files, targets_of
-from seedbed.errors import InputError, printable
+from seedbed.errors import InputError
+
+_FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a function's name
 
 
 def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
@@ -26,20 +32,18 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
         InputError: it names others, or sets an environment variable that no preset here names
         (LD_PRELOAD runs code), or has keys that are no names (code is generated from some).
     """
-    tree: Any = OmegaConf.to_container(settings)
     known, variables = {SUPERVISED}, set[str]()
-    for group, keys in project_files():
+    for group, keys in _project_files():
         if group == "determinism":
             variables |= set(keys.get("env") or ())
         if group != "logger":  # nobody else's run is logged
             known |= {target for _, target in targets_of(keys, group)}
-    for key in _keys(tree):
-        if not re.fullmatch(r"[\w.-]+", key):
+    for _, name, _ in _entries(OmegaConf.to_container(settings)):
+        if not re.fullmatch(r"[\w.-]+", name):
             raise InputError(
-                f"{run}: expected keys of letters, digits and _ in the record, got "
-                f"{printable(repr(key))}"
+                f"{run}: expected keys of letters, digits and _ in the record, got {name!r}"
             )
-    for key, target in targets_of(tree):
+    for key, target in targets_of(settings):
         if target not in known and not any(f"{target}.".startswith(f"{name}.") for name in trust):
             raise InputError(
                 f"{run}: expected classes that a file of configs/ names, got {target} ({key}) in "
@@ -53,9 +57,45 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
             )
 
 
-def _keys(tree: Any) -> Iterator[str]:
-    if isinstance(tree, Mapping):
-        yield from map(str, tree)
-    for value in tree.values() if isinstance(tree, Mapping) else tree:
-        if isinstance(value, Mapping | list):
-            yield from _keys(value)
+def targets_of(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the key and the dotted name of each class or function that settings name.
+
+    Args:
+        tree: settings, or a part of them; nothing in it is resolved.
+        key: where the part stands, such as `data`.
+    """
+    tree = OmegaConf.to_container(tree) if isinstance(tree, DictConfig) else tree
+    for place, name, value in _entries(tree, key):
+        is_function = place in _FUNCTIONS and value is not None
+        if not isinstance(value, Mapping | list) and (name == "_target_" or is_function):
+            yield place, str(value)
+
+
+def known_keys() -> set[str]:
+    """Return the groups of configs/ and the keys of its files, for naming the nearest."""
+    trees = [{group: keys} if group else keys for group, keys in _project_files()]
+    return {place for tree in trees for place, *_ in _entries(tree)}
+
+
+def _project_files() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the group of each YAML file of configs/, empty for those of all sections, and its keys.
+
+    Nothing is resolved, and files that are broken are left out.
+    """
+    configs = project.configs()
+    for path in map(Path, glob(f"{configs}/**/*.yaml", recursive=True)):  # also through links
+        group = path.relative_to(configs).parts[0]
+        with suppress(OSError, ValueError, YAMLError, OmegaConfBaseException):
+            tree: Any = OmegaConf.to_container(OmegaConf.load(path))
+            if isinstance(tree, dict):
+                yield "" if group == "experiment" or path.parent == configs else group, tree
+
+
+def _entries(tree: Any, key: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield dotted path, name and value of everything in nested mappings and lists."""
+    if isinstance(tree, list):
+        tree = dict(enumerate(tree))
+    for name, value in tree.items() if isinstance(tree, Mapping) else ():
+        place = f"{key}.{name}" if key else str(name)
+        yield place, str(name), value
+        yield from _entries(value, place)

@@ -1,16 +1,19 @@
 """From a checked configuration to a training process: environment, run folder, command."""
 
+import json
 import math
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, project, record, signals
+from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch.process import run_passing_signals
 from seedbed.record import terminal
@@ -85,21 +88,18 @@ def _require_unused(folder: Path) -> None:
         )
 
 
-def worker_command(config: DictConfig, folder: Path, request: str | None = None) -> list[str]:
-    """Return the command that trains in a run folder, for the project's folder.
-
-    Args:
-        request: a `config.Request` as text.
-    """
+def worker_command(config: DictConfig, folder: Path, request: Request | None = None) -> list[str]:
+    """Return the command that trains in a run folder, for the project's folder."""
     folder, root = folder.absolute(), project.root().absolute()
     folder = folder.relative_to(root) if folder.is_relative_to(root) else folder
     several = config.trainer.processes > 1
     module = "seedbed.distributed.worker" if several else "seedbed.worker"
-    return [sys.executable, "-m", module, str(folder), *([request] if request else [])]
+    asked = [json.dumps(asdict(request))] if request else []
+    return [sys.executable, "-m", module, str(folder), *asked]
 
 
 def run_worker(
-    config: DictConfig, folder: Path, environment: Mapping[str, str], request: str | None = None
+    config: DictConfig, folder: Path, environment: Mapping[str, str], request: Request | None = None
 ) -> int:
     """Run the training processes to their end, passing signals on; return the exit status."""
     command, count = worker_command(config, folder, request), config.trainer.processes

@@ -23,7 +23,7 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
     config.check(settings)
     record.require_unfinished(folder, request.settings)
     environment = launch.training_environment(settings)
-    return launch.run_worker(settings, folder, environment, request.text())
+    return launch.run_worker(settings, folder, environment, request)
 
 
 def parse(

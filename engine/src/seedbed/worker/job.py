@@ -1,5 +1,6 @@
 """What a training process works on: one run, from a command line, maybe with other processes."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,11 +60,11 @@ class Job:
 
     @classmethod
     def read(cls, arguments: Sequence[str], stop: Stop, group: Alone) -> "Job":
-        """Read a run folder's configuration; the arguments are RUN_FOLDER [REQUEST as text]."""
+        """Read a run folder's configuration; the arguments are RUN_FOLDER [REQUEST as JSON]."""
         if len(arguments) not in (1, 2):
             raise InputError(f"usage: expected RUN_FOLDER, got {len(arguments)} arguments")
         folder = Path(arguments[0])
-        request = Request.parse(arguments[1]) if len(arguments) == 2 else Request()
+        request = Request(**json.loads(arguments[1])) if len(arguments) == 2 else Request()
         offline.enforce()
         settings = request.applied_to(record.read_config(folder))
         return cls(folder, settings, request, stop, group)
