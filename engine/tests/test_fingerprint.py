@@ -217,20 +217,13 @@ def test_threads_do_not_matter() -> None:
     assert len(sums) > 1, "negative control: a float sum was expected to depend on the threads"
 
 
-class TestFingerprintRows:
-    def test_rows_are_those_that_were_added(self) -> None:
-        """Each step gives a row with its stages as text; a stage that does not exist is left
-        out."""
-        fingerprint_rows = fingerprint.FingerprintRows()
-        for step in (1, 2):
-            hashes = [0 if name == "buffers" else step * 10 + i for i, name in enumerate(STAGES)]
-            fingerprint_rows.add(step, torch.tensor(hashes))
-        rows = fingerprint_rows.take_rows()
-        assert [row["step"] for row in rows] == [1, 2]
-        assert rows[1] == {"step": 2} | {
-            name: f"{20 + i:016x}" for i, name in enumerate(STAGES) if name != "buffers"
-        }
-        assert fingerprint.text(-1) == "f" * 16
+def test_a_stage_that_does_not_exist_has_no_cell() -> None:
+    hashes = [0 if name == "buffers" else 20 + i for i, name in enumerate(STAGES)]
+    rows = fingerprint.rows([(1, torch.full((len(STAGES),), -1)), (2, torch.tensor(hashes))])
+    assert rows[0] == {"step": 1} | dict.fromkeys(STAGES, "f" * 16)
+    assert rows[1] == {"step": 2} | {
+        name: f"{20 + i:016x}" for i, name in enumerate(STAGES) if name != "buffers"
+    }
 
 
 class TestOptimizerTensors:

@@ -191,24 +191,17 @@ def of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-class FingerprintRows:
-    """The fingerprints of steps, kept on the device until they are written down."""
+def rows(steps: Sequence[tuple[int, Tensor]]) -> list[dict[str, object]]:
+    """Return the rows of fingerprints.csv for steps and their stages; waits for the device.
 
-    def __init__(self) -> None:
-        self._noted: list[tuple[int, Tensor]] = []
-
-    def add(self, step: int, stages: Tensor) -> None:
-        """Note a step: int64 (len(STAGES),), 0 for a stage that does not exist."""
-        self._noted.append((step, stages))
-
-    def take_rows(self) -> list[dict[str, object]]:
-        """Return the rows of fingerprints.csv noted since the last call; waits for the device."""
-        noted, self._noted = self._noted, []
-        hashes = torch.stack([stages for _, stages in noted]).tolist() if noted else []
-        return [
-            {"step": step} | {name: text(h) for name, h in zip(STAGES, row, strict=True) if h != 0}
-            for (step, _), row in zip(noted, hashes, strict=True)
-        ]
+    Args:
+        steps: with each, int64 (len(STAGES),), 0 for a stage that does not exist.
+    """
+    hashes = torch.stack([stages for _, stages in steps]).tolist() if steps else []
+    return [
+        {"step": step} | {name: text(h) for name, h in zip(STAGES, row, strict=True) if h != 0}
+        for (step, _), row in zip(steps, hashes, strict=True)
+    ]
 
 
 def _words(tensor: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from seedbed import rng
 from seedbed.data import samplers
 from seedbed.data.positions import Position, positions
-from seedbed.data.sampled import Sampled
+from seedbed.data.samplers import Sampled
 from seedbed.data.source import Source
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError

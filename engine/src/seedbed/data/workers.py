@@ -21,14 +21,19 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+from numpy.typing import NDArray
+from torch.multiprocessing import reductions
 from torch.utils.data import DataLoader, Dataset
 
 from seedbed import determinism, offline, signals
-from seedbed.data import imports, pipe
+from seedbed.data import imports
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError
+
+_PIPED_BYTES = 1 << 20
+_NUMPY_KNOWS = {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,26 @@ def _start_worker(preset: Mapping[str, Any], dtype: torch.dtype, end: Connection
     offline.enforce()
     determinism.apply(preset, threads=1)
     torch.set_default_dtype(dtype)  # which a model may have set, and a spawned worker lacks
-    pipe.send_small_tensors_as_bytes()
+    ForkingPickler.register(torch.Tensor, _reduced)
+
+
+def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Send a small tensor through the pipe as bytes, wherever in a batch it is.
+
+    PyTorch hands over shared memory, whatever the size. To receive that costs the training
+    process a file handle a tensor; to read a small one out of the pipe takes less.
+    """
+    plain = tensor.is_cpu and tensor.dtype in _NUMPY_KNOWS and not tensor.requires_grad
+    dense = plain and tensor.layout is torch.strided and not tensor.is_nested
+    if not dense or tensor.nbytes > _PIPED_BYTES or not tensor.is_contiguous():
+        return reductions.reduce_tensor(tensor)  # type: ignore[no-any-return, no-untyped-call]
+    return _of_bytes, (tensor.view(-1).numpy(), tuple(tensor.shape), tensor.stride())
+
+
+def _of_bytes(flat: NDArray[Any], shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    # A copy, because kernels may choose by alignment, and PyTorch's own memory has its own. A
+    # stride may say something even of a dimension of size 1: which memory order is meant.
+    return torch.from_numpy(flat).clone().as_strided(shape, stride)
 
 
 def _end_in_time(no_more: Connection) -> None:

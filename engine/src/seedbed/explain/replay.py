@@ -65,7 +65,7 @@ def replay(
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
     shards.begin(training, start)
-    fingerprint_rows, events = fingerprint.FingerprintRows(), list[Event]()
+    hashes, events = list[tuple[int, torch.Tensor]](), list[Event]()
     hasher = fingerprint.Hasher(device)
     for number, position in enumerate(positions(order, start, step), start + 1):
         factor = plan.learning_rate_factor(number - 1)
@@ -84,8 +84,8 @@ def replay(
                 stages = train_step(training, batches, number, shards, False, hasher)[2]
             events += [*operations, *state_events(training, AFTER)]
         assert stages is not None  # they were asked for
-        fingerprint_rows.add(number, stages)
-    rows = [{name: str(cell) for name, cell in row.items()} for row in fingerprint_rows.take_rows()]
+        hashes.append((number, stages))
+    rows = [{k: str(cell) for k, cell in row.items()} for row in fingerprint.rows(hashes)]
     return Trace(start, rows, events)
 
 

@@ -92,7 +92,7 @@ class Recorder:
         self._noted: list[Tensor] = []  # hashes of gradients that were noted before the step
         self._networks: list[nn.Module] = []
         self._pending: list[tuple[int, dict[str, Tensor], Any]] = []  # steps to be written
-        self._stages = fingerprint.FingerprintRows()
+        self._stages: list[tuple[int, Tensor]] = []
         self._imports: Imports | None = None
         self._files = ExitStack()
         self._open(settings)
@@ -144,7 +144,7 @@ class Recorder:
                 several = len(self._noted) > 1
                 noted = fingerprint.of_tensors(self._noted) if several else self._noted[0]
                 stages[_GRADIENTS] = noted
-            self._stages.add(step, stages)
+            self._stages.append((step, stages))
         self._noted, self._networks = [], networks
         self._pending.append((step, {**parts.with_loss(named), **metrics}, rate))
         self._last_step = step
@@ -245,9 +245,10 @@ class Recorder:
         for step, values, rate in self._pending:
             row = self._row("train", step, values)
             rows.append(row | {"learning_rate": "" if rate is None else repr(float(rate))})
-        self._pending = []
+        stages = fingerprint.rows(self._stages)
+        self._pending, self._stages = [], []
         self._metrics.append(rows)
-        self._fingerprints.append(self._stages.take_rows())
+        self._fingerprints.append(stages)
         if self._imports is not None and rows:
             self._imports.note(rows)
 

@@ -116,7 +116,7 @@ class StepResult(NamedTuple):
 
     loss: Tensor  # of the whole batch, in the step's last update
     values: dict[str, Tensor] | None  # scalars by name, where they were asked for
-    stages: Tensor | None  # fingerprints for `fingerprint.FingerprintRows`, where asked for
+    stages: Tensor | None  # fingerprints for `fingerprint.rows`, where asked for
 
 
 @dataclass(frozen=True)

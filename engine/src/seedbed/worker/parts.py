@@ -1,7 +1,7 @@
 """All that a run is made of, and its batches."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -35,16 +35,16 @@ class Parts:
         """Load this process's shards of each batch, from the step after `first_step` on."""
         data = self.settings.data
         places = self.shards.divide(positions(self.order, first_step, self.plan.total_steps))
+        workers = data.num_workers
+        if isinstance(self.order, Streamed):
+            workers = self.order.workers(workers, self.shards.processes)
         how = Loading(
-            num_workers=data.num_workers,
+            num_workers=workers,
             persistent_workers=data.persistent_workers,
             prefetch_factor=data.prefetch_factor,
             start_method=data.start_method,
             pin_memory=self.training.device.type == "cuda",
         )
-        if isinstance(self.order, Streamed):
-            workers = self.order.workers(how.num_workers, self.shards.processes)
-            how = replace(how, num_workers=workers)
         return load(self.sources.train, places, how, self.settings.plain["determinism"])
 
     def rebuilt(self, step: int) -> Rebuilt:

@@ -70,7 +70,7 @@ class RunLogger(Logger):
         self.replayed: Replayed | None = None
         self._finished = False
         self._pending: list[tuple[int, Tensor, Noted | None]] = []
-        self._pending_fingerprints = fingerprint.FingerprintRows()
+        self._pending_stages: list[tuple[int, Tensor]] = []
         self._since = time.perf_counter()
         self.last: dict[str, float] = dict(resumed_from.get("last", {}))
         self._saved_step = -1
@@ -94,7 +94,7 @@ class RunLogger(Logger):
         rates = schedules.learning_rates(self._training.optimizers) if values is not None else {}
         self._pending.append((step, loss, None if values is None else (values, rates)))
         if stages is not None:
-            self._pending_fingerprints.add(step, stages)
+            self._pending_stages.append((step, stages))
         if self.replayed is not None:
             self.replayed.reach(step)
         self._bar.update()
@@ -115,9 +115,10 @@ class RunLogger(Logger):
                 raise self._not_finite("loss", loss, step)
             if noted is not None:
                 rows.append(self._training_row(step, loss, noted))
-        self._pending = []
+        stages = fingerprint.rows(self._pending_stages)
+        self._pending, self._pending_stages = [], []
         self._append(self._metrics, rows)
-        self._append(self._fingerprints, self._pending_fingerprints.take_rows())
+        self._append(self._fingerprints, stages)
         if rows:
             self._show(rows[-1])
 

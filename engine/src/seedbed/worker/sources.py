@@ -12,7 +12,7 @@ from seedbed.config.settings import Data
 from seedbed.data import part
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled
-from seedbed.data.sampled import Sampled
+from seedbed.data.samplers import Sampled
 from seedbed.data.source import Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.errors import InputError
