@@ -34,7 +34,7 @@ def write_section(name: str, tables: list[str], of: compare.Record) -> None:
 
 def machine(of: compare.Record) -> str:
     """Return what a run ran on, in a few words."""
-    found = of.environment
+    found = of.origin.environment
     gpu = f"{found['gpu.0.name']}, " if "gpu.0.name" in found else ""
     return (
         f"{gpu}{found['cpu.model']} ({found['cpu.cores']} cores, {found['cpu.capability']}, "

@@ -2,34 +2,39 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from seedbed.record import Change, Origin, archive, change, changes, code
-from seedbed.record.code import Code
+from seedbed.record import Origin, archive, change, changes, code
 
 A, B, C = (letter * 64 for letter in "abc")
 
 
-def altering(before: Code, now: Code, same_settings: bool = False) -> list[str]:
+def made_by(files: dict[str, str], commit: str | None = None, folder: Path | None = None) -> Origin:
+    return Origin({}, {"imported_files": files, "git": {"commit": commit}}, folder)
+
+
+def altering(before: Origin, now: Origin, same_settings: bool = False) -> list[str]:
     return [c.key for c in change.changes_of_code(before, now, same_settings) if c.alters_bits]
 
 
 def test_imported_files_that_differ_can_alter_bits_and_nothing_else() -> None:
     """Another commit cannot; negative control: where the files are not known, it can."""
-    before, now = Code("1" * 40, {"a.py": A, "b.py": B}), Code("2" * 40, {"a.py": A, "b.py": C})
+    files = {"a.py": A, "b.py": B}
+    before, now = made_by(files, "1"), made_by({"a.py": A, "b.py": C}, "2")
     assert altering(before, now) == ["b.py"]
-    assert change.same_code(before, Code("2" * 40, before.imported))
-    assert altering(Code("1" * 40, {}), now) == ["git.commit"]
+    assert change.same_code(before, made_by(files, "2"))
+    assert altering(made_by({}, "1"), now) == ["git.commit"]
 
 
 def test_a_file_of_one_run_alone_is_no_change_unless_the_settings_are_the_same() -> None:
     """Another model imports another file; a file that hides one of a package is a change."""
-    before, now = Code(None, {"a.py": A}), Code(None, {"a.py": A, "numpy.py": B})
+    before, now = made_by({"a.py": A}), made_by({"a.py": A, "numpy.py": B})
     assert altering(before, now) == []
-    assert altering(before, Code(None, {"a.py": C, "numpy.py": B})) == ["a.py", "numpy.py"]
-    origins = [Origin({"seed": 0}, {"imported_files": each.imported}) for each in (before, now)]
+    assert altering(before, made_by({"a.py": C, "numpy.py": B})) == ["a.py", "numpy.py"]
+    origins = [replace(each, settings={"seed": 0}) for each in (before, now)]
     assert [each.key for each in changes(*origins)] == ["numpy.py"]
 
 
@@ -37,25 +42,23 @@ def test_a_kept_file_that_was_not_imported_is_none_that_is_new(tmp_path: Path) -
     """A resumed process imports more of the engine; negative control: with another content."""
     (tmp_path / code.ARCHIVE).write_bytes(archive.zipped({"a.py": b"a", "b.py": b"b"}))
     files = {"a.py": code.sha256(b"a")}
-    before = Code.of({"imported_files": files}, tmp_path)
+    before = made_by(files, folder=tmp_path)
     for content, expected in ((b"b", []), (b"c", ["b.py"])):
-        now = Code(None, {**files, "b.py": code.sha256(content)})
+        now = made_by({**files, "b.py": code.sha256(content)})
         assert altering(before, now, same_settings=True) == expected
-    diff = [*code.diff(before, Code(None, {}), ["b.py", "c.py"])]
+    diff = [*code.diff(before, made_by({}), ["b.py", "c.py"])]
     assert diff[:2] == ["--- A/b.py", "+++ B/(none)"]
 
 
 def test_what_a_stranger_says_of_code_is_taken_as_text() -> None:
     """Any JSON; names that lead out of the folder are left out."""
-    evil = {"git": {"commit": "--output=x"}, "imported_files": {"../x": "1", "/y": "1", "z": 3}}
-    assert Code.of(evil) == Code("--output=x", {"z": "3"})
+    evil = made_by({"../x": "1", "/y": "1", "z": 3}, "--output=x")  # type: ignore[dict-item]
+    assert (evil.commit, evil.imported) == ("--output=x", {"z": "3"})
     for strange in ({}, {"git": 3, "imported_files": []}, {"git": {"commit": None}}):
-        assert Code.of(strange) == Code(None, {})
+        origin = Origin({}, strange)
+        assert (origin.commit, origin.imported) == (None, {})
     manifest = os.pathsep.join(["src", "/tmp", "../x", ".", "a b"]).encode()
     assert code.places(manifest) == ["src", ".", "a b"]
-    assert [*change.changes_of_code(Code("HEAD", {}), Code(None, {}))] == [
-        Change("git.commit", "HEAD", None, kind="code")
-    ]
 
 
 def git(root: Path, *words: str) -> str:

@@ -67,7 +67,7 @@ def test_compare_names_the_file_that_the_loop_imported(tmp_path: Path) -> None:
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
     a, b = (compare.read(tmp_path / name) for name in "ab")
-    own = {name for name in b.code.imported or () if "/seedbed/" not in name}
+    own = {name for name in b.origin.imported if "/seedbed/" not in name}
     assert own == {"helper.py", "loop.py"}
     found = compare.compare(a, b).difference
     assert found is not None

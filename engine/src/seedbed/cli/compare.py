@@ -38,9 +38,8 @@ def main() -> int:
             return 0 if result.difference is None else 1
         trees = [checkout.here()] * 2
         if arguments.restore_code:
-            codes = ((folder_a, a.code), (folder_b, b.code))
-            trees = [stack.enter_context(checkout.code_of(*code, True)) for code in codes]
-        elif not change.same_code(a.code, b.code):
+            trees = [stack.enter_context(checkout.code_of(of.origin, True)) for of in (a, b)]
+        elif not change.same_code(a.origin, b.origin):
             print(
                 "\nThe runs had different code. To replay each with its own, which executes the "
                 "code of both records: add --restore-code"

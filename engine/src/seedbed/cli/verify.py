@@ -34,7 +34,7 @@ def main() -> int:
             raise InputError(f"--keep: expected a new folder, got {folder}, which holds a run")
         run = stack.enter_context(archive.run_folder(arguments.run))
         before = verify.read(run)
-        tree = stack.enter_context(checkout.code_of(run, before.code, arguments.restore_code))
+        tree = stack.enter_context(checkout.code_of(before.origin, arguments.restore_code))
         verify.trusted_config(run, arguments.trust)  # what is refused begins nothing
         steps = verify.range_of(before, arguments.from_step, arguments.steps)
         tolerances, known = dict(arguments.tolerance), report.metrics(before)

@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 
 from seedbed import project
 from seedbed.errors import InputError
-from seedbed.record import archive, code
-from seedbed.record.code import Code
+from seedbed.record import Origin, archive, code
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def here() -> Tree:
 
 
 @contextmanager
-def code_of(run: Path, of: Code, wanted: bool) -> Iterator[Tree]:
+def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
     """Yield the code to replay a run with.
 
     Args:
@@ -44,7 +43,9 @@ def code_of(run: Path, of: Code, wanted: bool) -> Iterator[Tree]:
         yield here()
         return
     if of.archive is None:
-        raise InputError(f"{run}: expected {code.ARCHIVE}, got none; replay without --restore-code")
+        raise InputError(
+            f"{of.folder}: expected {code.ARCHIVE}, got none; replay without --restore-code"
+        )
     with TemporaryDirectory(prefix="seedbed-code-") as folder:
         root = Path(folder).resolve()
         archive.extract(of.archive, root)

@@ -1,6 +1,6 @@
 """The first difference between two records: at which step, and in which stage of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from seedbed.compare.stages import in_order
 from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
 from seedbed.record import Row
-from seedbed.record.code import Code
 
 
 @dataclass(frozen=True)
@@ -40,19 +39,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run folder holds; keys of the configuration are joined by dots."""
+    """What a run folder holds."""
 
     name: str
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    code: Code
+    origin: record.Origin
     summary: dict[str, Any]
     metrics: list[Row]
     fingerprints: list[Row]
 
     @property
-    def origin(self) -> record.Origin:
-        return record.Origin(self.config, self.environment, self.code)
+    def config(self) -> Mapping[str, Any]:
+        """The configuration; keys are joined by dots."""
+        return self.origin.settings
 
 
 @dataclass(frozen=True)
@@ -173,8 +171,8 @@ def read(folder: Path) -> Record:
     metrics = record.read_metrics(folder)
     _check(folder / "fingerprints.csv", fingerprints)
     _check(folder / "metrics.csv", metrics)
-    code, summary = Code.of(environment, folder), record.read_summary(folder)
-    return Record(str(folder), config, environment, code, summary, metrics, fingerprints)
+    origin = record.Origin(config, environment, folder)
+    return Record(str(folder), origin, record.read_summary(folder), metrics, fingerprints)
 
 
 def _notes(a: Record, b: Record) -> Iterator[str]:

@@ -84,13 +84,13 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
         keys = ", ".join(each.key for each in harmless)
         yield f"Also different, but known to change no bit: {_short(keys, 400)}"
     changed = [each.key for each in serious if each.kind == "code"]
-    if lines := list(code.diff(a.code, b.code, changed)):
+    if lines := list(code.diff(a.origin, b.origin, changed)):
         yield "\nWhat differs in the files that the runs imported"
         yield from lines[:_MOST_LINES]
         if len(lines) > _MOST_LINES:
             yield f"... ({len(lines) - _MOST_LINES:,} more lines)"
     for side, of in (("A", a), ("B", b)) if changed else ():
-        if of.code.archive is None:
+        if of.origin.archive is None:
             yield f"note: run {side} keeps no code ({code.ARCHIVE})"
 
 

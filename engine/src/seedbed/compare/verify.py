@@ -260,7 +260,7 @@ def _last(of: Record) -> int:
 
 def advice_on_code(of: Record) -> str:
     """Return what to do where this checkout has other code than a record; "" where it has not."""
-    changed = code.changed_here(of.code)
+    changed = code.changed_here(of.origin)
     if not changed:
         return ""
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""

@@ -63,7 +63,7 @@ def of_replay(
         yield "\nNothing to explain: no recorded step differs"
         return
     side = _side("the record", run, outcome.record, trust, tree, online)
-    same_code = change.same_code(outcome.record.code, outcome.replay.code)
+    same_code = change.same_code(outcome.record.origin, outcome.replay.origin)
     heading = "The two replays differ from each other: the step is nondeterministic"
     how = "both times with this configuration"
     yield from _explained([side, side], difference, same_code, how, heading)
@@ -84,7 +84,7 @@ def of_runs(
     """
     each = zip(("run A", "run B"), runs, records, trees, strict=True)
     sides = [_side(name, run, record, trust, tree, online) for name, run, record, tree in each]
-    same_code = change.same_code(records[0].code, records[1].code)
+    same_code = change.same_code(records[0].origin, records[1].origin)
     how = "once with each configuration"
     how += " and its own code" if all(tree.is_recorded for tree in trees) else ""
     yield from _explained(sides, difference, same_code, how, "First that differs")

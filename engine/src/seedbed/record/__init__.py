@@ -2,8 +2,8 @@
 
 from seedbed.names import flatten as flatten
 from seedbed.record.change import Change as Change
-from seedbed.record.change import Origin as Origin
 from seedbed.record.change import changes as changes
+from seedbed.record.code import Origin as Origin
 from seedbed.record.files import sync_folder as sync_folder
 from seedbed.record.files import write_atomically as write_atomically
 from seedbed.record.files import write_json as write_json

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from seedbed.names import flatten
-from seedbed.record.code import Code
+from seedbed.record.code import Origin
 
 # Settings of how the work is done and written down, which change no bit of what comes of it.
 NEUTRAL_KEYS = (
@@ -54,20 +54,6 @@ class Change:
         return f"{self.key} {self.before} -> {self.now}"
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Under what a checkpoint or a record is made.
-
-    Attributes:
-        environment: what environment.json holds.
-        code: None: what the environment says of it.
-    """
-
-    settings: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    code: Code | None = None
-
-
 def changes(before: Origin, now: Origin) -> list[Change]:
     """Return what differs: seeds, other settings, environment, code, in this order."""
     settings = flatten(before.settings), flatten(now.settings)
@@ -78,15 +64,14 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     )
     neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if a and a == b else ()))
     of_settings = _differing(*settings, "configuration", neutral)
-    one, other = (each.code or Code.of(each.environment) for each in (before, now))
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),
         *_differing(*environments, "environment", NEUTRAL_ENVIRONMENT),
-        *changes_of_code(one, other, bool(settings[0]) and settings[0] == settings[1]),
+        *changes_of_code(before, now, bool(settings[0]) and settings[0] == settings[1]),
     ]
 
 
-def changes_of_code(before: Code, now: Code, same_settings: bool = False) -> Iterator[Change]:
+def changes_of_code(before: Origin, now: Origin, same_settings: bool = False) -> Iterator[Change]:
     """Yield the commit and the imported files that differ.
 
     A file that only one of them has imported can follow from the settings, such as another model's:
@@ -105,7 +90,7 @@ def changes_of_code(before: Code, now: Code, same_settings: bool = False) -> Ite
             yield Change(name, one and one[:12], other and other[:12], kind="code")
 
 
-def same_code(before: Code, now: Code) -> bool:
+def same_code(before: Origin, now: Origin) -> bool:
     """Return whether no file that both imported differs."""
     return not any(change.alters_bits for change in changes_of_code(before, now))
 

@@ -1,4 +1,4 @@
-"""The code of a run: code.zip in its folder, digests in environment.json, what git says of it.
+"""What a run came from: settings, environment, and its code in code.zip.
 
 code.zip holds the files that the training process imported from outside the standard library and
 site-packages. Those of the project are named by their paths in it; those from elsewhere lie below
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,28 +29,36 @@ _DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-r
 
 
 @dataclass(frozen=True)
-class Code:
-    """What a record knows of the code that ran.
+class Origin:
+    """Under what a checkpoint or a record is made; it may come from a stranger.
 
     Attributes:
-        commit: None where the code was in no repository.
-        imported: SHA-256 by name in code.zip, of the files that the training process imported.
-        archive: the record's code.zip; None if it has none.
+        environment: what environment.json holds.
+        folder: of the record.
     """
 
-    commit: str | None
-    imported: Mapping[str, str]
-    archive: Path | None = field(default=None, compare=False)
+    settings: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    folder: Path | None = None
 
-    @classmethod
-    def of(cls, environment: Mapping[str, Any], folder: Path | None = None) -> "Code":
-        """Return what environment.json, which may come from a stranger, says of the code."""
-        git, files = environment.get("git"), environment.get("imported_files")
+    @property
+    def commit(self) -> str | None:
+        git = self.environment.get("git")
         commit = git.get("commit") if isinstance(git, Mapping) else None
+        return None if commit is None else str(commit)
+
+    @property
+    def imported(self) -> Mapping[str, str]:
+        """SHA-256 by name in code.zip, of the files that the training process imported."""
+        files = self.environment.get("imported_files")
         files = files if isinstance(files, Mapping) else {}
-        imported = {name: str(files[name]) for name in files if archive.is_inside(name)}
-        path = folder / ARCHIVE if folder is not None and (folder / ARCHIVE).is_file() else None
-        return cls(None if commit is None else str(commit), imported, path)
+        return {name: str(files[name]) for name in files if archive.is_inside(name)}
+
+    @property
+    def archive(self) -> Path | None:
+        """The record's code.zip; None if it has none."""
+        path = self.folder and self.folder / ARCHIVE
+        return path if path and path.is_file() else None
 
     @cached_property
     def files(self) -> Mapping[str, bytes]:
@@ -67,7 +75,7 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def diff(a: Code, b: Code, names: Iterable[str]) -> Iterator[str]:
+def diff(a: Origin, b: Origin, names: Iterable[str]) -> Iterator[str]:
     """Yield a unified diff of some files in the code.zip of two records."""
     for name in names:
         sides = [each.files.get(name) for each in (a, b)]
@@ -94,9 +102,9 @@ def digest_here(name: str) -> str | None:
     return None
 
 
-def changed_here(code: Code) -> list[str]:
+def changed_here(of: Origin) -> list[str]:
     """Return the imported files of a record that are not the same here."""
-    return [name for name, digest in code.imported.items() if digest_here(name) != digest]
+    return [name for name, digest in of.imported.items() if digest_here(name) != digest]
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:

@@ -14,7 +14,6 @@ from seedbed import record
 from seedbed.errors import InputError
 from seedbed.loading import process_group
 from seedbed.record import Origin, untrusted
-from seedbed.record.code import Code
 from seedbed.worker import environment, restore
 from seedbed.worker.imports import Imports, completed
 
@@ -89,7 +88,7 @@ def resumed(folder: Path, config: str, imports: Imports, step: int) -> dict[str,
         For summary.json, what has changed since the checkpoint.
     """
     recorded = {"imported_files": {}, **record.read_json(folder / "environment.json")}
-    before = Origin(_settings(folder), recorded, Code.of(recorded, folder))
+    before = Origin(_settings(folder), recorded, folder)
     record.write_atomically(folder / "config.yaml", config)
     now = Origin(_settings(folder), imports.environment)
     changes = record.changes(before, completed(before, now))

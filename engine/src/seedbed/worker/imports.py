@@ -71,7 +71,7 @@ class Imports:
         Args:
             recorded: the digests of what it imported.
         """
-        kept = code.Code.of({"imported_files": recorded}, self._folder)
+        kept = Origin({}, {"imported_files": recorded}, self._folder)
         if kept.archive is None or code.changed_here(kept):
             return
         self._places |= set(code.places(kept.files.get(code.PATH, b"")))

@@ -77,7 +77,7 @@ def follow(folder: Path, training: TrainingState, origin: Origin) -> dict[str, A
 def changes_since(folder: Path, state: Mapping[str, Any], origin: Origin) -> list[Change]:
     """Return what is not as it was when a checkpoint was made."""
     settings, environment = state["origin"]["settings"], state["origin"]["environment"]
-    before = Origin(settings, environment, code.Code.of(environment, folder))
+    before = Origin(settings, environment, folder)
     return record.changes(before, completed(before, origin))
 
 
