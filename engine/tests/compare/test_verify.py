@@ -116,30 +116,30 @@ def add_column(run: Path) -> None:
     (run / "metrics.csv").write_text("".join(f"{line}\n" for line in lines))
 
 
-FORGERIES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "metrics of the summary": (
-        lambda run: edit_summary(
-            run, metrics=record.read_summary(run)["metrics"] | {"test_accuracy": 0.99}
-        ),
-        "summary.json: metrics.test_accuracy is 0.99",
+def forge_results(run: Path) -> None:
+    edit_summary(run, metrics=record.read_summary(run)["metrics"] | {"test_accuracy": 0.99})
+    edit_text(run / "test_predictions.csv", "\n0,", "\n0,7")
+
+
+FORGERIES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
+    "results": (
+        forge_results,
+        ("summary.json: metrics.test_accuracy is 0.99", "test_predictions.csv"),
     ),
-    "a row before the true one": (add_row, "metrics.csv: step 12, test"),
-    "a column": (add_column, "metrics.csv: step 1"),
-    "predictions": (
-        lambda run: edit_text(run / "test_predictions.csv", "\n0,", "\n0,7"),
-        "test_predictions.csv",
-    ),
+    "a row before the true one": (add_row, ("metrics.csv: step 12, test",)),
+    "a column": (add_column, ("metrics.csv: step 1",)),
 }
 
 
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_forged_result_is_not_reproduced(what: str, copy: Path, tmp_path: Path) -> None:
     """Everything that a record states as a result is compared with its replay."""
-    forge, line = FORGERIES[what]
+    forge, expected = FORGERIES[what]
     forge(copy)
     outcome = replayed(copy, tmp_path / "replay")
     assert not outcome.reproduced
-    assert [each for each in outcome.forged if each.startswith(line)]
+    assert len(outcome.forged) == len(expected)
+    assert all(map(str.startswith, outcome.forged, expected))
 
 
 @pytest.fixture(scope="module")
@@ -223,10 +223,6 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
             run / "config.yaml", "    OMP_DYNAMIC:", "    LD_PRELOAD: evil.so\n    OMP_DYNAMIC:"
         ),
         "expected environment variables that configs/determinism names, got LD_PRELOAD",
-    ),
-    "an interpolation that leads nowhere": (
-        lambda run: edit_text(run / "config.yaml", "seed: 0\n", "seed: ${nowhere}\n"),
-        "expected YAML, got ${nowhere} in line ",
     ),
     "a configuration of another version": (
         lambda run: edit_text(run / "config.yaml", "  log_every_steps: 1\n", ""),

@@ -1,7 +1,5 @@
 """plots: pictures that show what the record says, and nothing of the machine they are drawn on."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from matplotlib.figure import Figure
 from seedbed.record import plots
 from tests import pictures
 from tests.made_up_runs import FIELDS, metrics, write_csv, write_run
-from tests.running import ENGINE
 
 FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
 
@@ -71,16 +68,3 @@ def test_the_same_record_gives_the_same_picture_whatever_the_users_style(tmp_pat
     rows[10]["loss"] = "9.0"
     write_csv(b / "metrics.csv", FIELDS, rows)
     assert first != plots.loss_curve(b).read_bytes()
-
-
-def test_pictures_need_no_pyplot(tmp_path: Path) -> None:
-    """No window, no global figures: pyplot is never imported, and matplotlib only to draw."""
-    write_run(tmp_path / "run")
-    code = (
-        "import sys; from pathlib import Path; from seedbed.record import plots\n"
-        "assert 'matplotlib' not in sys.modules\n"
-        "plots.loss_curve(Path(sys.argv[1]))\n"
-        "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
-    )
-    words = [sys.executable, "-c", code, str(tmp_path / "run")]
-    subprocess.run(words, cwd=ENGINE / "src", check=True)

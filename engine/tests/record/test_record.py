@@ -13,52 +13,40 @@ from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 
-FIELDS = ("step", "loss")
 
-
-def rows(*steps: int) -> list[dict[str, object]]:
-    return [{"step": step, "loss": repr(1 / step)} for step in steps]
-
-
-def written(path: Path, steps: int) -> int:
-    table = record.Table(path, FIELDS)
-    table.append(rows(*range(1, steps + 1)))
-    length = table.sync()
-    table.close()
-    return length
-
-
-def test_a_table_reads_as_it_was_written(tmp_path: Path) -> None:
-    """Floats at full precision; missing fields are empty."""
-    written(tmp_path / "t.csv", 3)
-    table = record.Table(tmp_path / "t.csv", FIELDS, (tmp_path / "t.csv").stat().st_size)
-    table.append([{"step": 4}])
-    table.close()
-    *found, last = untrusted.read_rows(tmp_path / "t.csv", FIELDS)
-    assert [int(row["step"]) for row in found] == [1, 2, 3]
-    assert [float(row["loss"]) for row in found] == [1.0, 1 / 2, 1 / 3]
-    assert last == {"step": "4", "loss": ""}
+def logged(step: int, **more: float) -> dict[str, object]:
+    return {"step": step, "loss": 1 / step, **more}
 
 
 def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Path) -> None:
-    """What a killed process wrote after its checkpoint is gone, also half a line."""
-    written(tmp_path / "whole.csv", 5)
-    length = written(tmp_path / "cut.csv", 3)
-    with open(tmp_path / "cut.csv", "a") as file:
-        file.write("4,0.25\n5,0.1999")
-    table = record.Table(tmp_path / "cut.csv", FIELDS, length)
-    table.append(rows(4, 5))
+    """What a killed process wrote after its checkpoint is gone: rows, a new column, half a line.
+
+    Floats at full precision; missing fields are empty.
+    """
+    path, late = tmp_path / "metrics.csv", logged(3, kl=0.25)
+    table = record.Table(path, ("step", "loss"))
+    table.append([logged(1), {"step": 2}])
+    length, fields, before = table.sync(), table.fields, path.read_bytes()
+    table.append([late])
     table.close()
-    assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    whole = path.read_text()
+    assert whole == f"step,loss,kl\n1,1.0,\n2,,\n3,{1 / 3!r},0.25\n"
+    path.write_text(f"{whole}4,0.1999")
+    again = record.Table(path, fields, length)
+    assert path.read_bytes() == before
+    again.append([late])
+    again.close()
+    assert path.read_text() == whole
+    assert float(untrusted.read_rows(path, ("step", "loss"), has_more=True)[2]["loss"]) == 1 / 3
 
 
 def test_a_table_that_was_shortened_is_refused_and_left_alone(tmp_path: Path) -> None:
     """Truncating to a longer length would fill it with zeros."""
-    length = written(tmp_path / "t.csv", 3)
-    os.truncate(tmp_path / "t.csv", length - 1)
-    with pytest.raises(InputError, match=f"expected at least {length} bytes, got {length - 1}"):
-        record.Table(tmp_path / "t.csv", FIELDS, length)
-    assert (tmp_path / "t.csv").stat().st_size == length - 1
+    path = tmp_path / "t.csv"
+    path.write_text("step,loss\n1,1")
+    with pytest.raises(InputError, match="expected at least 16 bytes, got 13"):
+        record.Table(path, ("step", "loss"), 16)
+    assert path.read_text() == "step,loss\n1,1"
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(
@@ -149,23 +137,6 @@ def test_a_killed_run_is_free_although_a_loader_worker_lives_on(
     finally:
         os.kill(child, 9)
         process.stdout.close()
-
-
-def test_a_table_with_new_columns_is_cut_back_to_the_bytes_that_it_had(tmp_path: Path) -> None:
-    """A checkpoint knows its length and columns; what was added since is made again, to the bit."""
-    path, late = tmp_path / "metrics.csv", {"step": 2, "loss": 0.5, "kl": 0.25}
-    table = record.Table(path, ("step", "loss"))
-    table.append([{"step": 1, "loss": 1.0}])
-    length, fields, before = table.sync(), table.fields, path.read_bytes()
-    table.append([late])
-    table.close()
-    whole = path.read_text()
-    assert whole == "step,loss,kl\n1,1.0,\n2,0.5,0.25\n"
-    again = record.Table(path, fields, length)
-    assert path.read_bytes() == before
-    again.append([late])
-    again.close()
-    assert path.read_text() == whole
 
 
 def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Path) -> None:

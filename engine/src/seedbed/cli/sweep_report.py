@@ -5,7 +5,6 @@ one, and sweep.csv and sweep.png in its folder. Two: whether the second is bette
 paired by seed where both have the same. Status 1: equal seeds gave other weights.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 
 from seedbed.config import options
@@ -23,5 +22,5 @@ def main() -> int:
         made = report.make(*sweeps)
     else:
         made = report.write(sweeps[0], arguments.metric)
-    print(text.as_json(asdict(made)) if arguments.json else report.describe(made))
-    return 1 if made.warning else 0
+    print(text.as_json(made) if arguments.json else report.describe(made))
+    return 1 if made["warning"] else 0

@@ -99,11 +99,9 @@ def lines(
         yield f"note: {advice}"
     if outcome.reproduced or difference is not None:
         yield from report.differing(a, b, same=difference is None)
-    if not outcome.reproduced and finished:
-        yield from report.metrics_table(report.metrics(a), report.metrics(b), tolerances)
-    elif difference is not None:
-        step, last_a, last_b = report.last_values(a, b)
-        yield from report.metrics_table(last_a, last_b, title=f"At step {step}")
+    if difference is not None or (finished and not outcome.reproduced):
+        yield from report.metrics_table(a, b, tolerances)
+    if difference is not None and not finished:
         yield "\nTo replay to the end and compare the metrics: --tolerance METRIC=VALUE"
 
 

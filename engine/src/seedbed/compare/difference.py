@@ -67,8 +67,8 @@ def first_difference(rows_a: Iterable[Row], rows_b: Iterable[Row]) -> Difference
     """Return the first difference between the rows of two records, or None.
 
     Args:
-        rows_a, rows_b: rows with a `step` and any of `stages.in_order`, steps increasing; such as
-            `record.read_fingerprints` returns. Steps and columns that only one has are skipped.
+        rows_a, rows_b: rows with a `step` and any of `stages.in_order`, steps increasing. Steps
+            and columns that only one has are skipped.
     """
     previous: tuple[int, tuple[str, ...]] | None = None
     for step, columns, a, b in paired(rows_a, rows_b):
@@ -91,8 +91,7 @@ def paired(
     others = {int(row["step"]): row for row in rows_b}
     for a in rows_a:
         b = others.get(int(a["step"]))
-        columns = in_order((a.keys() & b.keys()) - {"step"}) if b else ()
-        if b and columns:
+        if b and (columns := in_order(frozenset(a.keys() & b.keys()) - {"step"})):
             yield int(a["step"]), columns, a, b
 
 
@@ -104,16 +103,14 @@ def compare(a: Record, b: Record) -> Comparison:
     """
     rows_a, rows_b = rows(a, b), rows(b, a)
     pairs = list(paired(rows_a, rows_b))
-    both = [{row["step"] for row in r.fingerprints} for r in (a, b)]
-    apart = all(both) and both[0].isdisjoint(both[1])
-    if apart or not pairs:
-        what = "fingerprinted" if apart else "recorded"
-        advice = "run both with one fingerprint.every_steps, or further"
+    steps_a, steps_b = ({row["step"] for row in r.fingerprints} for r in (a, b))
+    if not pairs or (steps_a and steps_b and steps_a.isdisjoint(steps_b)):
         raise InputError(
-            f"{b.name}: expected a {what} step that {a.name} has too, got none; {advice}"
+            f"{b.name}: expected a recorded step that {a.name} has too, got none; run both with "
+            "one fingerprint.every_steps, or further"
         )
-    filled = {column for _, columns, row, _ in pairs for column in columns if row[column]}
-    stages = in_order(filled)
+    filled = (column for _, columns, row, _ in pairs for column in columns if row[column])
+    stages = in_order(frozenset(filled))
     return Comparison(first_difference(rows_a, rows_b), len(pairs), stages, tuple(_notes(a, b)))
 
 
@@ -131,15 +128,14 @@ def rows(of: Record, beside: Record) -> list[Row]:
         values = record.values_of(row).items()
         cells = {f"{row['phase']}_{name}": cell for name, cell in values}
         table.setdefault(int(row["step"]), {}).update(cells)
-    ends, tested = (
-        [tuple(r.summary.get(key) for key in keys) for r in (of, beside)]
-        for keys in (("status", "steps"), ("tested_step",))
-    )
-    status, step = ends[0]
-    final = of.summary.get("fingerprints")
-    if ends[0] == ends[1] and status == "finished" and isinstance(step, int):
-        names = ("weights", "predictions") if tested[0] == tested[1] else ("weights",)
-        final = final if isinstance(final, dict) else {}
+
+    def both_have(key: str) -> bool:
+        return bool(of.summary.get(key) == beside.summary.get(key))
+
+    step, final = of.summary.get("steps"), of.summary.get("fingerprints")
+    is_finished = of.summary.get("status") == "finished" and both_have("status")
+    if is_finished and both_have("steps") and isinstance(step, int) and isinstance(final, dict):
+        names = ("weights", "predictions") if both_have("tested_step") else ("weights",)
         cells = {f"final_{name}": str(final[name]) for name in names if final.get(name) is not None}
         table.setdefault(step, {}).update(cells)
     return [{"step": str(step), **cells} for step, cells in sorted(table.items())]
@@ -148,8 +144,7 @@ def rows(of: Record, beside: Record) -> list[Row]:
 def comparable_stages(*shards: Any) -> tuple[str, ...]:
     """Return the stages that fingerprints of runs with these `trainer.shards` can share.
 
-    A batch in several shards has a hash of theirs, which is another one though the samples are
-    the same.
+    A batch in several shards has a hash of theirs: another one for the same samples.
     """
     alike = len(set(shards)) == 1
     return tuple(stage for stage in STAGES if alike or stage not in ("sample_ids", "batch"))
@@ -181,17 +176,15 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
     last = [max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in both]
     if last[0] != last[1]:
         yield f"A is recorded to step {last[0]} and B to step {last[1]}: common steps are compared"
-    for side, run in zip("AB", both, strict=True):
+    logged = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
+    for side, run, own in zip("AB", both, logged, strict=True):
         for step, keys in record.altered(run.summary):
             told = "with changes that can alter bits"
             yield f"{side} was resumed at step {step} {told}: {', '.join(keys)}"
-    logged = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
-    for side, only in zip("AB", (logged[0] - logged[1], logged[1] - logged[0]), strict=True):
-        if only:
+        if only := own - (logged[0] & logged[1]):
             yield f"metrics that only {side} logged are not compared: {', '.join(sorted(only))}"
-    if not (a.fingerprints and b.fingerprints):
-        whose = "either" if not (a.fingerprints or b.fingerprints) else "AB"[bool(a.fingerprints)]
-        yield f"no fingerprints in {whose}: compared by losses and metrics alone"
+    if missing := [side for side, run in zip("AB", both, strict=True) if not run.fingerprints]:
+        yield f"no fingerprints in {' and '.join(missing)}: compared by losses and metrics alone"
         return
     for key, text in (
         ("trainer.shards", "fingerprints of sample ids and batches are not compared"),
@@ -205,8 +198,7 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
 def _check(path: Path, table: list[Row]) -> None:
     """Refuse steps that do not increase and, of metrics, cells that are no numbers.
 
-    Metrics may have several rows for a step. Those of a test, at the end, have the step of the
-    weights, the best of which are older.
+    Metrics may have several rows for a step; a test at the end may be of older weights.
     """
     last = -1
     for row in table:

@@ -29,7 +29,7 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
         yield from more
     yield from differing(a, b, same=result.difference is None)
     if result.difference is not None:
-        yield from metrics_table(metrics(a), metrics(b))
+        yield from metrics_table(a, b)
 
 
 def compared(result: Comparison) -> str:
@@ -112,30 +112,27 @@ def metrics(of: Record) -> dict[str, float]:
     return {str(key): float(v) for key, v in values.items() if isinstance(v, float | int)}
 
 
-def last_values(a: Record, b: Record) -> tuple[int, dict[str, float], dict[str, float]]:
-    """Return the last training step that both logged, and what they logged there."""
-    logged = [{int(r["step"]): r for r in of.metrics if r["phase"] == "train"} for of in (a, b)]
-    step = max(logged[0].keys() & logged[1].keys(), default=0)
-    values = [record.values_of(rows[step]) if step else {} for rows in logged]
-    first, second = ({name: float(cell) for name, cell in each.items()} for each in values)
-    return step, first, second
+def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float] = {}) -> Iterator[str]:
+    """Yield the metrics that both have, their difference, and whether it is tolerated.
 
-
-def metrics_table(
-    a: Mapping[str, float],
-    b: Mapping[str, float],
-    tolerances: Mapping[str, float] | None = None,
-    title: str = "At the end",
-) -> Iterator[str]:
-    """Yield the metrics that both have, their difference, and whether it is tolerated."""
+    They are those at the end of two runs that finished, or of the last step that both logged.
+    """
+    title, values = "At the end", [metrics(a), metrics(b)]
+    if not all(each.summary.get("status") == "finished" for each in (a, b)):
+        logged = [{int(r["step"]): r for r in of.metrics if r["phase"] == "train"} for of in (a, b)]
+        step = max(logged[0].keys() & logged[1].keys(), default=0)
+        cells = [record.values_of(rows[step]) if step else {} for rows in logged]
+        title = f"At step {step}"
+        values = [{name: float(cell) for name, cell in each.items()} for each in cells]
     rows = [(title, "A", "B", "difference", "")]
-    for key in (key for key in a if key in b):
-        same = str(a[key]) == str(b[key])  # also of nan
-        apart, most = b[key] - a[key], (tolerances or {}).get(key)
-        within = "" if most is None else f"{'' if same or abs(apart) <= most else 'NOT '}within "
-        within += f"{most:g}" if within else ""
-        shown = "0" if same else f"{apart:+.3g}"
-        rows.append((key, f"{a[key]:.6g}", f"{b[key]:.6g}", shown, within))
+    for key in (key for key in values[0] if key in values[1]):
+        x, y = values[0][key], values[1][key]
+        same, within = str(x) == str(y), ""  # also of nan
+        if key in tolerances:
+            is_within = same or abs(y - x) <= tolerances[key]
+            within = f"{'' if is_within else 'NOT '}within {tolerances[key]:g}"
+        shown = "0" if same else f"{y - x:+.3g}"
+        rows.append((key, f"{x:.6g}", f"{y:.6g}", shown, within))
     if len(rows) > 1:
         yield ""
         yield from text.aligned(rows)

@@ -1,9 +1,8 @@
 """Replay a run from its record, and compare every bit that the record states.
 
-A record may come from a stranger. Its configuration is data: classes are built that files
-of *this* checkout name, the training process gets no environment variable that this
-checkout's presets do not name (LD_PRELOAD runs code, too), and opens no address unless it is told
-to. Only a tree of the record's code (`checkout.code_of`), which a user must ask for, runs such.
+A record may come from a stranger. Its configuration is data: only classes and environment
+variables (LD_PRELOAD runs code) that files of *this* checkout name are used, and no address is
+opened unless the user asks for it, as he must for the record's own code (`checkout.code_of`).
 """
 
 import subprocess
@@ -35,17 +34,11 @@ _STOP_SECONDS = 60
 
 @dataclass(frozen=True)
 class Range:
-    """The steps of a record to replay.
+    """The steps of a record to replay."""
 
-    Attributes:
-        start: the step of the checkpoint to start from; 0: the beginning.
-        last: the last step.
-        whole: the run finished, and is replayed to its last prediction.
-    """
-
-    start: int
+    start: int  # the step of the checkpoint to start from; 0: the beginning
     last: int
-    whole: bool
+    whole: bool  # the run finished, and is replayed to its last prediction
 
     def of(self, whole: Record) -> Record:
         """Return a record cut to these steps, as if the run had been interrupted at the last."""
@@ -63,26 +56,17 @@ class Range:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a replay.
+    """What became of a replay."""
 
-    Attributes:
-        record, replay: both records, cut to the steps that were to be replayed.
-        comparison: of the two.
-        steps: those that were to be replayed.
-        reached_step: the last step that the replay recorded.
-        forged: what the record states and the replay does not, line by line.
-    """
-
-    record: Record
+    record: Record  # cut to the steps that were replayed, as is the replay's
     replay: Record
     comparison: Comparison
-    steps: Range
+    steps: Range  # that were to be replayed
     reached_step: int
-    forged: tuple[str, ...]
+    forged: tuple[str, ...]  # what the record states and the replay does not, line by line
 
     @property
     def reproduced(self) -> bool:
-        """Return whether the replay got as far as the record, with the same bits."""
         reached = self.reached_step == self.steps.last
         return self.comparison.difference is None and reached and not self.forged
 
@@ -99,9 +83,8 @@ def replay(
     """Replay a run in a new folder until its bits differ, or to the last step.
 
     Args:
-        run: the record; nothing is written there.
         folder: where the replay's own record goes; new or empty.
-        trust: names that the record may have, beside those of files in configs/.
+        trust: names that the record may have, besides those of files in configs/.
         tree: the code to replay it with; None: that of this checkout.
         online: open addresses that the record names, such as those of data sets.
         to_the_end: do not stop where the bits differ.
@@ -148,12 +131,7 @@ def read(run: Path) -> Record:
 
 
 def trusted_config(run: Path, trust: Sequence[str] = ()) -> DictConfig:
-    """Return the configuration of a record, if it asks for nothing that is not trusted here.
-
-    Raises:
-        InputError: it names classes or environment variables that this checkout does not, or is
-        no configuration for this version.
-    """
+    """Return the configuration of a record, if it fits this version and is trusted here."""
     settings = record.read_config(run)
     settings.pop("logger", None)  # a replay is nobody's run to log, and sends nothing anywhere
     config.require_trusted(settings, run, trust)
@@ -215,11 +193,8 @@ def _train(
 def _forged(run: Path, folder: Path, a: Record, b: Record, whole: bool) -> Iterator[str]:
     """Yield a line on each result that a record states and its replay does not.
 
-    Args:
-        run, folder: of the record and of its replay.
-        a, b: what they hold of the steps that were replayed.
-        whole: the run finished: its tables are compared as bytes, its summary and predictions too.
-            A replay of a part has evaluated at its last step, where the run may have been stopped.
+    Of a whole run, tables are compared as bytes, and its summary and predictions, too. A replay of
+    a part has evaluated at its last step, which the run may not have.
     """
     for name, of_a, of_b in (
         ("fingerprints.csv", a.fingerprints, b.fingerprints),
@@ -265,6 +240,5 @@ def advice_on_code(of: Record) -> str:
         return ""
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return (
-        f"the code here is not that of the record ({changed[0]}{more}); replay with the record's, "
-        "if you trust it: --restore-code"
+        f"the code here is not the record's ({changed[0]}{more}); if you trust it: --restore-code"
     )

@@ -88,7 +88,7 @@ def report_sweep(folder: Path, ended_early: bool) -> bool:
     if any(folder.glob("*/config.yaml")) or not ended_early:
         made = report.write(groups.read(folder))
         print(f"\n{report.describe(made)}\n\n{folder}", flush=True)
-        left_out = bool(made.left_out)
+        left_out = bool(made["left_out"])
     if ended_early or left_out:
         print(f"resume it: {plan.command(folder)}", flush=True)
     return left_out

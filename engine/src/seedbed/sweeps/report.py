@@ -1,8 +1,8 @@
 """The report on a sweep, and the comparison of two: as text, JSON, sweep.csv and sweep.png."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,111 +12,53 @@ from seedbed.errors import InputError, printable
 from seedbed.record import text
 from seedbed.sweeps import statistics
 from seedbed.sweeps.groups import Group, Run, Sweep, varying
-from seedbed.sweeps.statistics import CONFIDENCE, Estimate
+from seedbed.sweeps.statistics import CONFIDENCE
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Group B against group A.
+def make(*sweeps: Sweep) -> dict[str, Any]:
+    """Return the report on one sweep, its groups against the first; or on two, B's against A's.
 
-    Attributes:
-        verdict: better, worse or undecided; higher or lower where no record says what is better.
-        difference: None if there are not two independent seeds on each side.
-        seeds_to_decide: None if it is decided, or cannot be estimated.
-    """
-
-    a: str
-    b: str
-    verdict: str = "undecided"
-    paired: bool = False
-    difference: Estimate | None = None
-    seeds_to_decide: int | None = None
-
-    def line(self) -> str:
-        d, line = self.difference, f"{self.b} against {self.a}: {self.verdict}"
-        if d is None or d.sd is None:
-            return f"{line}, because it takes two independent seeds on each side"
-        unit = "paired seeds" if self.paired else "unpaired seeds on each side"
-        show = _formatter([d.sd])
-        ends = " to ".join(show(end, "+") for end in d.interval or ())
-        interval = f"95 % interval {ends}" if ends else "no spread"
-        line += f", {show(d.mean, '+')} ({interval}, {d.n} {unit})"
-        needed = f"; {self.seeds_to_decide} seeds would decide, if this is the true difference"
-        return line + needed if self.seeds_to_decide else line
-
-
-@dataclass(frozen=True)
-class Row:
-    """A group in the table: the settings by which groups differ, and means of final metrics."""
-
-    sweep: str
-    settings: dict[str, Any]
-    metric: str
-    mean: Estimate
-    means: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Report:
-    """On one sweep, its groups against the first; or on two, those of B against those of A.
-
-    Attributes:
-        warning: equal seeds gave other weights under a preset that promises bits; empty if not.
-        runs: how many there are, also those left out.
-        left_out: the reasons, by run.
-        verdict: of the comparisons if they agree, else undecided.
-    """
-
-    confidence: float
-    warning: str
-    notes: Sequence[str]
-    runs: int
-    left_out: dict[str, str]
-    groups: Sequence[Row]
-    comparisons: Sequence[Comparison]
-    verdict: str
-
-
-def make(*sweeps: Sweep) -> Report:
-    """Make the report on one sweep or two.
+    `warning` says that equal seeds gave other weights under a preset that promises bits; `left_out`
+    has the reasons, by run; `verdict` is that of the comparisons if they agree, else undecided.
 
     Raises:
         InputError: two sweeps have no groups, or no metric, in common.
     """
     groups = [group for sweep in sweeps for group in sweep.groups]
     keys = varying([group.runs[0].settings for group in groups])
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for letter, sweep in zip("AB", sweeps, strict=False):
         for group in sweep.groups:
             settings = {key: group.runs[0].settings.get(key) for key in keys}
-            rows.append(Row(letter, settings, group.metric, group.summary, group.means))
+            row = {"sweep": letter, "settings": settings, "metric": group.metric}
+            rows.append(row | {"mean": asdict(group.summary), "means": group.means})
         prefix = f"{letter} " if len(sweeps) > 1 else ""
         left_out |= {prefix + run.name: run.problem for run in sweep.runs if run.problem}
     comparisons = _comparisons(*sweeps)
-    verdicts = {each.verdict for each in comparisons}
-    return Report(
-        confidence=CONFIDENCE,
-        warning=_broken_promise(groups),
-        notes=[note for group in groups for note in group.notes()],
-        runs=sum(len(sweep.runs) for sweep in sweeps),
-        left_out=left_out,
-        groups=rows,
-        comparisons=comparisons,
-        verdict=verdicts.pop() if len(verdicts) == 1 else "undecided",
-    )
+    verdicts = {each["verdict"] for each in comparisons}
+    return {
+        "confidence": CONFIDENCE,
+        "warning": _broken_promise(groups),
+        "notes": [note for group in groups for note in group.notes()],
+        "runs": sum(len(sweep.runs) for sweep in sweeps),
+        "left_out": left_out,
+        "groups": rows,
+        "comparisons": comparisons,
+        "verdict": verdicts.pop() if len(verdicts) == 1 else "undecided",
+    }
 
 
-def describe(report: Report) -> str:
+def describe(report: Mapping[str, Any]) -> str:
     """Return the report as text for a terminal."""
-    lines = [f"  {' '.join(f'{x}: {y}'.split())}" for x, y in report.left_out.items()]
-    title = f"{len(lines)} of {report.runs} runs failed and are left out"
-    parts = [report.warning, "\n".join([title, *lines] if lines else []), _table(report.groups)]
-    parts += ["\n".join(each.line() for each in report.comparisons), *report.notes]
-    return printable("\n\n".join(filter(None, parts)))
+    lines = [f"  {' '.join(f'{x}: {y}'.split())}" for x, y in report["left_out"].items()]
+    title = f"{len(lines)} of {report['runs']} runs failed and are left out"
+    parts = [report["warning"], "\n".join([title, *lines] if lines else [])]
+    parts += [_table(report["groups"]), "\n".join(map(_line, report["comparisons"]))]
+    return printable("\n\n".join(filter(None, [*parts, *report["notes"]])))
 
 
-def write(sweep: Sweep, metric: str | None = None) -> Report:
+def write(sweep: Sweep, metric: str | None = None) -> dict[str, Any]:
     """Write sweep.csv and the picture, of its own name for a metric that was asked for."""
     try:
         record.write_atomically(sweep.folder / "sweep.csv", runs_csv(sweep.runs))
@@ -147,7 +89,7 @@ def runs_csv(runs: Sequence[Run]) -> str:
     return text.as_csv(columns, rows)
 
 
-def _comparisons(a: Sweep, b: Sweep | None = None) -> list[Comparison]:
+def _comparisons(a: Sweep, b: Sweep | None = None) -> list[dict[str, Any]]:
     """Compare the groups of two sweeps, or those of one with its first."""
     if b is None:
         others = [group for group in a.groups[1:] if group.metric == a.groups[0].metric]
@@ -159,23 +101,46 @@ def _comparisons(a: Sweep, b: Sweep | None = None) -> list[Comparison]:
     return [_compare(x[k], y[k], f"A {k[0]}".strip(), f"B {k[0]}".strip()) for k in x]
 
 
-def _compare(a: Group, b: Group, name_a: str, name_b: str) -> Comparison:
-    """Compare two groups: in pairs if all seeds of the smaller one are in the other, too."""
+def _compare(a: Group, b: Group, name_a: str, name_b: str) -> dict[str, Any]:
+    """Compare two groups: in pairs if all seeds of the smaller one are in the other, too.
+
+    There is a difference if there are two independent seeds on each side. The verdict is better or
+    worse, and higher or lower where no record says what is better.
+    """
+    verdict, paired, d, needed = "undecided", False, None, None
     n = min(len(a.values), len(b.values))
-    if n < 2 or not (a.is_independent and b.is_independent):
-        return Comparison(name_a, name_b)
-    shared = [seeds for seeds in a.values if seeds in b.values]
-    paired = len(shared) == n
-    values = [np.array([g.values[s] for s in (shared if paired else g.values)]) for g in (a, b)]
-    d = statistics.difference(values[0], values[1], paired)
-    verdict, needed = "undecided", None
-    if d.interval is not None and d.sd and d.mean != 0:
+    if n > 1 and a.is_independent and b.is_independent:
+        shared = [seeds for seeds in a.values if seeds in b.values]
+        paired = len(shared) == n
+        x, y = (np.array([g.values[s] for s in (shared if paired else g.values)]) for g in (a, b))
+        d = statistics.difference(x, y, paired)
+    if d is not None and d.interval is not None and d.sd and d.mean != 0:
         if d.interval[0] <= 0 <= d.interval[1]:
             needed = statistics.seeds_to_decide(d.mean, d.sd, paired)
         else:
             words = ("higher", "lower") if b.higher_is_better is None else ("better", "worse")
             verdict = words[(d.mean > 0) == (b.higher_is_better is False)]
-    return Comparison(name_a, name_b, verdict, paired, d, needed)
+    difference = None if d is None else asdict(d)
+    return {
+        **{"a": name_a, "b": name_b, "verdict": verdict, "paired": paired},
+        **{"difference": difference, "seeds_to_decide": needed},
+    }
+
+
+def _line(comparison: Mapping[str, Any]) -> str:
+    """Return a comparison in one line."""
+    d, line = comparison["difference"], "{b} against {a}: {verdict}".format(**comparison)
+    if d is None:
+        return f"{line}, because it takes two independent seeds on each side"
+    unit = "paired seeds" if comparison["paired"] else "unpaired seeds on each side"
+    show = _formatter([d["sd"]])
+    ends = " to ".join(show(end, "+") for end in d["interval"] or ())
+    interval = f"95 % interval {ends}" if ends else "no spread"
+    line += f", {show(d['mean'], '+')} ({interval}, {d['n']} {unit})"
+    needed = comparison["seeds_to_decide"]
+    return (
+        f"{line}; {needed} seeds would decide, if this is the true difference" if needed else line
+    )
 
 
 def _broken_promise(groups: Sequence[Group]) -> str:
@@ -195,24 +160,26 @@ def _broken_promise(groups: Sequence[Group]) -> str:
     )
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the groups as a table in Markdown, with the other metrics of the same data set."""
     if not rows:
         return ""
-    show = _formatter([row.mean.sd for row in rows])
-    phases = tuple({f"{row.metric.partition('_')[0]}_" for row in rows})
-    metrics = dict.fromkeys(name for row in rows for name in row.means if name.startswith(phases))
-    others = [name for name in metrics if name not in {row.metric for row in rows}]
-    keys = [key.removesuffix(".name") for key in rows[0].settings]
+    show = _formatter([row["mean"]["sd"] for row in rows])
+    phases = tuple({f"{row['metric'].partition('_')[0]}_" for row in rows})
+    metrics = dict.fromkeys(name for row in rows for name in row["means"])
+    reported = {row["metric"] for row in rows}
+    others = [name for name in metrics if name.startswith(phases) and name not in reported]
+    keys = [key.removesuffix(".name") for key in rows[0]["settings"]]
     head = ["metric", "n", "mean", "sd", "95 % interval", *(f"mean {name}" for name in others)]
     lines = [["sweep", *keys, *head]]
     for row in rows:
-        sd = "-" if row.mean.sd is None else show(row.mean.sd)
-        interval = " to ".join(map(show, row.mean.interval or ())) or "-"
-        means = [f"{row.means[name]:.4g}" if name in row.means else "-" for name in others]
-        own = [row.metric, str(row.mean.n), show(row.mean.mean), sd, interval, *means]
-        lines.append([row.sweep, *map(str, row.settings.values()), *own])
-    if rows[-1].sweep == "A":  # one sweep, which needs no name
+        of, means = row["mean"], row["means"]
+        sd = "-" if of["sd"] is None else show(of["sd"])
+        interval = " to ".join(map(show, of["interval"] or ())) or "-"
+        cells = [row["sweep"], *map(str, row["settings"].values()), row["metric"], str(of["n"])]
+        cells += [show(of["mean"]), sd, interval]
+        lines.append(cells + [f"{means[x]:.4g}" if x in means else "-" for x in others])
+    if rows[-1]["sweep"] == "A":  # one sweep, which needs no name
         lines = [line[1:] for line in lines]
     # A bar before the first cell and after the last, and a rule below the names.
     top, *body = [line.strip() for line in text.aligned([["", *x, ""] for x in lines], " | ")]
