@@ -321,7 +321,7 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
         assert content(folder) == before
         return str(caught.value)
 
-    assert "expected a run's record, got no file" in line(tmp_path)
+    assert "expected YAML, got No such file" in line(tmp_path)
     assert "expected a run to resume, got one that finished" in line(whole())
     newer = begun(tmp_path / "newer")
     (newer / "summary.json").write_text(json.dumps({"format_version": 99, "status": "running"}))

@@ -16,18 +16,13 @@ def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
     with plots.style():
         figure = plots.panels(len(columns))
         for axes, column in zip(figure.axes, columns, strict=True):
-            for run, side, color in ((a, "A", plots.BLUE), (b, "B", plots.ORANGE)):
-                own, hollow = run.metrics, "none" if side == "B" else color  # A shows below B
-                name = f"{side} {plots.literal(Path(run.name).name)}"
-                curve = plots.points(own, "train", column)
-                plots.training(axes, curve, color, name, ls="--" if side == "B" else "-")
-                curve, label = plots.points(own, "validation", column), f"{side} validation"
-                axes.plot(*curve, "o", color=color, mfc=hollow, label=label)
+            plots.draw(axes, a.metrics, column, "A ", plots.BLUE)
+            plots.draw(axes, b.metrics, column, "B ", plots.ORANGE, "--")  # A shows below B
             if first is not None:
                 axes.axvline(first.step, color=plots.GREY, ls=":", label="first difference")
-            axes.set_ylabel(plots.literal(column))
+        names = ", ".join(f"{x} {Path(run.name).name}" for x, run in (("A", a), ("B", b)))
         title = f"the runs diverge at step {first.step:,}" if first else "the runs agree"
-        figure.axes[0].set_title(title)
+        figure.axes[0].set_title(plots.literal(f"{names}: {title}"))
         plots.legend(figure, columns=3)
         try:
             plots.save(figure, out)

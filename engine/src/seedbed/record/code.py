@@ -108,11 +108,7 @@ def changed_here(of: Origin) -> list[str]:
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
-    """Return what git says of a folder, and the output of `git diff HEAD`, for people.
-
-    Returns:
-        {"commit", "dirty"}, None each where git does not track the folder, and the patch.
-    """
+    """Return {"commit", "dirty"} of a folder, None where git has none, and its `git diff HEAD`."""
     # The second name fails where the folder is below a repository that does not have it.
     named = _git(root, "rev-parse", "HEAD", "HEAD:./")
     if named is None:

@@ -59,8 +59,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     version = summary.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise InputError(
-            f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}; "
-            "read it with the version of Seedbed that wrote it"
+            f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}"
         )
     for results in (summary.get("metrics"), summary.get("objective")):
         if isinstance(results, dict):

@@ -44,10 +44,7 @@ _LOG_FROM_RATIO = 20.0
 
 
 def loss_curve(folder: Path) -> Path | None:
-    """Draw a run's loss and metric into `loss_curve.png` in its folder; return its path.
-
-    Where neither was logged, there is no picture, also none of an earlier attempt.
-    """
+    """Draw a run's loss and metric into `loss_curve.png`; of what was not logged, no picture."""
     summary, config = read_summary(folder), read_config(folder)
     sections = [config.get(section) for section in ("model", "data")]
     named = [str(each.name) for each in sections if hasattr(each, "name") and each.name]
@@ -79,34 +76,40 @@ def panels(count: int) -> "Figure":
     return figure
 
 
-def draw(axes: "Axes", rows: Iterable[Row], name: str) -> None:
-    """Draw a column of metrics.csv: training, which is of single batches, validation and test."""
+def draw(
+    axes: "Axes", rows: Iterable[Row], name: str, run: str = "", color: str = "", ls: str = "-"
+) -> None:
+    """Draw a column of metrics.csv: training, which is of single batches, validation and test.
+
+    Args:
+        run, color, ls: where there are several runs, how the legend calls this one, and its lines.
+    """
     curves = {phase: points(rows, phase, name) for phase in ("train", "validation", "test")}
-    training(axes, curves["train"], BLUE, "training")
-    looks: dict[str, Any] = {
-        "validation": {"color": ORANGE, "marker": "o"},
-        # Around the validation of the same step.
-        "test": {"color": GREEN, "ls": "", "marker": "D", "mfc": "none", "markersize": 7},
-    }
-    for phase, look in looks.items():
-        if len(curves[phase][0]):
-            axes.plot(*curves[phase], label=phase, **look)
-    every = np.concatenate([values[np.isfinite(values)] for _, values in curves.values()])
-    if name == "loss" and every.size and 0.0 < every.min() < every.max() / _LOG_FROM_RATIO:
-        axes.set_yscale("log")
+    steps, values = curves["train"]
+    look: dict[str, Any] = {"color": color or BLUE, "ls": ls, "label": f"{run}training"}
+    if len(steps) > 20:  # of many batches, the running mean above them
+        window = max(5, len(steps) // 30)
+        axes.plot(steps, values, color=color or BLUE, alpha=0.3, linewidth=0.7)
+        look["label"] += f" (mean of {window} batches)"
+        axes.plot(*running_mean(steps, values, window), **look)
+    elif len(steps):
+        axes.plot(steps, values, marker="o", markersize=3, **look)
+    if len(curves["validation"][0]):
+        look |= {"color": color or ORANGE, "label": f"{run}validation"}
+        axes.plot(*curves["validation"], marker="o", **look)
+    if len(curves["test"][0]):  # around the validation of the same step
+        look |= {"color": color or GREEN, "label": f"{run}test", "ls": ""}
+        axes.plot(*curves["test"], marker="D", mfc="none", markersize=7, **look)
+    if name == "loss":
+        scale(axes, np.concatenate([values for _, values in curves.values()]))
     axes.set_ylabel(literal(name))
 
 
-def training(axes: "Axes", curve: Curve, color: str, label: str, **look: Any) -> None:
-    """Draw values of single batches: each of a few, of many their running mean above them."""
-    steps, values = curve
-    if len(steps) > 20:
-        window = max(5, len(steps) // 30)
-        axes.plot(steps, values, color=color, alpha=0.3, linewidth=0.7)
-        means, label = running_mean(steps, values, window), f"{label} (mean of {window} batches)"
-        axes.plot(*means, color=color, label=label, **look)
-    elif len(steps):
-        axes.plot(steps, values, color=color, marker="o", markersize=3, label=label, **look)
+def scale(axes: "Axes", values: NDArray[np.float64]) -> None:
+    """Draw positive values logarithmically if the largest is many times the smallest."""
+    finite = values[np.isfinite(values)]
+    if finite.size and 0.0 < finite.min() < finite.max() / _LOG_FROM_RATIO:
+        axes.set_yscale("log")
 
 
 def points(rows: Iterable[Row], phase: str, name: str) -> Curve:

@@ -22,11 +22,7 @@ class Table:
     """
 
     def __init__(self, path: Path, fields: Sequence[str], keep_bytes: int | None = None) -> None:
-        """Start the file with its header, or resume with its first `keep_bytes` bytes.
-
-        Args:
-            fields: the columns that it had when it was as long as that.
-        """
+        """Start the file, or resume with its first `keep_bytes` bytes, and `fields` as of then."""
         self.path, self.fields = path, tuple(fields)
         if keep_bytes is None:
             self._file = open(path, "w", newline="")
@@ -71,8 +67,7 @@ def require_bytes(path: Path, least: int) -> None:
     size = path.stat().st_size if path.exists() else 0
     if size < least:
         raise InputError(
-            f"{path}: expected at least {least} bytes, got {size}; the record was shortened, "
-            "replay the run with scripts/verify.py"
+            f"{path}: expected at least {least} bytes, got {size}: it was shortened; replay the run"
         )
 
 

@@ -54,8 +54,7 @@ def read_yaml(path: Path) -> Any:
 def read_config(path: Path) -> DictConfig:
     """Return the configuration in a run folder or a YAML file, as OmegaConf reads it.
 
-    Interpolations (`${oc.env:HOME}`) and missing values (`???`), which the configuration of a run
-    has none of, are refused; nothing is resolved.
+    Interpolations (`${oc.env:HOME}`) and missing values (`???`) are refused, and not resolved.
     """
     path = path / "config.yaml" if path.is_dir() else path
     config = _parsed(
@@ -98,10 +97,8 @@ def read_rows(path: Path, fields: tuple[str, ...], has_more: bool = False) -> li
                     raise ValueError(f"more than {MAX_CELLS:,} cells")
                 rows.append(dict(zip(header, cells, strict=True)))
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: expected a table with the columns {','.join(fields)}, got "
-            f"{_first_line(error)}; replay the run with scripts/verify.py"
-        ) from None
+        asked, got = ",".join(fields), _first_line(error)
+        raise InputError(f"{path}: expected a table with the columns {asked}, got {got}") from None
     return rows
 
 
@@ -135,10 +132,6 @@ def _parsed(path: Path, most_bytes: int, kind: str, parse: Callable[[str], Any])
     try:
         value = parse(read_bytes(path, most_bytes).decode())
         _check_tree(value if not isinstance(value, DictConfig) else OmegaConf.to_container(value))
-    except FileNotFoundError:
-        raise InputError(
-            f"{path}: expected a run's record, got no file; name a run or a sweep"
-        ) from None
     except _MALFORMED as error:
         raise InputError(f"{path}: expected {kind}, got {_first_line(error)}") from None
     return value
@@ -156,4 +149,8 @@ def _check_tree(tree: Any, depth: int = 0) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0]
+    return (
+        (getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        .strip()
+        .splitlines()[0]
+    )

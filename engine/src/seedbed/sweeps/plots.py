@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # Okabe & Ito (2008), in an order that keeps neighbours apart.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#777777")
 _MOST_LETTERS = 24  # of a name
-_LOG_FROM_RATIO = 20.0
 
 
 def draw(sweep: Sweep, path: Path) -> None:
@@ -78,8 +77,7 @@ def _draw_curves(axes: "Axes", groups: list[list[dict[float, float]]]) -> None:
         means = [np.mean([curve[step] for curve in curves]) for step in steps]
         axes.plot(steps, means, color=color, linewidth=1.8, marker="o", markersize=2.5)
     values = [value for curves in groups for curve in curves for value in curve.values()]
-    if 0.0 < min(values) < max(values) / _LOG_FROM_RATIO:
-        axes.set_yscale("log")
+    plots.scale(axes, np.array(values))
 
 
 def _text(name: str) -> str:
