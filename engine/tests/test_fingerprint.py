@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seedbed import fingerprint
 from seedbed.names import STAGES
-from seedbed.training.optimizer_tensors import optimizer_tensors
+from seedbed.training.optimizers import optimizer_tensors
 from tests.test_rng import splitmix64
 
 ROW_WORDS, ROOM_WORDS = 2**10, 2**20

@@ -540,13 +540,13 @@ UNUSED = ["unused.weight", "unused.bias"]
 
 
 class Skips(nn.Module):
-    """Has weights that no sample uses, some that one slice of a batch uses, and a sparse one."""
+    """Has weights that no sample uses, and some that one slice of a batch uses."""
 
-    def __init__(self, sparse: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.head, self.unused = nn.Linear(tiny.FEATURES, tiny.CLASSES), nn.Linear(2, 2)
         self.rare = nn.Parameter(torch.ones(tiny.CLASSES))
-        self.table = nn.Embedding(16, tiny.CLASSES, sparse=sparse)
+        self.table = nn.Embedding(16, tiny.CLASSES)
 
     def forward(self, inputs: Tensor, ids: Tensor) -> Tensor:
         outputs = self.head(inputs) + self.table(ids)
@@ -566,22 +566,20 @@ class Skipping(Supervised):
         return {"loss": loss} | dict.fromkeys(self.names[slice_of_batch], 1.0)
 
 
-def skipping(
-    processes: Processes | None, sparse: bool = False, names: Sequence[str] = ("a",) * SHARDS
-) -> Any:
+def skipping(processes: Processes | None, names: Sequence[str] = ("a",) * SHARDS) -> Any:
     """Take steps; return fingerprints and weights, or the line of a refusal."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model, shards = Skips(sparse), Shards(SHARDS, lambda: False, processes)
-    kind: Any = torch.optim.SGD if sparse else torch.optim.AdamW
-    optimizers = {"optimizer": kind(model.parameters(), lr=0.1)}
+    model, shards = Skips(), Shards(SHARDS, lambda: False, processes)
+    optimizers = {"optimizer": torch.optim.AdamW(model.parameters(), lr=0.1)}
     training = TrainingState(model, optimizers, Skipping(names), torch.device("cpu"))
-    hasher = None if sparse else fingerprint.Hasher(training.device)
+    hasher = fingerprint.Hasher(training.device)
     found: list[Any] = []
     try:
         for step in range(1, 4):
             taken = train_step(training, batch_of(step, shards), step, shards, True, hasher)
-            found.append(taken.stages.tolist() if taken.stages is not None else None)
+            assert taken.stages is not None
+            found.append(taken.stages.tolist())
     except InputError as error:
         return str(error)
     assert [name for name, p in model.named_parameters() if p.grad is None] == UNUSED
@@ -599,20 +597,10 @@ def test_weights_that_no_sample_uses_stay_on_any_number_of_processes(count: int)
     assert [name for (name, before), after in pairs if before == after] == UNUSED
 
 
-def test_sparse_gradients_are_refused_in_one_line_on_several_processes() -> None:
-    """Which name the layer; one process trains with them."""
-    line = (
-        "model.table.weight: expected a dense gradient with several processes, got a sparse one; "
-        "build the layer with sparse=False, or say trainer.processes=1"
-    )
-    assert in_processes(2, partial(skipping, sparse=True)) == {0: line, 1: line}
-    assert not isinstance(skipping(None, sparse=True), str)
-
-
 def test_values_of_other_names_are_refused_whoever_has_the_slice() -> None:
     """Their means would be of different things; negative control: above."""
     names = "aabb"
-    start = "method: expected the same names from Skipping for all shards"
+    start = "method: expected the same names of values for all shards"
     assert skipping(None, names=names).startswith(start)
     for line in in_processes(2, partial(skipping, names=names)).values():
         assert line.startswith(start), line

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from seedbed import fingerprint, record
-from seedbed.training import capture, checkpoint
-from seedbed.training.optimizer_tensors import optimizer_tensors
+from seedbed.training import checkpoint
+from seedbed.training.optimizers import optimizer_tensors
 from tests.gpu.gates import DEVICE, ON_CUDA
 
 pytestmark = ON_CUDA
@@ -53,11 +53,11 @@ def test_a_checkpoint_brings_each_tensor_back_to_its_device(tmp_path: Path) -> N
     optimizer.state["own"] = own  # type: ignore[index]
     state = {
         "format_version": record.FORMAT_VERSION,
-        **capture.capture(model, {"optimizer": optimizer}),
+        **checkpoint.capture_state(model, {"optimizer": optimizer}),
     }
     checkpoint.save(state, tmp_path / "last.pt")
     saved = checkpoint.load(tmp_path / "last.pt", torch.device(DEVICE))
-    capture.restore(other, {"optimizer": fresh}, saved)
+    checkpoint.restore_state(other, {"optimizer": fresh}, saved)
 
     def places(optimizer: torch.optim.Optimizer) -> list[torch.device]:
         return [tensor.device for tensor in optimizer_tensors(optimizer)]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.training import capture, checkpoint
-from seedbed.training.optimizer_tensors import optimizer_tensors
+from seedbed.training import checkpoint, optimizers
+from seedbed.training.optimizers import optimizer_tensors
 from tests.test_fingerprint import of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
@@ -93,7 +93,7 @@ def facts(value: Any) -> Any:
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
-    return facts(capture.capture(model, {"optimizer": optimizer}))
+    return facts(checkpoint.capture_state(model, {"optimizer": optimizer}))
 
 
 def resumed(build: Build, dtype: torch.dtype, folder: Path) -> tuple[Any, Any, Any, Any]:
@@ -101,8 +101,8 @@ def resumed(build: Build, dtype: torch.dtype, folder: Path) -> tuple[Any, Any, A
     model, other = small_model(dtype), small_model(dtype)
     optimizer, fresh = build(model.parameters()), build(other.parameters())
     train(model, optimizer, 0, 3)
-    saved = through_a_file(capture.capture(model, {"optimizer": optimizer}), folder)
-    capture.restore(other, {"optimizer": fresh}, saved)
+    saved = through_a_file(checkpoint.capture_state(model, {"optimizer": optimizer}), folder)
+    checkpoint.restore_state(other, {"optimizer": fresh}, saved)
     at_once = state_of(model, optimizer), state_of(other, fresh)
     train(model, optimizer, 3, 6)
     train(other, fresh, 3, 6)
@@ -200,11 +200,11 @@ def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> 
     there, here = (nn.Parameter(torch.zeros(2, device="meta")) for _ in range(2))
     optimizer, fresh = torch.optim.SGD([there]), torch.optim.SGD([here])
     optimizer.state[there] |= {"table": torch.ones(3), "moment": torch.zeros(2, device="meta")}
-    captured = capture.capture_optimizer(optimizer)
-    capture.restore_optimizer(fresh, captured)
+    captured = optimizers.capture_optimizer(optimizer)
+    optimizers.restore_optimizer(fresh, captured)
     assert fresh.state[here]["table"].device.type == "cpu"
     assert fresh.state[here]["moment"].device.type == "meta"
-    capture.restore_optimizer(fresh, captured | {"devices": ["cpu"]})
+    optimizers.restore_optimizer(fresh, captured | {"devices": ["cpu"]})
     assert fresh.state[here]["table"].device.type == "meta"
 
 
@@ -250,10 +250,10 @@ def test_buffers_of_any_history_are_restored(persistent: bool, tmp_path: Path) -
     train(model, optimizer, 0, 3)
     kept = other.counted
     assert state_of(other, fresh) != state_of(model, optimizer)
-    capture.restore(
+    checkpoint.restore_state(
         other,
         {"optimizer": fresh},
-        through_a_file(capture.capture(model, {"optimizer": optimizer}), tmp_path),
+        through_a_file(checkpoint.capture_state(model, {"optimizer": optimizer}), tmp_path),
     )
     assert state_of(other, fresh) == state_of(model, optimizer)
     assert other.counted is kept, "what fits is written in place: others may refer to it"
@@ -267,7 +267,9 @@ def test_what_no_file_brings_back_is_named() -> None:
     """By the entry and its type; negative control: as a float it is written."""
     for value, refused in ((np.sqrt(np.float64(2)), True), (float(np.sqrt(2.0)), False)):
         model = Remembers(True, value)
-        state = capture.capture(model, {"optimizer": torch.optim.AdamW(model.parameters())})
+        state = checkpoint.capture_state(
+            model, {"optimizer": torch.optim.AdamW(model.parameters())}
+        )
         if not refused:
             checkpoint.encode(state)
             continue

@@ -19,7 +19,7 @@ from seedbed.data.source import Batch, Source
 from seedbed.errors import InputError
 from seedbed.tasks import Classification
 from seedbed.training import checkpoint, loop
-from seedbed.training.logger import Logger
+from seedbed.training.loop import Logger
 from seedbed.training.rehearsal import Rebuilt, Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState

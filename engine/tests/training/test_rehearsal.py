@@ -16,8 +16,8 @@ from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from seedbed.training import loop
-from seedbed.training.logger import Logger
-from seedbed.training.optimizer_tensors import optimizer_tensors
+from seedbed.training.loop import Logger
+from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.rehearsal import Rebuilt, Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, Progress, TrainingState

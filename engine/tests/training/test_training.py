@@ -27,7 +27,7 @@ from seedbed.names import STAGES
 from seedbed.tasks import Classification, Regression
 from seedbed.training import loop, schedules
 from seedbed.training.evaluate import evaluate, measure
-from seedbed.training.logger import Logger
+from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.training.step import to_device, train_step

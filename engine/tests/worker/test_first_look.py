@@ -85,7 +85,7 @@ def refused(folder: Path, *words: str) -> int:
     [
         (("VAE", "trainer.monitor=validation_lss", "trainer.mode=min"),
          "trainer.monitor: expected a value of VAE.validation_step, got validation_lss"),
-        (("LateHead",), "method: expected patterns that parameters fit from LateHead.trainable"),
+        (("LateHead",), "method: expected patterns that parameters fit from trainable"),
         (("VAE", f"+callbacks.late._target_={__name__}.LateHook"),
          "callbacks.late: expected hooks among on_before_optimizer_step, on_step_end, "
          "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is"),

@@ -186,7 +186,7 @@ class TestWhatIsLogged:
         (of_method("Linear", module="torch.nn"), "method: expected"),
         (of_method("Naming", **OWN), "method: expected names other than step, epoch"),
         ((*of_method("Unlike", **OWN), "trainer.shards=8"),
-         "method: expected the same names from Unlike for all shards"),
+         "method: expected the same names of values for all shards"),
         (of_method("Misspelt", **OWN), "method: expected patterns that parameters fit from"),
         (of_method("Elsewhere", **OWN), "method: expected parameters of the model in the SGD"),
     ],

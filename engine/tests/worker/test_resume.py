@@ -17,7 +17,7 @@ from seedbed import launch, record
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import Change, Origin, code, plots
-from seedbed.training import capture, checkpoint
+from seedbed.training import checkpoint, optimizers
 from seedbed.worker import experiment, restore, worker
 from tests.odd_optimizers import Master
 from tests.ways import differences
@@ -258,7 +258,7 @@ def test_a_changed_option_is_what_the_configuration_makes_of_it() -> None:
     old, optimizer = made(0.1, [0.5, 0.9]), made(0.2, [0.5, 0.8])
     options = [dict(group) for group in optimizer.param_groups]
     old.param_groups[0]["seen"] = old.param_groups[1]["seen"] = 7
-    capture.restore_optimizer(optimizer, capture.capture_optimizer(old))
+    optimizers.restore_optimizer(optimizer, optimizers.capture_optimizer(old))
     changes = [Change(f"optimizer.{name}", None, None, True) for name in ("lr", "betas")]
     restore.change_options(optimizer, options, changes)
     groups = [(g["lr"], g["initial_lr"], g["betas"], g["seen"]) for g in optimizer.param_groups]

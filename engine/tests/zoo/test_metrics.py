@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from seedbed import record
+from seedbed.config import build
 from seedbed.data.positions import Position
 from seedbed.data.source import Batch
-from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from seedbed.tasks import Classification
-from seedbed.training import metrics
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
@@ -52,7 +51,10 @@ def evaluated(processes: Any, cut: int = BATCH, most: int = SAMPLES) -> dict[str
         {"optimizer": torch.optim.SGD(model.parameters(), 0.1)},
         Supervised(Classification()),
         torch.device("cpu"),
-        metrics=metrics.of_settings(SPECS),
+        metrics={
+            name: build.build({**spec, "sync_on_compute": False}, name)
+            for name, spec in SPECS.items()
+        },
     )
     return evaluate(training, batches, shards).values
 
@@ -97,9 +99,3 @@ def test_what_a_metric_does_not_take_is_one_line(
     spec = f"+metrics.f1={{_target_:{ALL}.MulticlassF1Score,{chosen}}}"
     assert work(begun(tmp_path / "run", *of_method("FineTuning", spec))) == 2
     assert capsys.readouterr().err.startswith(f"error: {line}")
-
-
-def test_what_is_no_metric_is_refused() -> None:
-    spec = {"_target_": "torchmetrics.classification.MulticlassF1Score", "classes": 3}
-    with pytest.raises(InputError, match=r"^metrics\.f1: "):
-        metrics.of_settings({"f1": spec})

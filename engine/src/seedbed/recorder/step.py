@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed.data.tensors import tensors_of
-from seedbed.training.optimizer_tensors import optimizer_tensors
+from seedbed.training.optimizers import optimizer_tensors
 
 
 def contents(value: Any) -> list[Tensor]:

@@ -9,7 +9,7 @@ from seedbed import config, rng
 from seedbed.data.source import Source
 from seedbed.errors import InputError, one_line
 from seedbed.tools import request
-from seedbed.training import capture, checkpoint
+from seedbed.training import checkpoint
 from seedbed.training.state import TrainingState
 from seedbed.worker import assemble, sources
 
@@ -57,7 +57,7 @@ def of_checkpoint(
     training = assemble.build_training_state(settings, device, source)
     try:
         step = state["step"] if path.name == checkpoint.BEST else state["progress"]["step"]
-        capture.restore_model(training.model, state)
+        checkpoint.restore_model(training.model, state)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: expected a checkpoint of this model, got {one_line(error)}"

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from seedbed import rng
 from seedbed.config import build
 from seedbed.errors import InputError
+from seedbed.fingerprint import of_tensors
 from seedbed.methods import Callback, require_hooks
 from seedbed.names import CALLBACK
-from seedbed.training.unchanged import unchanged
 
 Show = Callable[[str, int, Path], None]
 
@@ -38,11 +38,6 @@ class Run:
             path.parent.mkdir(exist_ok=True)
             self._show(f"{self.phase}/{name}", self.step, plots.save(figure, path))
 
-    def take(self) -> dict[str, Tensor | float]:
-        """Return what was logged since the last call."""
-        logged, self.logged = self.logged, {}
-        return logged
-
 
 class Callbacks:
     """The callbacks of a run by name; they are called once `open` was."""
@@ -53,11 +48,7 @@ class Callbacks:
         self.run: Run | None = None
 
     def open(self, model: nn.Module, folder: Path, show: Show) -> None:
-        """Begin to call them.
-
-        Args:
-            show: passes a figure on, by its name, step and file.
-        """
+        """Begin to call them; `show` passes a figure on, by its name, step and file."""
         if self._callbacks:
             self.run = Run(model, folder, show)
 
@@ -70,24 +61,36 @@ class Callbacks:
     def call(self, hook: str, seed: int | None, step: int, *arguments: Any) -> None:
         """Call a function of all of them, and refuse one that changes the model or gradients."""
         assert self.run is not None
+        model = self.run.model
         gradients = [
             tensor for each in arguments if isinstance(each, dict) for tensor in each.values()
         ]
-        evaluates = hook in ("on_validation_end", "on_evaluation_end")
+
+        def traces(by_bits: bool) -> list[int]:  # `_version` does not see what `.data` writes
+            tensors = [*model.parameters(), *model.buffers(), *gradients]
+            return [int(of_tensors(tensors))] if by_bits else [t._version for t in tensors]
+
         for number, (name, callback) in enumerate(self._callbacks.items()):
             if getattr(type(callback), hook) is getattr(Callback, hook):
                 continue
             if seed is not None:
                 rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number))
             where = f"{type(callback).__name__}.{hook}"
-            refusal = (
-                f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
-                "changes weights, buffers or gradients; change them in a method's on_step_end"
-            )
+            evaluates = hook in ("on_validation_end", "on_evaluation_end")
             by_bits = evaluates or where not in self._called  # in steps, bits the first time alone
             self._called.add(where)
-            with torch.no_grad(), unchanged(self.run.model, refusal, gradients, by_bits):
+            modes = [(module, module.training) for module in model.modules()]
+            before = traces(by_bits)
+            with torch.no_grad():
                 getattr(callback, hook)(self.run, step, *arguments)
+            for module, mode in modes:
+                module.training = mode
+            if traces(by_bits) != before:
+                raise InputError(
+                    f"callbacks.{name}: expected a callback that changes nothing, got {where}, "
+                    "which changes weights, buffers or gradients; change them in a method's "
+                    "on_step_end"
+                )
 
     def state(self) -> dict[str, Any]:
         """Return what checkpoints hold of each, by what they call it."""

@@ -1,8 +1,11 @@
-"""Checkpoints: written so that a good one is always there, checked when they are read.
+"""Checkpoints: state is restored exactly as it was, and a good file is always there.
 
-A checkpoint is what `torch.save` makes, so `torch.load(path, weights_only=True)` opens it
-anywhere, with its SHA-256 as the comment at the end of the zip archive. A file that holds anything
-else than that opens is refused, never executed.
+Captured are values, dtypes and memory order of all that `state_dict` knows and of all buffers;
+modes, which weights need gradients, and optimizers' states.
+
+A file is what `torch.save` makes, so `torch.load(path, weights_only=True)` opens it anywhere, with
+its SHA-256 as the comment at the end of the zip archive. A file that holds anything else than that
+opens is refused, never executed.
 """
 
 import hashlib
@@ -14,34 +17,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from seedbed import record
 from seedbed.errors import InputError, one_line
-from seedbed.training import capture as states
+from seedbed.training.optimizers import (
+    Optimizers,
+    capture_optimizer,
+    labelled,
+    restore_optimizer,
+)
 from seedbed.training.state import Progress, TrainingState
 
 LAST, PREVIOUS = record.LAST_CHECKPOINTS
 BEST = "best.pt"
+# What `restore` raises for a checkpoint of another model or optimizer.
+MISMATCH = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 _PREFIX = b"seedbed sha256 "
 _COMMENT_BYTES = len(_PREFIX) + 64
 _CPU = torch.device("cpu")
-# What `restore` raises for a checkpoint of another model or optimizer.
-MISMATCH = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[str, Any]:
-    """Return a checkpoint of a run: where it stands, its model and its optimizers.
+    """Return a checkpoint of a run, whose tensors are the live ones.
 
     Args:
         notes: what the run's record adds, by keys of its own.
+
+    Raises:
+        InputError: the state is one that no resumed run can have.
     """
     return {
         "format_version": record.FORMAT_VERSION,
         "progress": asdict(progress),
         **notes,
-        **states.capture(training.model, training.optimizers),
+        **capture_state(training.model, training.optimizers),
         **training.callbacks.state(),
     }
 
@@ -49,13 +60,13 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
 def capture_best(model: nn.Module, step: int, metric: float) -> dict[str, Any]:
     """Return what best.pt holds: the weights of a step."""
     named = {"format_version": record.FORMAT_VERSION, "step": step, "metric": metric}
-    return named | states.capture_model(model)
+    return named | capture_model(model)
 
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
     """Bring model and optimizer into the state of a checkpoint; return where its run stood."""
     _ = training.to_train  # as it is built: what is restored may be frozen for a while
-    states.restore(training.model, training.optimizers, state)
+    restore_state(training.model, training.optimizers, state)
     training.callbacks.restore(state)
     return progress_of(state)
 
@@ -63,6 +74,79 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
 def progress_of(state: Mapping[str, Any]) -> Progress:
     """Return where the run of a checkpoint stood; the beginning where there is none."""
     return Progress(**state.get("progress", {}))
+
+
+def capture_state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
+    own = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers.values():
+        if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
+            raise InputError(
+                "model: expected the parameters that its optimizers were given, got others, made "
+                "in a later step; make modules and parameters in __init__"
+            )
+    return {
+        **capture_model(model),
+        "modes": {path: module.training for path, module in model.named_modules()},
+        "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
+        **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
+    }
+
+
+def restore_state(model: nn.Module, optimizers: Optimizers, state: Mapping[str, Any]) -> None:
+    restore_model(model, state)
+    for path, mode in state.get("modes", {}).items():
+        model.get_submodule(path).training = mode
+    for name, needed in state.get("requires_grad", {}).items():
+        model.get_parameter(name).requires_grad_(needed)
+    for name, optimizer in labelled(optimizers).items():
+        restore_optimizer(optimizer, state[name])
+
+
+def capture_model(model: nn.Module) -> dict[str, Any]:
+    """Return a model's `state_dict`, and all its buffers, also those that `state_dict` lacks."""
+    buffers = {
+        f"{path}.{name}".lstrip("."): buffer
+        for path, module in model.named_modules()
+        for name, buffer in module._buffers.items()
+    }
+    return {"model": model.state_dict(), "buffers": buffers}
+
+
+@torch.no_grad()
+def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Bring a model into a state that was captured, maybe on another kind of device.
+
+    A forward pass may have made buffers, or replaced them by others: they need not be there yet.
+    """
+
+    def kind(t: Tensor) -> tuple[Any, ...]:  # each kind of device has a memory order of its own
+        strides = None if moved or t.layout != torch.strided else t.stride()
+        return type(t), t.layout, t.shape, t.dtype, t.device, strides
+
+    here = {parameter.device.type: parameter.device for parameter in model.parameters()}
+    tensors = [value for value in state["model"].values() if isinstance(value, Tensor)]
+    moved = here.keys().isdisjoint(tensor.device.type for tensor in tensors)
+    for key, value in state["buffers"].items():
+        path, _, name = key.rpartition(".")
+        module = model.get_submodule(path)
+        there = module._buffers.get(name)
+        if value is None and name in module._buffers:
+            setattr(module, name, None)
+            continue
+        if moved and value is not None:
+            value = value.to(next(iter(here.values())))
+        fits = there is not None and value is not None and kind(there) == kind(value)
+        if there is not None and fits and value.layout is torch.strided and 0 not in value.stride():
+            there.copy_(value)  # in place: others may refer to it
+        else:
+            module.register_buffer(name, value, persistent=key in state["model"])
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        # Kernels may sum in another order where a weight has another memory order.
+        saved = state["model"].get(name)
+        is_dense = isinstance(saved, Tensor) and saved.layout is torch.strided
+        if is_dense and saved.shape == parameter.shape and saved.stride() != parameter.stride():
+            parameter.data = torch.empty_like(saved, dtype=parameter.dtype, device=parameter.device)
+    model.load_state_dict(state["model"])
 
 
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
@@ -101,10 +185,10 @@ def encode(state: dict[str, Any]) -> bytes:
                 decode(buffer.getvalue())
             except Exception:
                 name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
+                kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
                 raise InputError(
                     f"{name}: expected tensors, numbers, texts, or lists, tuples and dictionaries "
-                    f"of them, got {type(leaf).__module__}.{type(leaf).__qualname__}; keep it as "
-                    "one of those, since no checkpoint brings it back"
+                    f"of them, got {kind}, which no checkpoint brings back"
                 ) from None
         raise
     return buffer.getvalue()
@@ -121,10 +205,7 @@ def decode(content: bytes, device: torch.device = _CPU) -> Any:
 
 
 def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
-    """Read a checkpoint.
-
-    Args:
-        device: for the tensors that were not on a CPU.
+    """Read a checkpoint, with tensors that were not on a CPU on a device.
 
     Raises:
         InputError: it is not there, is damaged, or is not one of Seedbed's.
@@ -141,9 +222,8 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
     try:
         state: Any = decode(content, device)
     except Exception as error:  # whatever a made-up file provokes
-        raise InputError(
-            f"{path}: expected tensors and numbers, got something else ({one_line(error, 80)})"
-        ) from None
+        problem = one_line(error, 80)
+        raise InputError(f"{path}: expected tensors and numbers, got {problem}") from None
     if not isinstance(state, dict) or state.get("format_version") != record.FORMAT_VERSION:
         raise InputError(f"{path}: expected a checkpoint of format {record.FORMAT_VERSION}")
     return state
@@ -152,21 +232,18 @@ def load(path: Path, device: torch.device = _CPU) -> dict[str, Any]:
 def load_newest(
     folder: Path, device: torch.device = _CPU
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Read `last.pt`, or the one before it if that is damaged.
+    """Return `last.pt`, or the one before it if that is damaged, and what is wrong with `last.pt`.
 
-    Returns:
-        The state, or None if there is no checkpoint at all; and what is wrong with each one that
-        was passed over.
+    Without any checkpoint it is None.
 
     Raises:
         InputError: there are checkpoints, and all of them are damaged.
     """
     problems: list[str] = []
-    for name in record.LAST_CHECKPOINTS:
-        if not (folder / name).exists():
-            continue
+    for path in (folder / LAST, folder / PREVIOUS):
         try:
-            return load(folder / name, device), problems
+            if path.exists():
+                return load(path, device), problems
         except InputError as error:
             problems.append(str(error))
     if problems:

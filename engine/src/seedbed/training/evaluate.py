@@ -1,8 +1,7 @@
 """One evaluation: what the method keeps of all samples, in evaluation mode."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,16 +12,20 @@ from torch.utils._pytree import tree_map
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, tensors_of
-from seedbed.errors import Interrupted
+from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
 from seedbed.names import COMPUTE, TRAIN_END
 from seedbed.operations.refusals import explained
-from seedbed.training import metrics
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, TrainingState
-from seedbed.training.step import look, seed_draws, to_device
-from seedbed.training.unchanged import evaluating, unchanged
-from seedbed.training.values import require_free, require_same_names
+from seedbed.training.step import (
+    look,
+    require_free,
+    require_same_names,
+    seed_draws,
+    to_device,
+)
+from seedbed.training.unchanged import evaluating
 
 
 class Row(NamedTuple):
@@ -62,7 +65,7 @@ def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) 
         torch.cat(predictions) if predictions else None,
         torch.cat([row.targets for row in rows]),
         torch.cat([row.output_hash for row in rows]),
-        _seen(training, rows) if training.callbacks.look_at_evaluations else None,
+        _seen(rows) if training.callbacks.look_at_evaluations else None,
     )
 
 
@@ -73,8 +76,9 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
     hasher = fingerprint.Hasher(training.device)
     needs_outputs = bool(training.metrics) or training.callbacks.look_at_evaluations
     # Processes share the batches: each would have another part of what changes.
+    may_change = not training.strict and shards.count == 1
     with (
-        _looking(training, training.strict or shards.count > 1),
+        evaluating(training.model, may_change),
         explained(training.model, training.channels_last),
     ):
         for batch in batches:
@@ -104,17 +108,35 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
 
 
 def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the values of an evaluation by name: the method's, and those of metrics.
+    """Return the values of an evaluation by name: the method's, and those of torchmetrics.
 
     Args:
-        rows: of all processes, in order.
+        rows: of all processes, in order; so a metric is fed all of a set, in every process.
     """
-    method = training.method
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
-        values = {k: float(v) for k, v in method.compute(_of_all_samples(training, rows)).items()}
-    require_free(method, values)
-    return values | metrics.compute(training.metrics, [row.seen for row in rows])
+        returned = training.method.compute(_of_all_samples(rows))
+    values = {name: float(value) for name, value in returned.items()}
+    require_free(values)
+    for name, metric in training.metrics.items():
+        try:
+            metric.reset()
+            for row in rows:
+                metric.update(*(row.seen or ()))
+        except Exception as error:  # whatever a library provokes
+            raise InputError(
+                f"metrics.{name}: expected outputs and targets that {type(metric).__name__} takes, "
+                f"got others ({one_line(error)}); let validation_step return them as 'outputs' and "
+                "'targets'"
+            ) from error
+        value = torch.as_tensor(metric.compute())
+        if value.numel() != 1:
+            raise InputError(
+                f"metrics.{name}: expected a number from {type(metric).__name__}.compute, got "
+                f"shape {tuple(value.shape)}; choose its mean, such as average: macro"
+            )
+        values[name] = float(value)
+    return values
 
 
 def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) -> Evaluation:
@@ -138,28 +160,15 @@ def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) 
 def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
     """Let the method look at the trained model, which it leaves as it is."""
     if training.overrides("on_train_end"):
-        with _looking(training, training.strict):
+        with evaluating(training.model, may_change=not training.strict):
             seed_draws(training, 0, TRAIN_END)
             training.method.on_train_end(training.model, log)
 
 
-@contextmanager
-def _looking(training: TrainingState, changes_are_refused: bool) -> Iterator[None]:
-    """Put the model into evaluation mode; refuse changes of weights and buffers, if asked to."""
-    model = training.model
-    refusal = (
-        "model: expected an evaluation that leaves weights and buffers as they are, got a "
-        f"{type(model).__name__} that changes them; change them in training mode alone, or say "
-        "determinism.on_nondeterministic=warn"
-    )
-    with unchanged(model, refusal) if changes_are_refused else nullcontext(), evaluating(model):
-        yield
-
-
-def _of_all_samples(training: TrainingState, rows: Sequence[Row]) -> dict[str, Any]:
+def _of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
     """Return by name one tensor of all batches, or the exact sums of pairs."""
     for row in rows:
-        require_same_names(training.method, rows[0].values, row.values)
+        require_same_names(rows[0].values, row.values)
     joined: dict[str, Any] = {}
     for name, first in rows[0].values.items():
         batches = [row.values[name] for row in rows]
@@ -170,7 +179,7 @@ def _of_all_samples(training: TrainingState, rows: Sequence[Row]) -> dict[str, A
     return joined
 
 
-def _seen(training: TrainingState, rows: Sequence[Row]) -> Seen:
+def _seen(rows: Sequence[Row]) -> Seen:
     """Return what callbacks are given of an evaluation; its phase is not known here."""
 
     def join(*batches: Any) -> Any:
@@ -180,7 +189,7 @@ def _seen(training: TrainingState, rows: Sequence[Row]) -> Seen:
         return torch.cat(batches) if fits else list(batches)
 
     outputs, targets = tree_map(join, *(row.seen for row in rows))
-    return Seen("", outputs, targets, _of_all_samples(training, rows))
+    return Seen("", outputs, targets, _of_all_samples(rows))
 
 
 def _first_numbers(targets: Any, count: int) -> Tensor:

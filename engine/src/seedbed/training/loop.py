@@ -1,8 +1,10 @@
 """The training loop: steps, validations and checkpoints, in the order of the plan."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
+
+from torch import Tensor
 
 from seedbed import fingerprint
 from seedbed.data.source import Batch
@@ -10,13 +12,42 @@ from seedbed.errors import Interrupted
 from seedbed.operations.refusals import explained
 from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate, look_at
-from seedbed.training.logger import Logger
 from seedbed.training.pace import Pace
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
-from seedbed.training.state import Plan, Progress, TrainingState
+from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.training.step import train_step
-from seedbed.training.values import monitored
+
+
+class Logger:
+    """What training asks of a run logger; this one is null, for a process without a record.
+
+    Attributes:
+        last: the newest value of each metric.
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[str, float] = {}
+
+    def log_step(
+        self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
+    ) -> None:
+        """Note a step; nothing is read from the device yet."""
+
+    def write(self, progress: Progress) -> None:
+        """Write down the steps noted since the last call."""
+
+    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None: ...
+
+    def log_test(self, results: Mapping[int, Evaluation]) -> None:
+        """Write down the tests by the step of their weights, the one that counts at the end."""
+
+    def save_checkpoint(self, progress: Progress) -> None: ...
+
+    def log(self, text: str) -> None:
+        """Print a line."""
+
+    def close(self) -> None: ...
 
 
 def fit(
@@ -90,7 +121,7 @@ def validate(
     """Evaluate the model on the validation set, and note the result."""
     shards.compare(training, progress.step)
     result = evaluate(training, batches, shards)
-    value = monitored(training.method, result.values, training.metric_name)
+    value = training.monitored(result.values)
     is_best = progress.note_validation(value, training.higher_is_better)
     result = look_at(training, "validation", progress.step, result)
     run_logger.log_validation(progress, result, is_best)

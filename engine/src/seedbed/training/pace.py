@@ -14,9 +14,7 @@ _LEAST_SHARE = 0.6  # of one core, which a step alone on a machine always has
 class Pace:
     """Prints one hint where a process with several threads waits for cores; then does nothing.
 
-    Args:
-        first_step: the last step before this process.
-        is_meant: False where steps wait for something else, such as a GPU or other processes.
+    It is not meant where steps wait for something else, such as a GPU or other processes.
     """
 
     def __init__(self, log: Callable[[str], None], first_step: int, is_meant: bool) -> None:

@@ -22,7 +22,7 @@ from seedbed.data.tensors import map_tensors
 from seedbed.errors import InputError, one_line
 from seedbed.names import STAGES
 from seedbed.operations.refusals import explained
-from seedbed.training import capture, checkpoint, schedules
+from seedbed.training import checkpoint, optimizers, schedules
 from seedbed.training.callbacks import Callbacks
 from seedbed.training.evaluate import measure
 from seedbed.training.shards import Shards
@@ -44,10 +44,7 @@ _IN_OPTIMIZER = (
 _WHERE = {
     "learning rate": ("schedule", "let its factor depend on the step alone"),
     "sample_ids": ("data.sampler", "let batches depend on epoch, n and rng alone"),
-    "batch": (
-        "data.train",
-        "let a sample depend on its index and on seeded draws alone, not on what was loaded before",
-    ),
+    "batch": ("data.train", "let a sample depend on its index and on seeded draws alone"),
     "loss": _IN_MODEL,
     "gradients": _IN_MODEL,
     "weights": _IN_OPTIMIZER,
@@ -66,21 +63,14 @@ class Rebuilt(NamedTuple):
 
 
 class Rehearsal:
-    """Takes steps twice: as they come, and resumed from a checkpoint made just before.
-
-    Args:
-        rebuild: builds all that is needed for a step, from the settings alone.
-        held_out: loads a batch of the validation set.
-        at_start: whether the second step of a new run is taken twice.
-        every_steps: take a step twice every so many; 0: none.
-    """
+    """Takes steps twice: as they come, and resumed from a checkpoint made just before."""
 
     def __init__(
         self,
-        rebuild: Callable[[int], Rebuilt],
-        held_out: Callable[[], Sequence[Batch]],
-        at_start: bool = True,
-        every_steps: int = 0,
+        rebuild: Callable[[int], Rebuilt],  # for a step, from the settings alone
+        held_out: Callable[[], Sequence[Batch]],  # a batch of the validation set
+        at_start: bool = True,  # the second step of a new run is taken twice
+        every_steps: int = 0,  # so is every so many; 0: none
     ) -> None:
         self._rebuild, self._held_out = rebuild, held_out
         self._at_start, self._every_steps = at_start, every_steps
@@ -105,14 +95,12 @@ class Rehearsal:
         Where the preset promises no bits, only see that the checkpoint can be read.
         """
         with _resumable():
-            state = checkpoint.capture(training, Progress(step - 1))
-        saved = checkpoint.encode(state)
-        del state
+            saved = checkpoint.encode(checkpoint.capture(training, Progress(step - 1)))
         if not training.strict or training.dropout_seed is None:
             hasher = fingerprint.Hasher(training.device)
             return train_step(training, batches, step, shards, with_values, hasher)
         held_out = self._held_out()
-        measure(training, _copied(held_out), Shards())
+        _evaluate(training, held_out)
         quiet = copy.copy(training)  # with what it knows of the parameters before some were frozen
         vars(quiet)["callbacks"] = Callbacks()  # they see the step that counts
         with explained(training.model, training.channels_last):
@@ -133,9 +121,8 @@ class Rehearsal:
         if unlike is not None:
             raise InputError(
                 f"{_WHERE[unlike][0]}: expected the same {unlike} each time that step {step} is "
-                "taken from one checkpoint, got another; draw from the global generators, keep "
-                "nothing in modules of Python, and look for a kernel that does not repeat, or "
-                "for faulty hardware"
+                "taken from one checkpoint, got another; draw from the global generators, and look "
+                "for a kernel that does not repeat, or for faulty hardware"
             )
         key, remedy = _WHERE[stage]
         changed = [name for name, now in _attributes(training).items() if now != before.get(name)]
@@ -193,10 +180,8 @@ def _take(
     hasher = fingerprint.Hasher(training.device)
     result = train_step(training, batches, step, shards, with_values, hasher)
     assert result.stages is not None
-    evaluation = [
-        row.output_hash.tolist() for row in measure(training, _copied(held_out), Shards())
-    ]
     stages = dict(zip(STAGES, result.stages.tolist(), strict=True))
+    evaluation = _evaluate(training, held_out)
     return {"learning rate": repr(rates), **stages, "evaluation": evaluation}, result
 
 
@@ -206,20 +191,18 @@ def _first_difference(a: dict[str, Any], b: dict[str, Any], shards: Shards) -> s
     return next((stage for stage in _WHERE if any(stage in each for each in differing)), None)
 
 
-def _copied(batches: Sequence[Batch]) -> list[Batch]:
-    """Return copies: a model may change its inputs."""
-    return [Batch(each.ids, *map_tensors(torch.Tensor.clone, each[1:])) for each in batches]
+def _evaluate(training: TrainingState, batches: Sequence[Batch]) -> list[Any]:
+    """Return the hashes of outputs, of copies of batches: a model may change its inputs."""
+    copies = [Batch(each.ids, *map_tensors(torch.Tensor.clone, each[1:])) for each in batches]
+    return [row.output_hash.tolist() for row in measure(training, copies, Shards())]
 
 
 def _attributes(training: TrainingState) -> dict[str, Any]:
     """Return by path what modules, method, task and optimizers keep beside their tensors."""
-    roots: dict[str, Any] = {
-        f"model.{path}".rstrip("."): module for path, module in training.model.named_modules()
-    }
-    roots |= {"method": training.method, "method.task": training.method.task}
-    roots |= capture.labelled(training.optimizers)
+    modules = {f"model.{path}".rstrip("."): each for path, each in training.model.named_modules()}
+    others = {"method": training.method, "method.task": training.method.task}
     attributes: dict[str, Any] = {}
-    for path, root in roots.items():
+    for path, root in (modules | others | {**optimizers.labelled(training.optimizers)}).items():
         for name, value in getattr(root, "__dict__", {}).items():
             if name.startswith("_") or name in ("training", "task", "state", "param_groups"):
                 continue

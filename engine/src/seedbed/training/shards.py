@@ -25,7 +25,7 @@ from torch import Tensor
 from seedbed import fingerprint
 from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
-from seedbed.training.optimizer_tensors import optimizer_tensors
+from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.state import TrainingState
 from seedbed.training.unchanged import bits_of_state
 
@@ -44,19 +44,11 @@ class Shards:
 
     def __init__(
         self,
-        count: int = 1,
+        count: int = 1,  # with several processes a power of two, as many or more
         asked_to_stop: Callable[[], bool] = lambda: False,
-        processes: Any = None,
-        in_tree: bool = True,
+        processes: Any = None,  # `distributed.Processes`
+        in_tree: bool = True,  # or as fast as the backend can
     ) -> None:
-        """Find out which slices are ours.
-
-        Args:
-            count: slices of a batch; with several processes a power of two, as many or more.
-            asked_to_stop: says whether this process was asked to stop.
-            processes: a `distributed.Processes`; None if there is only this one.
-            in_tree: whether processes sum in the tree, or as fast as the backend can.
-        """
         self.count, self.asked_to_stop, self._others = count, asked_to_stop, processes
         self._kept: dict[str, Any] = {}
         self.processes: int = processes.count if processes else 1
@@ -87,32 +79,6 @@ class Shards:
         self.keep(training)
         self.compare(training, step)
 
-    def keep(self, training: TrainingState) -> None:
-        """Note the state of a model, which updates change in trained weights alone."""
-        if self.count > 1:
-            self._kept = bits_of_state(training.model)
-
-    def require_kept(self, training: TrainingState, without: Container[str] | None = None) -> None:
-        """Refuse a model that a forward pass changes: it has one for each slice of a process.
-
-        Args:
-            without: names of weights to leave out; None for those that are trained.
-        """
-        if self.count == 1:
-            return
-        left_out, now = (
-            training.to_train if without is None else without,
-            bits_of_state(training.model),
-        )
-        for path in now | self._kept:
-            if path not in left_out and self._kept.get(path) != now.get(path):
-                raise InputError(
-                    f"model.{path}: expected state that no forward pass changes with "
-                    "trainer.shards > 1, where processes share the slices of a batch, got one that "
-                    "does; use GroupNorm for BatchNorm, make buffers in __init__, or set "
-                    "trainer.shards=1"
-                )
-
     def refuse_repeating(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer that repeats passes on several processes."""
         if self._others is not None:
@@ -121,17 +87,37 @@ class Shards:
                 f"processes, got {type(optimizer).__name__}; use trainer.processes=1"
             )
 
+    def keep(self, training: TrainingState) -> None:
+        """Note the state of a model, which updates change in trained weights alone."""
+        if self.count > 1:
+            self._kept = bits_of_state(training.model)
+
+    def require_kept(self, training: TrainingState, trained: Container[str]) -> None:
+        """Refuse a model that a forward pass changes: it has one for each slice of a process.
+
+        Args:
+            trained: names of weights that may have changed.
+        """
+        now = bits_of_state(training.model) if self.count > 1 else {}
+        for path in now | self._kept:
+            if path not in trained and self._kept.get(path) != now.get(path):
+                raise InputError(
+                    f"model.{path}: expected state that no forward pass changes with "
+                    "trainer.shards > 1, where processes share the slices of a batch, got one that "
+                    "does; use GroupNorm for BatchNorm, make buffers in __init__, or set "
+                    "trainer.shards=1"
+                )
+
     def compare(self, training: TrainingState, step: int) -> None:
         """Stop the run if processes differ in weights, buffers, optimizer or step.
 
         Raises:
             InputError: they do, or a buffer is not what it was at the beginning.
         """
-        self.require_kept(training)
+        self.require_kept(training, training.to_train)
         if self._others is None:
             return
-        model = training.model
-        tensors = [*model.parameters(), *model.buffers()]
+        tensors = [*training.model.parameters(), *training.model.buffers()]
         tensors += optimizer_tensors(*training.optimizers.values())
         states = self._others.gather((step, int(fingerprint.of_tensors(tensors))))
         usual, _ = Counter(states).most_common(1)[0]
@@ -156,27 +142,24 @@ class Shards:
         return positions[n * self.mine.start // self.count : n * self.mine.stop // self.count]
 
     def reduce(self, parts: Iterator[list[Tensor]], ours: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Put the tensors of all slices together, then those of all processes.
+        """Return the means of floats and the sums of integers of all slices of all processes.
 
         Args:
             parts: yields for each of our slices its tensors, alike in number and shape. They are
                 written to, so nobody else may refer to their memory.
             ours: integers of this process, to be summed over all processes.
-
-        Returns:
-            The means of floats and the sums of integers.
         """
         sums = [*tree_sum(parts, len(self.mine)), *ours]
         if self.count == 1:
             return sums
         if not self._has_passed:  # in later steps, without trained weights: `compare`
             self._has_passed = True
-            self.require_kept(self._training, without=())
+            self.require_kept(self._training, trained=())
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[0].device)
             self._sum_across([*sums, flag], self._others)
             self._flags = (self._flags[1], flag)
-        # Of a power of two, nothing is rounded.
+        # Division by a power of two rounds nothing.
         return [t / self.count if t.is_floating_point() or t.is_complex() else t for t in sums]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
@@ -189,7 +172,7 @@ class Shards:
         results = self._others.gather(result)
         if not all(results):
             raise Interrupted
-        return [found for (found,) in results]
+        return [of_process for (of_process,) in results]
 
     def _sum_across(self, tensors: Sequence[Tensor], processes: Any) -> None:
         """Sum tensors over all processes, in place: each keeps its memory order and alignment.

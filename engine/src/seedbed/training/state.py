@@ -67,6 +67,16 @@ class TrainingState:
             )
         return bool(known[self.metric_name])
 
+    def monitored(self, values: Mapping[str, float]) -> float:
+        """Return the value that best.pt and early stopping follow."""
+        if self.metric_name in values:
+            return values[self.metric_name]
+        known = ", ".join(f"validation_{each}" for each in values)
+        raise InputError(
+            f"trainer.monitor: expected a value of {type(self.method).__name__}.validation_step, "
+            f"got validation_{self.metric_name}; it returns {known or 'none'}"
+        )
+
     @cached_property
     def parameters_of(self) -> Mapping[str, list[nn.Parameter]]:
         """Return the parameters of each optimizer, in the order of the model's."""

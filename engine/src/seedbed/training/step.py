@@ -1,6 +1,6 @@
 """One step: each update's gradients over all shards, clipping, the optimizer, fingerprints."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,12 +11,14 @@ from seedbed import fingerprint, rng
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
+from seedbed.methods import Value
 from seedbed.names import PLAN, STEP_END, UPDATE
-from seedbed.training import trainable, values
-from seedbed.training.optimizer_tensors import optimizer_tensors
+from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
 from seedbed.training.state import StepResult, TrainingState
-from seedbed.training.trainable import Update, updates_of
+from seedbed.training.trainable import Update, choose_trained, updates_of
+
+_COLUMNS = ("step", "epoch", "phase", "learning_rate")  # of metrics.csv, which methods do not name
 
 
 class Passes(NamedTuple):
@@ -35,17 +37,16 @@ def train_step(
     with_values: bool,
     hasher: fingerprint.Hasher | None,
 ) -> StepResult:
-    """Take one step.
+    """Take one step, of a batch for each of `shards.mine`.
 
     Args:
-        batches: one for each of `shards.mine`.
         with_values: whether the method's values are asked for, beside the loss.
-        hasher: what takes the fingerprints of the step; None for none.
+        hasher: takes the fingerprints of the step; None for none.
     """
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
     seed_draws(training, step, PLAN)  # `trainable` and `updates` may draw
-    trainable.choose(training, step)
+    choose_trained(training, step)
     logged: dict[str, Tensor] = {}
     losses: list[Tensor] = []
     gradients: list[Tensor] = []  # of several updates, their hashes
@@ -62,25 +63,19 @@ def train_step(
             gradients += [fingerprint.of_tensors(passes.gradients)] if several else passes.gradients
             if len(losses) == len(updates):
                 hasher.add(losses, gradients)
-        run = training.callbacks.run
-        if run is not None:
-            run.optimizer, run.logs, run.phase, run.step = (
-                update.optimizer,
-                with_values,
-                "train",
-                step,
-            )
+        if run := training.callbacks.run:
+            run.optimizer, run.logs = update.optimizer, with_values
+            run.phase, run.step = "train", step
             names = (training.name_of[id(parameter)] for parameter in update.parameters)
             by_name = dict(zip(names, passes.gradients, strict=True))
-            training.callbacks.call(
-                "on_before_optimizer_step", training.dropout_seed, step, by_name
-            )
+            seed = training.dropout_seed
+            training.callbacks.call("on_before_optimizer_step", seed, step, by_name)
         apply_update(training, update, passes, losses[-1], shards, partial(compute, []))
         if len(training.optimizers) > 1:
             logged[f"{update.optimizer}_loss"] = losses[-1]
         logged |= passes.values
     if training.overrides("on_step_end"):
-        shards.require_kept(training)
+        shards.require_kept(training, training.to_train)
         seed_draws(training, step, STEP_END)
         with torch.no_grad():
             training.method.on_step_end(training.model, step)
@@ -102,38 +97,38 @@ def mean_of_shards(
     with_values: bool,
     hashes: Sequence[Tensor],
 ) -> tuple[Passes, list[Tensor]]:
-    """Return what all shards of a batch give together, and the sums of integers of all processes.
-
-    Args:
-        hashes: integers of this process.
-    """
+    """Return what all shards give together, and the sums of the hashes of all processes."""
     names: list[str] = []
 
     def parts() -> Iterator[list[Tensor]]:
         for shard, batch in zip(shards.mine, batches, strict=True):
             passes = forward_and_backward(training, batch, update, shard, with_values)
             names[:] = names or passes.values
-            values.require_same_names(training.method, names, passes.values)
-            if shards.count > 1:
-                passes = _scaled(passes, passes.values.get("weight"))
-            if shards.processes > 1:
-                _require_dense(training, update, passes.gradients)
-                if with_values and shard == shards.mine[-1]:
-                    for theirs in shards.gather(lambda: names):
-                        values.require_same_names(training.method, names, theirs)
+            require_same_names(names, passes.values)
+            if with_values and shards.processes > 1 and shard == shards.mine[-1]:
+                for theirs in shards.gather(lambda: names):
+                    require_same_names(names, theirs)
+            tensors = [*passes.gradients, *passes.values.values()]
+            if shards.count > 1 and "weight" in passes.values:
+                *others, weight = tensors
+                is_empty = weight == 0  # the mean over no tokens is not a number
+                scaled = [t.new_zeros(()).where(is_empty, t * weight) for t in others]
+                tensors = [*scaled, weight]
             # On the CPU, so that a GPU is not waited for where there is one process.
-            yield [*passes.gradients, *passes.values.values(), torch.tensor(passes.used).long()]
+            yield [*tensors, torch.tensor(passes.used).long()]
 
     tensors = shards.reduce(parts(), hashes)
     end = len(tensors) - len(hashes)
     *means, used = tensors[:end]
+    if "weight" in names:  # the last one
+        *means, weight = means
+        names.pop()
+        if shards.count > 1:
+            factor = 1 / weight
+            means = [mean * factor for mean in means]
     start = len(means) - len(names)
     by_name = dict(zip(names, means[start:], strict=True))
-    weight = by_name.pop("weight", None)
-    mean = Passes(means[:start], by_name, [count > 0 for count in used.tolist()])
-    if shards.count > 1 and weight is not None:
-        mean = _scaled(mean, 1 / weight)
-    return mean, tensors[end:]
+    return Passes(means[:start], by_name, [n > 0 for n in used.tolist()]), tensors[end:]
 
 
 def forward_and_backward(
@@ -158,7 +153,7 @@ def forward_and_backward(
     scalars = {"loss": loss.detach().clone()}
     if with_values:
         with torch.no_grad():
-            scalars |= {name: values.scalar(training, name, each) for name, each in others.items()}
+            scalars |= {name: scalar(training, name, each) for name, each in others.items()}
     return Passes(gradients, scalars if weight is None else scalars | {"weight": weight}, used)
 
 
@@ -173,7 +168,7 @@ def apply_update(
     """Clip the gradients, and let the optimizer change its parameters.
 
     Args:
-        again: repeats forward and backward passes, for an optimizer that asks for it.
+        again: repeats the passes, for an optimizer with a closure.
     """
     optimizer, parameters = training.optimizers[update.optimizer], update.parameters
 
@@ -186,8 +181,7 @@ def apply_update(
         if training.gradient_clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
 
-    def traces() -> list[tuple[int, ...]]:
-        """Return what tells whether weights and gradients were changed, or replaced by others."""
+    def traces() -> list[tuple[int, ...]]:  # of weights and gradients, changed or replaced
         tensors = [tensor for p in parameters for tensor in (p, p.grad)]
         return [() if t is None else (t.data_ptr(), t._version) for t in tensors]
 
@@ -209,22 +203,57 @@ def apply_update(
     optimizer.step(closure)  # type: ignore[arg-type]
 
 
+def scalar(training: TrainingState, name: str, value: Value) -> Tensor:
+    """Return a copy of a value of a step, floating-point; to be called without gradients.
+
+    A method may return a parameter or a buffer itself. Shards are summed in place, and values are
+    read steps later.
+    """
+    require_free([name])
+    if callable(value) and not isinstance(value, Tensor):
+        value = value()
+    tensor = torch.as_tensor(value, device=training.device).detach().reshape(())
+    return tensor.clone() if tensor.is_floating_point() else tensor.float()
+
+
+def require_free(names: Iterable[str]) -> None:
+    """Refuse a name that would take another column's place in metrics.csv."""
+    if taken := [name for name in names if name in _COLUMNS]:
+        raise InputError(f"method: expected names other than {', '.join(_COLUMNS)}, got {taken[0]}")
+
+
+def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
+    """Refuse values that only some shards or batches have: others would be taken for them."""
+    if list(names) != list(others):
+        raise InputError(
+            "method: expected the same names of values for all shards and batches, got "
+            f"{', '.join(others)} after {', '.join(names)}"
+        )
+
+
 def look(training: TrainingState, hook: str, step: int, *arguments: Any) -> dict[str, Tensor]:
     """Let callbacks look at the model; return what they have logged."""
     run = training.callbacks.run
     if run is None:
         return {}
     training.callbacks.call(hook, training.dropout_seed, step, *arguments)
-    return {name: values.scalar(training, name, value) for name, value in run.take().items()}
+    logged, run.logged = run.logged, {}
+    return {name: scalar(training, name, value) for name, value in logged.items()}
 
 
 def to_device(batch: Batch, training: TrainingState) -> Batch:
-    """Move a batch to the device, images in the memory order that was asked for."""
+    """Move a batch to the device, as PyTorch would align it, images in the memory order asked for.
+
+    NumPy's memory begins at a multiple of 16 bytes, PyTorch's at one of 64. MKL promises equal bits
+    for equally aligned memory alone.
+    """
 
     def arrange(tensor: Tensor) -> Tensor:
+        is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
+        if is_dense and tensor.data_ptr() % 64:
+            tensor = tensor.clone()
         is_images = tensor.dim() == 4 and not tensor.is_nested
-        aligned = _aligned(tensor)
-        return _channels_last(aligned) if training.channels_last and is_images else aligned
+        return _channels_last(tensor) if training.channels_last and is_images else tensor
 
     moved = move((batch.inputs, batch.targets), training.device)
     return Batch(batch.ids, *map_tensors(arrange, moved))
@@ -240,15 +269,6 @@ def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) 
     if training.dropout_seed is not None:
         position = (step, place, update) if update else (step, place)
         rng.seed_globals(rng.key(training.dropout_seed, "dropout", *position))
-
-
-def _aligned(tensor: Tensor) -> Tensor:
-    """Return a tensor that begins where PyTorch's own do, at a multiple of 64 bytes.
-
-    NumPy's memory begins at one of 16. MKL promises equal bits for equally aligned memory alone.
-    """
-    is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    return tensor.clone() if is_dense and tensor.data_ptr() % 64 else tensor
 
 
 def _channels_last(images: Tensor) -> Tensor:
@@ -271,29 +291,3 @@ def _hash_batches(
         return [hasher.of_shards(ids, contents, shards.mine, shards.count)]
     hasher.add(ids, *contents)
     return []
-
-
-def _scaled(passes: Passes, factor: Tensor | None) -> Passes:
-    """Multiply gradients and values, but for the weight; of a weight of 0, they are 0.
-
-    The mean over no tokens is not a number, and counts nothing.
-    """
-    if factor is None:
-        return passes
-
-    def scale(tensor: Tensor) -> Tensor:
-        return torch.where(factor == 0, torch.zeros_like(tensor), tensor * factor)
-
-    scaled = {name: x if name == "weight" else scale(x) for name, x in passes.values.items()}
-    return passes._replace(gradients=[*map(scale, passes.gradients)], values=scaled)
-
-
-def _require_dense(training: TrainingState, update: Update, gradients: Sequence[Tensor]) -> None:
-    """Refuse sparse gradients, which no two processes can exchange: each has other indices."""
-    for parameter, gradient in zip(update.parameters, gradients, strict=True):
-        if gradient.layout != torch.strided:
-            raise InputError(
-                f"model.{training.name_of[id(parameter)]}: expected a dense gradient with several "
-                "processes, got a sparse one; build the layer with sparse=False, or say "
-                "trainer.processes=1"
-            )

@@ -1,6 +1,5 @@
 """Which parameters a step trains: those that the method names, of those that were to be trained."""
 
-from collections.abc import Iterable
 from fnmatch import filter
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,37 +19,33 @@ class Update(NamedTuple):
     parameters: list[nn.Parameter]  # those that it trains
 
 
-def choose(training: TrainingState, step: int) -> None:
+def choose_trained(training: TrainingState, step: int) -> None:
     """Let the parameters of a step need gradients, and no others of the optimizers'."""
     if not training.overrides("trainable"):
         return
-    named = named_by(training, training.method.trainable(step))
+    trained = trained_by(training, step)
     for name, parameter in training.to_train.items():
-        needed = named is None or name in named
+        needed = trained is None or name in trained
         if parameter.requires_grad != needed:
             parameter.requires_grad_(needed)
             parameter.grad = None  # an optimizer passes over parameters without
 
 
-def named_by(training: TrainingState, patterns: Iterable[str] | None) -> frozenset[str] | None:
-    """Return the parameters that fit patterns, each of which some parameter must fit."""
-    if patterns is None:
-        return None
-    names = tuple(training.to_train)
-    fits = _fits(names, tuple(map(str, patterns)))
-    for pattern, fitting in fits.items():
-        if not fitting:
-            raise InputError(
-                "method: expected patterns that parameters fit from "
-                f"{type(training.method).__name__}.trainable, got {pattern!r}, which none of "
-                f"{', '.join(names[:4])}, ... does"
-            )
-    return frozenset().union(*fits.values())
+def trained_by(training: TrainingState, step: int) -> frozenset[str] | None:
+    """Return the names of the parameters that the method trains in a step; None for all."""
+    patterns = training.method.trainable(step)
+    return None if patterns is None else _fitting(tuple(training.to_train), tuple(patterns))
 
 
 @lru_cache(maxsize=4)  # most steps train what the step before did
-def _fits(names: tuple[str, ...], patterns: tuple[str, ...]) -> dict[str, list[str]]:
-    return {pattern: filter(names, pattern) for pattern in patterns}
+def _fitting(names: tuple[str, ...], patterns: tuple[str, ...]) -> frozenset[str]:
+    for pattern in patterns:
+        if not filter(names, pattern):
+            raise InputError(
+                "method: expected patterns that parameters fit from trainable, got "
+                f"{pattern!r}, which none of {', '.join(names[:4])}, ... does"
+            )
+    return frozenset(name for pattern in patterns for name in filter(names, pattern))
 
 
 def updates_of(training: TrainingState, step: int) -> list[Update]:
@@ -59,14 +54,11 @@ def updates_of(training: TrainingState, step: int) -> list[Update]:
         for parameter in parameters:
             if not parameter.requires_grad:
                 parameter.grad = None  # an optimizer would move by the last one for ever
-    names = training.method.updates(step, list(training.optimizers))
     updates = [
         Update(step, number, name, [p for p in training.parameters_of[name] if p.requires_grad])
-        for number, name in enumerate(names)
+        for number, name in enumerate(training.method.updates(step, list(training.optimizers)))
     ]
-    if not any(update.parameters for update in updates):
-        raise InputError(
-            f"method: expected parameters to train in step {step}, got updates of "
-            f"{', '.join(names)}, whose are all frozen"
-        )
-    return [update for update in updates if update.parameters]
+    updates = [update for update in updates if update.parameters]
+    if not updates:
+        raise InputError(f"method: expected parameters to train in step {step}, got frozen ones")
+    return updates

@@ -1,21 +1,30 @@
 """What looks at a model leaves it as it was: evaluations, callbacks, slices of a batch."""
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seedbed import fingerprint
 from seedbed.errors import InputError
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
+def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back into the mode it was in.
+
+    Raises:
+        InputError: weights or buffers have other bits afterwards, and may not.
+    """
+
+    def bits() -> int:
+        return int(fingerprint.of_tensors([*model.parameters(), *model.buffers()]))
+
     modes = [(module, module.training) for module in model.modules()]
+    before = None if may_change else bits()
     model.eval()
     try:
         yield
@@ -24,32 +33,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         for module, mode in modes:
             if module.training != mode:
                 module.train(mode)
-
-
-@contextmanager
-def unchanged(
-    model: nn.Module, refusal: str, others: Sequence[Tensor] = (), by_bits: bool = True
-) -> Iterator[None]:
-    """Give the modes of modules back; refuse what changes weights, buffers or other tensors.
-
-    Args:
-        refusal: the message.
-        by_bits: compare bits; otherwise see what leaves a trace, which `tensor.data` does not.
-    """
-
-    def traces() -> list[int]:
-        tensors = [*model.parameters(), *model.buffers(), *others]
-        if by_bits:
-            return [int(fingerprint.of_tensors(tensors))]
-        return [tensor._version for tensor in tensors]
-
-    modes = [(module, module.training) for module in model.modules()]
-    before = traces()
-    yield
-    for module, mode in modes:
-        module.training = mode
-    if traces() != before:
-        raise InputError(refusal)
+    if before is not None and bits() != before:
+        raise InputError(
+            "model: expected an evaluation that leaves weights and buffers as they are, got a "
+            f"{type(model).__name__} that changes them; change them in training mode alone, or say "
+            "determinism.on_nondeterministic=warn"
+        )
 
 
 @torch.no_grad()

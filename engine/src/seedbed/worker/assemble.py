@@ -20,7 +20,7 @@ from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
 from seedbed.operations import refusals
-from seedbed.training import callbacks, metrics, schedules
+from seedbed.training import callbacks, schedules
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.unchanged import evaluating
@@ -120,7 +120,10 @@ def build_training_state(
         strict=strict,
         monitor=trainer.monitor,
         mode=trainer.mode,
-        metrics=metrics.of_settings(settings.metrics),
+        metrics={  # each process has the outputs of all, so there is nothing to add up
+            name: build.build({**spec, "sync_on_compute": False}, f"metrics.{name}")
+            for name, spec in settings.metrics.items()
+        },
         callbacks=callbacks.of_settings(settings.callbacks),
         require_flags=partial(
             determinism.require_in_force, settings.plain["determinism"] if strict else {}

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from seedbed.errors import InputError
-from seedbed.training import capture, checkpoint
+from seedbed.training import checkpoint
 from seedbed.training.state import Progress
 
 
@@ -38,11 +38,11 @@ def weights_of(folder: Path, step: int, model: nn.Module, device: torch.device) 
             f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
             "--allow-changed"
         )
-    last = capture.capture_model(model)
+    last = checkpoint.capture_model(model)
     last["buffers"] = {k: None if b is None else b.detach() for k, b in last["buffers"].items()}
     last = copy.deepcopy(last)  # what was captured is the live memory
     try:
-        capture.restore_model(model, state)
+        checkpoint.restore_model(model, state)
         yield
     finally:
-        capture.restore_model(model, last)
+        checkpoint.restore_model(model, last)

@@ -17,7 +17,7 @@ from seedbed.operations import refusals
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate, look_at
-from seedbed.training.logger import Logger
+from seedbed.training.loop import Logger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.state import Evaluation, Progress
 from seedbed.worker import (

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from seedbed.errors import InputError
-from seedbed.training import trainable
 from seedbed.training.evaluate import measure, values_of
-from seedbed.training.logger import Logger
+from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.training.values import monitored
+from seedbed.training.trainable import trained_by
 from seedbed.worker.parts import Parts, evaluation_batches
 
 _MOST_STEPS_ASKED = 200  # of `Method.trainable`
@@ -22,7 +21,7 @@ def look(parts: Parts, run_logger: Logger) -> None:
     if training.overrides("trainable"):
         last = parts.plan.total_steps
         for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
-            trainable.named_by(training, training.method.trainable(step))
+            trained_by(training, step)
     batch = list(evaluation_batches(parts.settings, parts.sources.validation, parts.shards, 1))
     gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
     rows = [row for each in gathered for row in each]
@@ -32,7 +31,7 @@ def look(parts: Parts, run_logger: Logger) -> None:
         raise
     except Exception:  # some values are of whole sets alone: one batch may be too little for them
         return
-    monitored(training.method, values, training.metric_name)
+    training.monitored(values)
 
 
 def never_trained(training: TrainingState) -> Iterator[str]:

@@ -15,7 +15,6 @@ from seedbed.names import did_you_mean
 from seedbed.training.rehearsal import Rebuilt
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
-from seedbed.training.values import monitored
 from seedbed.worker import assemble
 from seedbed.worker.sources import Sources, build_order, build_source, build_sources
 
@@ -108,7 +107,7 @@ def _check_objective(name: str, training: TrainingState) -> None:
     """Raise InputError for an objective, or a monitor, that no run of this task can have."""
     task = training.method.task
     values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics))
-    monitored(training.method, dict.fromkeys(values, 0.0), training.metric_name)
+    training.monitored(dict.fromkeys(values, 0.0))
     known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
     known += ["last_train_loss", f"best_validation_{training.metric_name}"]
     if name not in known:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from seedbed import fingerprint, record
 from seedbed.training import checkpoint, schedules
-from seedbed.training.logger import Logger
+from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.worker import best
 from seedbed.worker.not_finite import NotFinite

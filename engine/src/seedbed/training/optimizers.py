@@ -1,0 +1,109 @@
+"""The state of optimizers: its tensors for the fingerprint, captured, and restored as it was."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from seedbed.errors import InputError
+
+Optimizers = Mapping[str, torch.optim.Optimizer]
+# What PyTorch's fused optimizers keep of a weight.
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum")
+
+
+def labelled(optimizers: Optimizers) -> Optimizers:
+    """Return optimizers by what checkpoints and messages call them."""
+    if len(optimizers) == 1:
+        return {"optimizer": next(iter(optimizers.values()))}
+    return {f"optimizer.{name}": optimizer for name, optimizer in optimizers.items()}
+
+
+def optimizer_tensors(*optimizers: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the tensors of optimizers' states for their fingerprint, in parameters' order.
+
+    Those under keys that are no parameters follow; numbers and texts of each optimizer are one
+    more, on the CPU.
+    """
+    found: list[Tensor] = []
+    for optimizer in optimizers:
+        state = optimizer.state
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p in state]
+        entries = [state[parameter] for parameter in parameters]
+        if len(state) > len(entries):
+            own = {id(parameter) for parameter in parameters}
+            entries += [value for key, value in state.items() if id(key) not in own]
+        others: list[object] = []
+        for entry in entries:
+            for value in entry.values() if type(entry) is dict else [entry]:
+                if isinstance(value, Tensor):  # nearly always, in each step
+                    found.append(value)
+                    continue
+                for leaf in tree_leaves(value):
+                    if isinstance(leaf, Tensor):
+                        found.append(leaf)
+                    elif isinstance(leaf, int | float | complex | str | bytes):
+                        others.append(leaf)
+        if others:
+            digest = hashlib.sha256(repr(others).encode()).digest()
+            found.append(torch.tensor(int.from_bytes(digest[:8], "little", signed=True)))
+    return found
+
+
+def capture_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return an optimizer's `state_dict`, and on which kind of device its parameters are."""
+    _require_fused_state_fits(optimizer)
+    devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
+    return {**optimizer.state_dict(), "devices": devices}
+
+
+def _require_fused_state_fits(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse moments unlike the weights of fused kernels, which pair the two as they lie."""
+
+    def kind(value: Tensor) -> tuple[Any, ...]:
+        strides = zip(value.shape, value.stride(), strict=True)  # of size 1, they say nothing
+        return tuple(value.shape), value.dtype, tuple(step for size, step in strides if size > 1)
+
+    fused = [group["params"] for group in optimizer.param_groups if group.get("fused")]
+    for parameter in (parameter for parameters in fused for parameter in parameters):
+        for name, moment in optimizer.state.get(parameter, {}).items():
+            if name in _MOMENTS and moment is not None and kind(moment) != kind(parameter):
+                raise InputError(
+                    f"optimizer: expected {name} of shape, dtype and strides of its weight, "
+                    f"{kind(parameter)}, for a fused kernel, got {kind(moment)}; change "
+                    "weights in place (weight.copy_(...)), or say optimizer.fused=false"
+                )
+
+
+@torch.no_grad()
+def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, Any]) -> None:
+    """Bring an optimizer into a state that was captured, to the bit.
+
+    PyTorch's `load_state_dict` would cast it to the dtype of its parameter; another one knows how.
+    """
+    saved = {key: value for key, value in captured.items() if key != "devices"}
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        optimizer.load_state_dict(saved)
+        return
+    owners: dict[Any, tuple[Tensor, dict[str, Any]]] = {}
+    for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        pairs = zip(group["params"], kept["params"], strict=True)
+        owners |= {number: (parameter, group) for parameter, number in pairs}
+        group.update({name: value for name, value in kept.items() if name != "params"})
+    known = set(captured.get("devices", ()))
+    optimizer.state.clear()  # in place: others may share it
+    for key, value in saved["state"].items():
+        parameter, group = owners.get(key, (key, {}))  # a name stands for itself
+        if key in owners and known and parameter.device.type not in known:  # the run has moved
+            # Counts of steps stay on the CPU, where PyTorch has them unless kernels read them.
+            least = 0 if group.get("fused") or group.get("capturable") else 1
+
+            def move(tensor: Tensor, to: Any = parameter.device, least: int = least) -> Tensor:
+                return tensor.to(to) if tensor.dim() >= least else tensor
+
+            value = tree_map_only(Tensor, move, value)
+        optimizer.state[parameter] = value
+    _require_fused_state_fits(optimizer)
