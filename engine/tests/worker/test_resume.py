@@ -325,7 +325,7 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
     assert "expected a run to resume, got one that finished" in line(whole())
     newer = begun(tmp_path / "newer")
     (newer / "summary.json").write_text(json.dumps({"format_version": 99, "status": "running"}))
-    assert "read it with the version of Seedbed that wrote it" in line(newer)
+    assert "expected a record of format 2 or older, got 99" in line(newer)
     (newer / "summary.json").unlink()
     (newer / "config.yaml").write_text("seed: [")
     assert "config.yaml: expected" in line(newer)
