@@ -3,16 +3,14 @@
 import hashlib
 import struct
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from seedbed import fingerprint
 from seedbed.names import STAGES
-from seedbed.training.optimizers import optimizer_tensors
 from tests.test_rng import splitmix64
 
 ROW_WORDS, ROOM_WORDS = 2**10, 2**20
@@ -53,7 +51,7 @@ def reference(content: bytes) -> int:
 
 
 @property_test
-@given(BITS)
+@given(BITS | st.integers(0, 99).map(lambda i: bytes([i, 3, 200, 41]) * (ROW_WORDS + 30 * i)))
 def test_it_is_the_multilinear_hash(content: bytes) -> None:
     """The hash is the one that is documented, as an independent implementation has it."""
     assert of(from_bytes(content)) == reference(content)
@@ -224,38 +222,6 @@ def test_a_stage_that_does_not_exist_has_no_cell() -> None:
     assert rows[1] == {"step": 2} | {
         name: f"{20 + i:016x}" for i, name in enumerate(STAGES) if name != "buffers"
     }
-
-
-class TestOptimizerTensors:
-    def step(self, seed: int = 0) -> torch.optim.Optimizer:
-        generator = torch.Generator().manual_seed(seed)
-        model = nn.Linear(3, 2)
-        for parameter in model.parameters():
-            parameter.data = torch.randn(parameter.shape, generator=generator)
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
-        optimizer = torch.optim.AdamW(model.parameters())
-        optimizer.step()
-        return optimizer
-
-    def test_every_moment_counts(self) -> None:
-        """One bit of one moment of one parameter changes the hash of the optimizer's state."""
-        optimizer = self.step()
-        tensors = optimizer_tensors(optimizer)
-        before = of(*tensors)
-        assert before == of(*optimizer_tensors(self.step()))
-        for tensor in tensors:
-            bits = tensor.view(torch.int32)
-            bits.view(-1)[-1] ^= 1
-            assert of(*optimizer_tensors(optimizer)) != before
-            bits.view(-1)[-1] ^= 1
-        assert len(tensors) == 6  # step and two moments, of weight and bias
-
-
-def test_golden() -> None:
-    """Hashes of today are hashes of tomorrow, here and elsewhere: records depend on them."""
-    numbers = torch.from_numpy(np.arange(1000, dtype=np.float32) / 7)
-    assert fingerprint.text(of(numbers)) == "deb05822e44fc300"
-    assert of(numbers) == reference(numbers.numpy().tobytes())
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -33,10 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 SAMPLES, BATCH_SIZE, STEPS = 24, 4, 13  # two epochs and a step
 IN_THIS_PROCESS = Loading(num_workers=0)
 WAYS = {
-    "1 worker": Loading(1),
     "2 workers": Loading(2),
-    "5 workers anew each epoch": Loading(5, persistent_workers=False),
-    "prefetch 7": Loading(2, prefetch_factor=7),
+    "5 workers anew each epoch": Loading(5, persistent_workers=False, prefetch_factor=7),
     "spawn": Loading(2, start_method="spawn"),
     "forkserver": Loading(2, start_method="forkserver"),
 }
@@ -183,13 +181,6 @@ def test_loading_can_fail_to_repeat() -> None:
     assert loaded(Source(OwnGenerator(), "train", 0), WAYS["2 workers"]) != loaded(
         Source(OwnGenerator(), "train", 0)
     )
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loading_goes_on_from_any_step(workers: int) -> None:
-    """A resumed run loads from its step on what it would have loaded."""
-    source = SOURCES["a user's"]()
-    assert loaded(source, Loading(workers), first=7) == loaded(source)[7:]
 
 
 @pytest.mark.parametrize("data", [name for name in SOURCES if "collate" not in name])

@@ -76,27 +76,6 @@ def test_compare_names_the_file_that_the_loop_imported(tmp_path: Path) -> None:
     ]
 
 
-def test_a_metric_that_is_no_scalar_is_refused_at_its_step(tmp_path: Path) -> None:
-    """The steps before it stay, and the record can be closed."""
-    model = nn.Linear(1, 1)
-    recorder = Recorder(tmp_path / "run")
-    for number in (1, 2):
-        recorder.step(number, None, None, 1.0, model, None, metric=0.5)
-    with pytest.raises(RuntimeError, match="size 2"):
-        recorder.step(3, None, None, 1.0, model, None, metric=torch.ones(2))
-    recorder.close()
-    assert [row["step"] for row in record.read_metrics(tmp_path / "run")] == ["1", "2"]
-
-
-def test_a_loop_goes_on_from_no_step_that_the_record_lacks(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "run") as recorder:
-        step(recorder, 1)
-        step(recorder, 2)
-    with pytest.raises(InputError, match="resume_from"):
-        Recorder(tmp_path / "run", resume_from=3)
-    Recorder(tmp_path / "run", resume_from=2).close()
-
-
 def test_nothing_is_recorded_after_close(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
     step(recorder, 1)

@@ -257,6 +257,8 @@ class TestResume:
             Recorder(run)
         with pytest.raises(InputError, match="expected a run folder"):
             Recorder(tmp_path / "none", resume_from=3)
+        with pytest.raises(InputError, match=f"resume_from: expected at most {STEPS}"):
+            Recorder(run, resume_from=STEPS + 1)
         with Recorder(tmp_path / "a"), pytest.raises(InputError, match="still alive"):
             Recorder(tmp_path / "a", resume_from=1)
 
