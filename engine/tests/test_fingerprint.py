@@ -193,9 +193,9 @@ class TestHasher:
         assert torch.equal(parts[0] + parts[1], both)
         assert both[:, [0, 3]].eq(0).all()
         assert both[:, 1:3].ne(0).all()
-        hasher.add_shards(both)
+        hasher.add(*([each] for each in both))
         found = hasher.hashes().tolist()
-        hasher.add_shards(both.roll(1, 1))
+        hasher.add(*([each] for each in both.roll(1, 1)))
         assert all(a != b for a, b in zip(found, hasher.hashes().tolist(), strict=True))
 
 

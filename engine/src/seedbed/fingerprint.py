@@ -98,10 +98,6 @@ class Hasher:
         hashes = self.hashes().view(2, len(mine))
         return torch.nn.functional.pad(hashes, (mine.start, shards - mine.stop))
 
-    def add_shards(self, hashes: Tensor) -> None:
-        """Take the hashes of all shards of a batch, as `of_shards` gives them."""
-        self.add(*([each] for each in hashes))
-
     def _lay_out(self, shapes: Sequence[torch.Size]) -> tuple[list[Tensor], int]:
         """Return a place for each tensor of a list, none if they are too many; their words."""
         lengths = [shape.numel() for shape in shapes]

@@ -161,8 +161,7 @@ class _Steps(Sampler[Position]):
 class _Batches(Source):
     """A data set as a function from positions to batches of any kind."""
 
-    def __getitem__(self, position: Position) -> Any:
-        return self.load(position)
+    __getitem__ = Source.load
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:

@@ -62,7 +62,7 @@ def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
 @pytest.mark.parametrize(
     "key",
     ["seed", "data", "data.train", "data.task", "model._target_", "determinism.env",
-     "determinism.cudnn.enabled", "seeds.init", "optimizer.lr", "schedule.final_fraction"],
+     "determinism.cudnn", "seeds.init", "optimizer.lr", "schedule.final_fraction"],
 )  # fmt: skip
 def test_a_missing_key_is_named(key: str) -> None:
     """A key that a file lost is not guessed."""

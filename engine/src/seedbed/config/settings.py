@@ -34,6 +34,11 @@ def one_of(*options: object) -> Rule:
     return Rule(f"one of {', '.join(map(str, options))}", lambda it: (type(it), it) in known)
 
 
+def of(*names: str) -> Rule:
+    return Rule(f"values for {', '.join(names)}", lambda flags: set(flags) == set(names))
+
+
+Flags = dict[str, bool | None]  # null leaves PyTorch's own value
 Count = Annotated[int, numbers(1)]
 Steps = Annotated[int, numbers(0)]  # 0: never
 Threads = Annotated[int, numbers(1, 1024)]
@@ -149,35 +154,6 @@ class OwnSchedule(Open):
     _target_: str
 
 
-# Parts of a preset; null leaves PyTorch's own value.
-@dataclass
-class _Cudnn:
-    enabled: bool | None
-    benchmark: bool | None
-    deterministic: bool | None
-    allow_tf32: bool | None
-
-
-@dataclass
-class _ReducedPrecision:
-    float16: bool | None
-    bfloat16: bool | None
-
-
-@dataclass
-class _Attention:
-    flash: bool | None
-    memory_efficient: bool | None
-    math: bool | None
-    cudnn: bool | None
-
-
-@dataclass
-class _Mkldnn:
-    enabled: bool | None
-    deterministic: bool | None
-
-
 @dataclass
 class Determinism:
     """A preset: all of its settings, and the environment variables of the training process."""
@@ -187,11 +163,11 @@ class Determinism:
     on_nondeterministic: Annotated[str, one_of("error", "warn", "allow")]
     fill_uninitialized_memory: bool
     inductor_deterministic: bool
-    cudnn: _Cudnn
+    cudnn: Annotated[Flags, of("enabled", "benchmark", "deterministic", "allow_tf32")]
     float32_matmul_precision: Annotated[str, one_of("highest", "high", "medium")] | None
-    reduced_precision_reduction: _ReducedPrecision
-    attention: _Attention
-    mkldnn: _Mkldnn
+    reduced_precision_reduction: Annotated[Flags, of("float16", "bfloat16")]
+    attention: Annotated[Flags, of("flash", "memory_efficient", "math", "cudnn")]
+    mkldnn: Annotated[Flags, of("enabled", "deterministic")]
     channels_last: bool
     device: Device
     threads: Threads

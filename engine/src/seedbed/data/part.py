@@ -15,7 +15,7 @@ class _Chosen(Dataset[Any]):
     """The training or the validation samples of a data set, whose samples stay as they are.
 
     Attributes:
-        dataset: the whole data set.
+        dataset: the whole, map-style data set.
         indices: int64 (n,), the samples in it.
     """
 
@@ -46,15 +46,12 @@ class _Chosen(Dataset[Any]):
 
 
 class Part(_Chosen):
-    """The training or the validation samples of a map-style data set that has both in one."""
+    """The training or the validation samples of a data set that has both in one.
+
+    `part` is train or validation, `seed` that of the split stream.
+    """
 
     def __init__(self, dataset: Any, part: str, validation_samples: int, seed: int) -> None:
-        """Choose the samples.
-
-        Args:
-            part: train or validation; together they are the whole data set.
-            seed: of the split stream.
-        """
         if not 1 <= validation_samples < len(dataset):
             raise InputError(
                 f"data: expected validation_samples from 1 to {len(dataset) - 1}, got "
@@ -67,16 +64,11 @@ class Fold(_Chosen):
     """The training or the validation samples of one fold of k-fold cross-validation.
 
     Over all folds each sample is validated once; the folds' sizes differ by one sample at most.
+    `part` is train or validation, `fold` the one that is held out, from 0, `seed` that of the split
+    stream.
     """
 
     def __init__(self, dataset: Any, part: str, fold: int, folds: int, seed: int) -> None:
-        """Choose the samples.
-
-        Args:
-            part: train or validation; together they are the whole data set.
-            fold: which of the folds is held out, from 0.
-            seed: of the split stream.
-        """
         n = len(dataset)
         if not 2 <= folds <= n:
             raise InputError(f"data.folds: expected from 2 to {n} for {n} samples, got {folds}")

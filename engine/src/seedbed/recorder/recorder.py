@@ -24,6 +24,7 @@ from seedbed.record import code
 from seedbed.recorder import folder as folders
 from seedbed.recorder import step as parts
 from seedbed.recorder.settings import config_yaml, plain
+from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker.imports import Imports
 
 _P = ParamSpec("_P")
@@ -132,12 +133,16 @@ class Recorder:
         networks, optimizers = parts.several(model), parts.several(optimizers)
         if self._hasher is None:
             self._hasher = self._begin(networks)
-        rate = parts.learning_rate(optimizers)
+        rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
+        if isinstance(rate, Tensor):  # which schedules change in place
+            rate = rate.detach().clone()
         if self._every and step % self._every == 0:
             gradients = [] if self._noted else parts.gradients(networks)
             self._hasher.add(
                 parts.sample_ids(ids), parts.contents(batch), list(named.values()), gradients,
-                *parts.state(networks, optimizers),
+                [p for network in networks for p in network.parameters()],
+                [b for network in networks for b in network.buffers()],
+                optimizer_tensors(*optimizers),
             )  # fmt: skip
             stages = self._hasher.hashes()
             if self._noted:
@@ -146,7 +151,10 @@ class Recorder:
                 stages[_GRADIENTS] = noted
             self._stages.append((step, stages))
         self._noted, self._networks = [], networks
-        self._pending.append((step, {**parts.with_loss(named), **metrics}, rate))
+        if named and "loss" not in named:
+            first, *more = named.values()
+            named["loss"] = sum((each.to(first.device) for each in more), start=first)
+        self._pending.append((step, {**named, **metrics}, rate))
         self._last_step = step
         if len(self._pending) >= self._write_every:
             self._write()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from seedbed.data.tensors import tensors_of
-from seedbed.training.optimizers import optimizer_tensors
 
 
 def contents(value: Any) -> list[Tensor]:
@@ -71,14 +70,6 @@ def scalars(values: Any, name: str) -> dict[str, Tensor]:
     return copies
 
 
-def with_loss(losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return losses with one called `loss`: without, it is their sum."""
-    if not losses or "loss" in losses:
-        return losses
-    first, *more = losses.values()
-    return {**losses, "loss": sum((each.to(first.device) for each in more), start=first)}
-
-
 def several(value: Any) -> list[Any]:
     """Return the one module or optimizer, or those in a list or a mapping."""
     values = list(value.values()) if isinstance(value, Mapping) else value
@@ -90,18 +81,3 @@ def gradients(networks: Iterable[nn.Module]) -> list[Tensor]:
     """Return the gradient of each parameter that is trained, zeros where it has none."""
     parameters = (p for network in networks for p in network.parameters() if p.requires_grad)
     return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-
-
-def state(networks: list[nn.Module], optimizers: list[Any]) -> tuple[list[Tensor], ...]:
-    """Return weights, buffers and the optimizers' state."""
-    return (
-        [p for network in networks for p in network.parameters()],
-        [b for network in networks for b in network.buffers()],
-        [t for each in optimizers for t in optimizer_tensors(each)],
-    )
-
-
-def learning_rate(optimizers: list[Any]) -> Any:
-    """Return the learning rate of the first group of the first optimizer; None if it has none."""
-    rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
-    return rate.detach().clone() if isinstance(rate, Tensor) else rate

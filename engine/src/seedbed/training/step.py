@@ -58,7 +58,7 @@ def train_step(
         losses.append(passes.values.pop("loss"))
         if hasher:  # before clipping, which changes gradients in place
             for shard_hashes in sums:
-                hasher.add_shards(shard_hashes)
+                hasher.add(*([each] for each in shard_hashes))
             several = len(updates) > 1
             gradients += [fingerprint.of_tensors(passes.gradients)] if several else passes.gradients
             if len(losses) == len(updates):
