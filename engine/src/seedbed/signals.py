@@ -53,6 +53,7 @@ class Stop:
     def __init__(self) -> None:
         """Handle stop signals from now on, also those that were held back."""
         self.signal: int | None = None
+        self.insisted = False  # a second signal came: what fails from then on was torn by it
         self._status: int | None = None
         self._since = 0.0
         self._parent = os.getppid()
@@ -80,5 +81,6 @@ class Stop:
         if self.signal is None:
             self.signal, self._since = number, time.monotonic()
         elif time.monotonic() - self._since > 1:
+            self.insisted = True
             ignore()  # all that is left to do is to print how it ended
             raise KeyboardInterrupt

@@ -34,7 +34,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -
     ("override", "expected"),
     [
         ("model._target_=torch.nn.NoSuch", "model._target_: expected a class that can be imported"),
-        ("+model.colour=red", "model: expected arguments of CNN"),
+        ("+model.colour=red", "), got an unexpected keyword argument 'colour'"),
         ("optimizer.weight_decay=-1", "optimizer: expected arguments that AdamW takes"),
         ("objective=validation_los", "objective: expected one of"),
         (

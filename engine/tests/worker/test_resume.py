@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -423,6 +425,30 @@ def test_a_folder_that_cannot_be_written_is_refused(
     with pytest.raises(InputError, match=r"\.lock: expected a run folder that can be written"):
         worker.main()
     (folder / ".lock").rmdir()
+    assert work(folder) == 0
+
+
+def test_what_fails_after_a_second_ctrl_c_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An import that swallows it leaves a module torn; a resume leaves the record as it was."""
+
+    def torn(*_: Any) -> None:
+        with suppress(KeyboardInterrupt):
+            stop._ask(signal.SIGINT, None)
+            stop._since -= 2  # seconds
+            stop._ask(signal.SIGINT, None)
+        raise InputError("optimizer: expected ..., got RecursionError")
+
+    folder = stopped(tmp_path / "run")
+    before, stop = content(folder), StopAt()
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr("seedbed.worker.experiment.run_experiment", torn)
+        assert work(folder, stop) == 130
+    assert content(folder) == before
+    resume_it = f"interrupted before it resumed\nresume it: python scripts/resume.py {folder}\n"
+    assert capsys.readouterr() == (resume_it, "")
     assert work(folder) == 0
 
 

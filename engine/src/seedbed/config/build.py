@@ -46,7 +46,8 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
         (signature.bind_partial if is_partial else signature.bind)(*args, **arguments)
     except TypeError as error:
         name, takes = getattr(target, "__name__", target), ", ".join(signature.parameters)
-        raise InputError(f"{key}: expected arguments of {name} ({takes}), got {error}") from None
+        got = str(error).removeprefix("got ")
+        raise InputError(f"{key}: expected arguments of {name} ({takes}), got {got}") from None
     except ValueError:  # written in C: it has none
         pass
     if is_partial:

@@ -76,10 +76,11 @@ def train(job: Job, summary: Summary) -> int:
             git = other_thread.submit(code.git_state, project.root())
             from seedbed.worker import experiment
         experiment.run_experiment(job, summary, *git.result())
-    except (Interrupted, KeyboardInterrupt):
-        summary.end("interrupted")
-        return job.stop.status()
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        # Code that swallowed a KeyboardInterrupt, such as an import, may fail in any way later.
+        if isinstance(error, Interrupted | KeyboardInterrupt) or job.stop.insisted:
+            summary.end("interrupted")
+            return job.stop.status()
         line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
         reason, is_ours = job.group.first_failure(line or one_line(error))
         summary.end("failed", reason)
