@@ -26,7 +26,6 @@ from tests.ways import differences
 pytestmark = pytest.mark.long
 
 SHARDED = ("trainer.shards=4", "trainer.checkpoint_every_steps=10")
-WORKER = "seedbed.distributed.worker"
 TWO = ("trainer.shards=2", "trainer.processes=2")
 
 
@@ -67,7 +66,7 @@ def test_torchrun_alone_is_enough(alone: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_bytes((alone / "config.yaml").read_bytes())
     unset = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    words = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", WORKER)
+    words = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "seedbed.worker")
     done = subprocess.run(
         [sys.executable, "-m", *words, str(tmp_path)],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,

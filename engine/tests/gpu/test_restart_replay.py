@@ -24,7 +24,7 @@ def test_a_killed_and_resumed_run_has_the_same_bits(model: str, tmp_path: Path) 
     folder = tmp_path / "killed"
     launch.create_run_folder(folder, settings)
     process = subprocess.Popen(
-        launch.worker_command(settings, folder),
+        launch.worker_command(folder),
         env=launch.training_environment(settings),
         stdout=subprocess.DEVNULL,
     )

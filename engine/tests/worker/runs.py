@@ -6,7 +6,7 @@ from typing import Any
 from seedbed import config, launch, record, signals
 from seedbed.config.request import Request
 from seedbed.worker import worker
-from seedbed.worker.job import Alone, Job
+from seedbed.worker.job import Job
 from tests import tiny
 from tests.running import composed
 from tests.ways import differences
@@ -66,7 +66,7 @@ def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
     """Do the training process's work, from the beginning or from a checkpoint."""
     asked = Request(**request)
     settings = asked.applied_to(record.read_config(folder))
-    return worker.lead(Job(folder, settings, asked, stop or StopAt(), Alone()))
+    return worker.lead(Job(folder, settings, asked, stop or StopAt()))
 
 
 def trained(folder: Path, *words: str) -> Path:

@@ -339,7 +339,7 @@ def test_a_run_whose_process_is_alive_is_refused(tmp_path: Path) -> None:
     before = {path: data for path, data in content(folder).items() if not path.endswith(".lock")}
     with record.lock(folder):
         done = subprocess.run(
-            [*launch.worker_command(record.read_config(folder), folder)],
+            launch.worker_command(folder),
             capture_output=True,
             text=True,
             check=False,

@@ -170,7 +170,7 @@ def _train(
 ) -> None:
     """Train in a folder until the training process ends: it compares its own rows."""
     with tempfile.TemporaryFile() as output:
-        command = launch.worker_command(settings, folder, request)
+        command = launch.worker_command(folder, request)
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
         processes = Processes(command, environment, settings.trainer.processes, **streams)
         try:

@@ -18,33 +18,21 @@ from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from seedbed import signals
-from seedbed.config.settings import Trainer
 from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.launch.process import STORE
-from seedbed.training.shards import Shards, name_ranks
-from seedbed.worker import assemble
-from seedbed.worker.job import Alone
+from seedbed.training.shards import name_ranks
 
 T = TypeVar("T")
 # How long a process that lost another one has to say so, before it counts as lost itself.
 _GRACE_SECONDS = 1.0
 
 
-class Processes(Alone):
+class Processes:
     """This process among those of the run."""
 
     def __init__(self, store: Store, rank: int, count: int, timeout_seconds: float) -> None:
-        self.rank, self.count, self.leads = rank, count, rank == 0
+        self.rank, self.count = rank, count
         self._store, self._timeout_seconds = store, timeout_seconds
-
-    def join(
-        self, trainer: Trainer, stop_requested: Callable[[], bool]
-    ) -> tuple[torch.device, Shards]:
-        """Wait for the others; return this process's device and its shards of each batch."""
-        name = self.device_name(trainer.device, torch.cuda.device_count())
-        device = assemble.choose_device(name)
-        self.meet(device, stop_requested)
-        return device, assemble.cut_batches(trainer, stop_requested, self)
 
     def device_name(self, asked: str, gpus: int) -> str:
         """Return the device of this process: the CPU, or a GPU of its own of those here."""

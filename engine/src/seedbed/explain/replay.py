@@ -22,6 +22,7 @@ from seedbed.operations.place import Place
 from seedbed.operations.trace import Event, hashes, state, traced
 from seedbed.record import Row
 from seedbed.training import checkpoint, schedules
+from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from seedbed.worker import assemble, sources
@@ -58,7 +59,7 @@ def replay(
         before_last: is called with the training state before the last step.
     """
     device = assemble.choose_device(settings.trainer.device)
-    shards = assemble.cut_batches(settings.trainer)
+    shards = Shards(settings.trainer.shards)
     source = sources.build_sources(settings).train
     training = assemble.build_training_state(settings, device, source)
     order = sources.build_order(settings, source)

@@ -88,21 +88,19 @@ def _require_unused(folder: Path) -> None:
         )
 
 
-def worker_command(config: DictConfig, folder: Path, request: Request | None = None) -> list[str]:
+def worker_command(folder: Path, request: Request | None = None) -> list[str]:
     """Return the command that trains in a run folder, for the project's folder."""
     folder, root = folder.absolute(), project.root().absolute()
     folder = folder.relative_to(root) if folder.is_relative_to(root) else folder
-    several = config.trainer.processes > 1
-    module = "seedbed.distributed.worker" if several else "seedbed.worker"
     asked = [json.dumps(asdict(request))] if request else []
-    return [sys.executable, "-m", module, str(folder), *asked]
+    return [sys.executable, "-m", "seedbed.worker", str(folder), *asked]
 
 
 def run_worker(
     config: DictConfig, folder: Path, environment: Mapping[str, str], request: Request | None = None
 ) -> int:
     """Run the training processes to their end, passing signals on; return the exit status."""
-    command, count = worker_command(config, folder, request), config.trainer.processes
+    command, count = worker_command(folder, request), config.trainer.processes
     status = run_passing_signals(command, environment, count)
     killer = signals.killed_by(status)
     if killer and count == 1:

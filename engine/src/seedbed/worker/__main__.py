@@ -1,4 +1,4 @@
-"""`python -m seedbed.worker RUN_FOLDER [REQUEST]`: the training process."""
+"""The training process, see worker.py."""
 
 import sys
 

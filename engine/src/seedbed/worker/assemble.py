@@ -1,7 +1,7 @@
 """From the settings to what trains: device, shards, model, method, optimizers, plan."""
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch.nn.parameter import is_lazy
 
 from seedbed import config, determinism, rng, tasks
 from seedbed.config import Settings, build
-from seedbed.config.settings import Trainer
 from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
@@ -21,7 +20,6 @@ from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
 from seedbed.operations import refusals
 from seedbed.training import callbacks, schedules
-from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
 from seedbed.training.unchanged import evaluating
 
@@ -59,15 +57,6 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
-
-
-def cut_batches(
-    trainer: Trainer,
-    stop_requested: Callable[[], bool] = lambda: False,
-    others: Any = None,
-) -> Shards:
-    """Return how batches are cut; `others` connects this process to the others of the run."""
-    return Shards(trainer.shards, stop_requested, others, trainer.reduce == "tree")
 
 
 def build_training_state(

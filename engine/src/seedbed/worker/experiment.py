@@ -19,6 +19,7 @@ from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate, look_at
 from seedbed.training.loop import Logger
 from seedbed.training.rehearsal import Rehearsal
+from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.worker import (
     assemble,
@@ -35,7 +36,6 @@ from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts, evaluation_batches
 from seedbed.worker.replayed import Replayed
 from seedbed.worker.run_logger import RunLogger
-from seedbed.worker.summary import Summary
 
 
 @contextmanager
@@ -49,11 +49,12 @@ def imports_kept() -> Iterator[None]:
 
 
 @imports_kept()
-def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes) -> None:
+def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
+    `job.summary` is brought up to date, also when an exception leaves.
+
     Args:
-        summary: brought up to date, also when an exception leaves.
         git, patch: what `code.git_state` returned.
 
     Raises:
@@ -62,7 +63,12 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
     """
     settings = config.typed(job.settings)
     assemble.prepare_backends(settings)
-    device, shards = job.group.join(settings.trainer, job.stop.requested)
+    trainer, group = settings.trainer, job.group
+    name = group.device_name(trainer.device, torch.cuda.device_count()) if group else trainer.device
+    device = assemble.choose_device(name)
+    if group:
+        group.meet(device, job.stop.requested)
+    shards = Shards(trainer.shards, job.stop.requested, group, trainer.reduce == "tree")
     bits_depend_on = None if shards.order_is_fixed else shards.processes
     found = environment.describe(device) | {
         "processes": {"count": shards.processes, "bits_depend_on_count": bits_depend_on},
@@ -71,29 +77,30 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
         "files_sha256": {},
     }
     imports = Imports(job.folder, found)
-    if job.group.leads:
-        if not summary.is_resuming:  # the record of a new run is complete, also if it fails here
+    if job.leads:
+        if not job.is_resuming:  # the record of a new run is complete, also if it fails here
             imports.look()
             imports.write(patch)
         found["files_sha256"] = inputs.digests(settings.plain)
     asking, settings = settings, statistics.fill(settings, shards)
-    if settings is not asking and job.group.leads:
+    if settings is not asking and job.leads:
         record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
     parts = build_parts(settings, device, shards)
     found["versions"] |= environment.more_versions(settings.plain)
     found["data_sha256"] = getattr(parts.sources.train.dataset, "sha256", None)
     imports.look()
-    state = resume(job, parts, Origin(settings.plain, found), patch, summary, imports)
+    state = resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
     run_logger = Logger()
-    if job.group.leads:
+    if job.leads:
         origin = {"settings": settings.plain, "environment": found}  # the same one, which grows
         run_logger = RunLogger(job.folder, parts.training, parts.plan, origin, state)
         run_logger.observers.append(imports)
         parts.training.callbacks.open(parts.training.model, job.folder, run_logger.log_figure)
         if job.request.record:
             run_logger.replayed = Replayed(job.request, job.stop)
-    print_header(run_logger, parts, progress, summary.starts_over)
+    print_header(run_logger, parts, progress, job.starts_over)
+    tested: tuple[int, Evaluation] | None = None
     try:
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
@@ -105,27 +112,26 @@ def run_experiment(job: Job, summary: Summary, git: dict[str, Any], patch: bytes
             if progress.step == 0:  # a run that is resumed has been looked at
                 first_look.look(parts, run_logger)
             train(parts, progress, run_logger)
-            summary.tested_step, result = test(parts, progress, run_logger, job.folder)
-            summary.predictions = hash_of([result.output_hashes])
+            tested = test(parts, progress, run_logger, job.folder)
             parts.training.require_flags()
             end_training(parts.training, run_logger.log)
     finally:
         run_logger.close()
-        if job.group.leads:
-            summarize(job.folder, parts, progress, run_logger.last, summary)
+        if job.leads:
+            summarize(job, parts, progress, run_logger.last, tested)
 
 
 def resume(
-    job: Job, parts: Parts, origin: Origin, patch: bytes, summary: Summary, imports: Imports
+    job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
     """Restore the newest checkpoint and return it; {} if there is none.
 
     The leader goes first: it checks what has changed, and repairs the run folder.
     """
-    if job.group.leads:
-        state = restore.resume_from_checkpoint(job, parts, origin, patch, summary, imports)
+    if job.leads:
+        state = restore.resume_from_checkpoint(job, parts, origin, patch, imports)
     parts.shards.gather(lambda: None)
-    if not job.group.leads:
+    if not job.leads:
         state = restore.follow(job.folder, parts.training, origin)
     return state
 
@@ -239,21 +245,25 @@ def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_ov
 
 
 def summarize(
-    folder: Path, parts: Parts, progress: Progress, last: dict[str, float], summary: Summary
+    job: Job,
+    parts: Parts,
+    progress: Progress,
+    last: dict[str, float],
+    tested: tuple[int, Evaluation] | None,
 ) -> None:
     settings, training, model = parts.settings, parts.training, parts.training.model
     metrics = dict(last)
     if progress.best_metric is not None:
         metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
     samples = parts.order.samples_per_epoch * progress.step / parts.plan.steps_per_epoch
-    summary.values |= {
+    job.summary |= {
         "task": (settings.data.task or {}).get("name"),
         "metric_name": training.metric_name,
         "higher_is_better": training.higher_is_better,
         "steps": progress.step,
         "epochs": progress.step / parts.plan.steps_per_epoch,
         "best_step": progress.best_step,
-        "tested_step": summary.tested_step,
+        "tested_step": tested and tested[0],
         "stopped_early": stopped_early(parts, progress),
         "metrics": metrics,
         "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},
@@ -262,7 +272,7 @@ def summarize(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "fingerprints": {
             "weights": hash_of([*model.parameters(), *model.buffers()]),
-            "predictions": summary.predictions,
-            "all_steps": fingerprint.of_file(folder / "fingerprints.csv"),
+            "predictions": tested and hash_of([tested[1].output_hashes]),
+            "all_steps": fingerprint.of_file(job.folder / "fingerprints.csv"),
         },
     }

@@ -1,70 +1,77 @@
 """What a training process works on: one run, from a command line, maybe with other processes."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from seedbed import offline, record
 from seedbed.config.request import Request
-from seedbed.config.settings import Trainer
 from seedbed.errors import InputError
 from seedbed.signals import Stop
 
-if TYPE_CHECKING:
-    import torch
-
-    from seedbed.training.shards import Shards
+if TYPE_CHECKING:  # it imports torch, before which signals must be handled
+    from seedbed.distributed.processes import Processes
 
 
-class Alone:
-    """The only process of a run; `distributed.Processes` is one of several.
-
-    Attributes:
-        leads: whether this process prints, and writes the record: rank 0.
-    """
-
-    leads = True
-
-    def join(
-        self, trainer: Trainer, stop_requested: Callable[[], bool]
-    ) -> "tuple[torch.device, Shards]":
-        """Wait for the others; return this process's device and its shards of each batch."""
-        from seedbed.worker import assemble  # which imports torch, after signals are handled
-
-        device = assemble.choose_device(trainer.device)
-        return device, assemble.cut_batches(trainer, stop_requested)
-
-    def first_failure(self, reason: str) -> tuple[str, bool]:
-        """Return why the run failed, by the first process to fail, and whether it is this one."""
-        return reason, True
-
-
-@dataclass(frozen=True)
+@dataclass
 class Job:
     """A run to be trained, in a folder that exists.
 
     Attributes:
         settings: the configuration, with what was asked for by `request`.
-        group: the processes that work on it.
+        group: the processes that work on it; None: this one alone.
+        summary: what becomes summary.json; brought up to date by whoever learns more.
+        is_resuming: there is a checkpoint, and whether the run can be resumed from it is not known
+            yet. Until then nothing of the record is changed.
+        starts_over: it had begun before, and left no checkpoint.
     """
 
     folder: Path
     settings: DictConfig
     request: Request
     stop: Stop
-    group: Alone
+    group: "Processes | None" = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    is_resuming = False
+    starts_over = False
 
     @classmethod
-    def read(cls, arguments: Sequence[str], stop: Stop, group: Alone) -> "Job":
+    def read(cls, arguments: Sequence[str], stop: Stop) -> "Job":
         """Read a run folder's configuration; the arguments are RUN_FOLDER [REQUEST as JSON]."""
         if len(arguments) not in (1, 2):
             raise InputError(f"usage: expected RUN_FOLDER, got {len(arguments)} arguments")
         folder = Path(arguments[0])
         request = Request(**json.loads(arguments[1])) if len(arguments) == 2 else Request()
         offline.enforce()
-        settings = request.applied_to(record.read_config(folder))
-        return cls(folder, settings, request, stop, group)
+        return cls(folder, request.applied_to(record.read_config(folder)), request, stop)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process prints, and writes the record: rank 0."""
+        return self.group is None or self.group.rank == 0
+
+    def begin(self) -> None:
+        """Begin the summary of a run that is about to start, or to be resumed.
+
+        Raises:
+            InputError: the run finished.
+        """
+        before = record.require_unfinished(self.folder, self.request.settings)
+        checkpoints = [self.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
+        self.is_resuming = any(path.exists() for path in checkpoints)
+        self.starts_over = bool(before) and not self.is_resuming
+        self.summary = {
+            **(before if self.is_resuming else {}),  # true until more is known
+            "format_version": record.FORMAT_VERSION,
+            "seed": self.settings.get("seed"),
+            "resumes": before.get("resumes", []),
+            "status": "running",
+            "error": None,
+        }
+
+    def write_summary(self, **changes: Any) -> None:
+        record.write_json(self.folder / "summary.json", self.summary | changes)

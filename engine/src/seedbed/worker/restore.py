@@ -16,11 +16,10 @@ from seedbed.worker import best, longer
 from seedbed.worker.imports import Imports, completed
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
-from seedbed.worker.summary import Summary
 
 
 def resume_from_checkpoint(
-    job: Job, parts: Parts, origin: Origin, patch: bytes, summary: Summary, imports: Imports
+    job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
     """Restore a run's newest good checkpoint, and bring its record up to date.
 
@@ -54,7 +53,9 @@ def resume_from_checkpoint(
             print(f"warning: {problem}; resuming from the one before it, of step {step}")
         for change in changes:
             print(f"changed since step {step}: {change}")
-        summary.note_resume(entry(step, changes))
+        job.is_resuming = False
+        job.summary["resumes"] = [*job.summary["resumes"], entry(step, changes)]
+        job.write_summary()
         if problems:
             checkpoint.discard_damaged(checkpoints)
         imports.resume(state["origin"]["environment"].get("imported_files"))

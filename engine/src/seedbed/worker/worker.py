@@ -3,22 +3,25 @@
 python -m seedbed.worker RUN_FOLDER [REQUEST]
 
 It starts the run, or resumes it from its newest checkpoint; REQUEST (a `config.Request`) holds what
-shall change then. Signals are handled before anything slow is imported.
+shall change then. Signals are handled before anything slow is imported. train.py starts the
+processes of one machine; for several machines, torchrun does:
+torchrun TORCHRUN_OPTIONS -m seedbed.worker RUN_FOLDER [REQUEST]
 """
 
+import contextlib
 import errno
 import os
 import sys
 import traceback
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from seedbed import config, project, record, signals
+from seedbed import config, launch, project, record, signals
 from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.record import code, readme, terminal
-from seedbed.worker.job import Alone, Job
-from seedbed.worker.summary import Summary
+from seedbed.worker.job import Job
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BROKEN = {errno.EROFS, errno.EIO}
@@ -26,13 +29,39 @@ _BROKEN = {errno.EROFS, errno.EIO}
 
 def main() -> int:
     """Train in the folder that the command line names; return the exit status."""
-    count = os.environ.get("WORLD_SIZE", "1")
-    if count != "1":
-        raise InputError(
-            f"WORLD_SIZE: expected one process, got {count}; for several, let torchrun start "
-            "-m seedbed.distributed.worker"
-        )
-    return lead(Job.read(sys.argv[1:], signals.Stop(), Alone()))
+    stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        job = Job.read(sys.argv[1:], stop)
+        if count == 1:
+            return lead(job)
+        config.check(job.settings)
+        trainer = job.settings.trainer
+        config.check_shards(trainer.shards, count, job.settings.data.batch_size)
+        environment = launch.training_environment(job.settings)
+        if environment != dict(os.environ):  # whoever called torchrun did not set the preset's
+            os.execve(sys.executable, sys.orig_argv, environment)
+        from seedbed.distributed import processes  # which imports torch
+
+        job.group = processes.find(trainer.distributed_timeout_seconds)
+    except InputError:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            raise
+        return 2  # another process of this machine prints why
+    try:
+        if job.leads:
+            status = lead(job)
+        else:
+            warnings.simplefilter("ignore")
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+                job.begin()
+                status = train(job)
+    except InputError as error:
+        if job.group.first_failure(str(error))[1]:
+            raise
+        return 2
+    if status in (0, signals.DIFFERS, *signals.INTERRUPTED):
+        job.group.leave()
+    return status
 
 
 def lead(job: Job) -> int:
@@ -47,12 +76,12 @@ def lead(job: Job) -> int:
                 from seedbed.worker import replayed  # which imports torch
 
                 replayed.begin(job)
-            summary = Summary(job)
+            job.begin()
             with terminal.tee_output(job.folder / "train.log") as log:
                 length = log.tell()
-                status = train(job, summary)
-                if not summary.is_resuming:
-                    return conclude(job, summary, status)
+                status = train(job)
+                if not job.is_resuming:
+                    return conclude(job, status)
                 log.truncate(length)  # the run was not resumed, and its record stays as it was
     except OSError as error:
         if line := unwritable(error, job.folder):
@@ -66,47 +95,49 @@ def lead(job: Job) -> int:
     return status
 
 
-def train(job: Job, summary: Summary) -> int:
+def train(job: Job) -> int:
     """Train; however it ends, bring the summary up to date and return the exit status."""
     try:
-        if job.group.leads and not summary.is_resuming:
-            summary.write()
+        if job.leads and not job.is_resuming:
+            job.write_summary()
         config.check(job.settings)
         with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
             git = other_thread.submit(code.git_state, project.root())
             from seedbed.worker import experiment
-        experiment.run_experiment(job, summary, *git.result())
+        experiment.run_experiment(job, *git.result())
     except (Exception, KeyboardInterrupt) as error:
         # Code that swallowed a KeyboardInterrupt, such as an import, may fail in any way later.
         if isinstance(error, Interrupted | KeyboardInterrupt) or job.stop.insisted:
-            summary.end("interrupted")
+            job.summary["status"] = "interrupted"
             return job.stop.status()
         line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
-        reason, is_ours = job.group.first_failure(line or one_line(error))
-        summary.end("failed", reason)
+        reason, is_ours = line or one_line(error), True
+        if job.group is not None:
+            reason, is_ours = job.group.first_failure(reason)
+        job.summary |= {"status": "failed", "error": reason}
         if is_ours and line:
             print(f"error: {line}", file=sys.stderr, flush=True)
         elif is_ours and not isinstance(error, BrokenPipeError):  # whose reader went away
             traceback.print_exception(error)
         return 2 if line else 1
-    summary.end("finished")
+    job.summary["status"] = "finished"
     return 0
 
 
-def conclude(job: Job, summary: Summary, status: int) -> int:
+def conclude(job: Job, status: int) -> int:
     """Complete the record and print how the run ended; return the exit status.
 
     If the record cannot be completed, or the process is killed meanwhile, the run counts as
     unfinished and can be resumed.
     """
-    folder = job.folder
+    folder, ending = job.folder, job.summary["status"]
     try:
-        summary.write("running" if summary.status == "finished" else None)
+        job.write_summary(status="running" if ending == "finished" else ending)
         if (folder / "metrics.csv").exists():
             from seedbed.record import plots
 
             plots.loss_curve(folder)
-        summary.write()
+        job.write_summary()
         if (folder / "environment.json").exists():
             readme.write_readme(folder)
     except KeyboardInterrupt:
@@ -115,11 +146,11 @@ def conclude(job: Job, summary: Summary, status: int) -> int:
         )
         return job.stop.status()
     except (InputError, OSError) as error:
-        if summary.status == "failed":  # the reason is the same, or matters more; it was printed
+        if ending == "failed":  # the reason is the same, or matters more; it was printed
             return status
         print(f"error: {unwritable(error, folder) or error}", file=sys.stderr, flush=True)
         return 2
-    print("\n".join(lines(folder, summary.values)), flush=True)
+    print("\n".join(lines(folder, job.summary)), flush=True)
     return status
 
 
