@@ -16,7 +16,7 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.worker.sources import build_sources
+from seedbed.worker.parts import build_sources
 from tests.data.loading import PRESET, hashes, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -15,7 +15,7 @@ from seedbed.data.samplers import Sampled
 from seedbed.data.source import Source
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.worker import sources
+from seedbed.worker import parts
 from tests.data.loading import PRESET, hashes, settings
 
 N, EPOCHS = 40, 4
@@ -205,7 +205,7 @@ def test_batches_that_would_be_others_are_refused(batch: Any) -> None:
 
 
 def order_of(**data: Any) -> Any:
-    return sources.build_order(settings(**data), Source(Uneven(), "train", seed=0))
+    return parts.build_order(settings(**data), Source(Uneven(), "train", seed=0))
 
 
 def test_a_sampler_is_built_from_the_configuration() -> None:

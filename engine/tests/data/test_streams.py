@@ -16,7 +16,7 @@ from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
-from seedbed.worker import sources
+from seedbed.worker import parts
 from tests.data.loading import PRESET, hashes, settings
 
 # More workers than this machine may have cores.
@@ -223,7 +223,7 @@ def built(target: str = "Counted", **data: Any) -> Any:
     specs = {"train": target, "validation": "Counted"}
     specs = {split: {"_target_": f"{__name__}.{name}"} for split, name in specs.items()}
     made = settings(**specs, **data)
-    return sources.build_order(made, sources.build_sources(made).train)
+    return parts.build_order(made, parts.build_sources(made).train)
 
 
 def test_streams_are_built_from_the_configuration() -> None:

@@ -13,7 +13,7 @@ import torch
 from seedbed import compare, record
 from seedbed.errors import InputError
 from seedbed.record import archive
-from seedbed.worker import environment, inputs
+from seedbed.worker import environment
 from tests.running import QUICK, command, refusal
 
 PACKAGE = """
@@ -88,11 +88,11 @@ def test_every_file_that_an_argument_names_is_recorded(
         "trainer": {"device": "d"},
         "files": ["folder"],
     }
-    found = inputs.digests(settings)
+    found = environment.file_digests(settings)
     assert set(found) == {"a.pt", "b.pt", "c.txt", "folder/e", "folder/f"}
     assert found["a.pt"] == hashlib.sha256(b"a.pt").hexdigest()
     with pytest.raises(InputError, match=r"^files: expected a file or a folder with files, got no"):
-        inputs.digests({"files": ["nothing"]})
+        environment.file_digests({"files": ["nothing"]})
 
 
 def installed(site: Path, package: str, distribution: str, version: str) -> None:

@@ -15,7 +15,7 @@ from seedbed.tools import weights
 from seedbed.training import checkpoint
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
-from seedbed.worker import best, parts, run_logger, sources
+from seedbed.worker import best, parts, run_logger
 from tests.running import train, typed
 from tests.tiny.data import Noisy
 from tests.ways import differences
@@ -79,7 +79,7 @@ def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -
     spec = {"_target_": f"{__name__}.Drawn", "samples": 8}
     settings = typed(data={"validation": spec, "test": spec if has_test_set else None})
     batches = [
-        sources.build_source(settings, split)[Position(0, np.arange(4))]
+        parts.build_source(settings, split)[Position(0, np.arange(4))]
         for split in ("validation", "test")
     ]
     assert torch.equal(*(batch.inputs for batch in batches)) != has_test_set

@@ -25,7 +25,7 @@ from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
-from seedbed.worker import assemble, sources
+from seedbed.worker import assemble, parts
 
 BEFORE, AFTER = "before the step", "after the step"
 
@@ -60,9 +60,9 @@ def replay(
     """
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.shards)
-    source = sources.build_sources(settings).train
+    source = parts.build_sources(settings).train
     training = assemble.build_training_state(settings, device, source)
-    order = sources.build_order(settings, source)
+    order = parts.build_order(settings, source)
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
     shards.begin(training, start)

@@ -11,7 +11,7 @@ from seedbed.errors import InputError, one_line
 from seedbed.tools import request
 from seedbed.training import checkpoint
 from seedbed.training.state import TrainingState
-from seedbed.worker import assemble, sources
+from seedbed.worker import assemble, parts
 
 
 def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -> nn.Module:
@@ -36,7 +36,7 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
 
 def source_of(settings: config.Settings, split: str) -> Source:
     """Return the samples of a split as an evaluation sees them: training ones, too."""
-    return sources.build_source(settings, split, "validation" if split == "train" else split)
+    return parts.build_source(settings, split, "validation" if split == "train" else split)
 
 
 def of_checkpoint(

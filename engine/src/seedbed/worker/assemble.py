@@ -70,20 +70,44 @@ def build_training_state(
 
     Args:
         source: of the training samples, of which lazy modules take their shapes.
+
+    Raises:
+        InputError: a class refuses its arguments, or a module is lazy still.
     """
     preset, trainer = settings.determinism, settings.trainer
     strict = config.promises_bits(preset.on_nondeterministic)
-    autocast = trainer.precision == "bfloat16"
+
+    def seed(*place: int) -> None:
+        if preset.seeding:
+            rng.seed_globals(rng.key(settings.seeds.init, "init", *place))
+
     if preset.seeding:
         seed_imports(settings.seeds.data)
-    _seed_init(settings)
+    seed()
     with refusals.explained():  # some constructors run the model
         model: nn.Module = build.build(settings.plain["model"], "model")
     if not model.training:
         model.train()
-    method = _build_method(settings)
-    with refusals.explained(model):
-        _materialize(model, method, settings, source)
+    seed(2)
+    spec = settings.plain.get("method") or {"_target_": settings.method._target_}
+    method: Method = build.build(spec, "method")
+    require_hooks("method", method, Method)
+    if settings.data.task is not None:
+        method.task = tasks.make(settings.data.task)
+    if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
+        seed(1)
+        with refusals.explained(model), torch.no_grad(), evaluating(model):
+            if type(method).validation_step is Method.validation_step:
+                model(batch.inputs)
+            else:
+                method.validation_step(model, batch)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):  # its weights would be drawn in the middle of training
+            raise InputError(
+                f"model.{name}: expected a shape by the first forward pass, got none; say it in "
+                "the model, or use the module in evaluation mode too"
+            )
     # On a CPU, the order of the images is enough: oneDNN brings weights into one of its own.
     if preset.channels_last and device.type != "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
@@ -94,15 +118,22 @@ def build_training_state(
         refusals.check_recurrent_dropout(model, device.type)
     if not trainer.compile:  # a compiler would see the flag that this switches
         backends.leave_recurrent_unfilled(model)
-    optimizers = _build_optimizers(method, model, settings)
+
+    def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
+        entries = [_without_names(each) for each in parameters]
+        trained = [each for each in entries if isinstance(each, dict) or each.requires_grad]
+        spec = {**settings.plain["optimizer"], **overrides}
+        return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
+
+    made = method.configure_optimizers(model, make)
     if trainer.compile:
         backends.compile_for_each_shape(model)
     return TrainingState(
         model=model,
-        optimizers=optimizers,
+        optimizers={"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made),
         method=method,
         device=device,
-        autocast=autocast,
+        autocast=trainer.precision == "bfloat16",
         channels_last=preset.channels_last,
         gradient_clip_norm=trainer.gradient_clip_norm,
         dropout_seed=settings.seeds.dropout if preset.seeding else None,
@@ -118,60 +149,6 @@ def build_training_state(
             determinism.require_in_force, settings.plain["determinism"] if strict else {}
         ),
     )
-
-
-def _seed_init(settings: Settings, *place: int) -> None:
-    if settings.determinism.seeding:
-        rng.seed_globals(rng.key(settings.seeds.init, "init", *place))
-
-
-def _build_method(settings: Settings) -> Method:
-    _seed_init(settings, 2)  # it may draw when it is built
-    spec = settings.plain.get("method") or {"_target_": settings.method._target_}
-    method: Method = build.build(spec, "method")
-    require_hooks("method", method, Method)
-    if settings.data.task is not None:
-        method.task = tasks.make(settings.data.task)
-    return method
-
-
-def _materialize(
-    model: nn.Module, method: Method, settings: Settings, source: Source | None
-) -> None:
-    """Let lazy modules take their shapes from a batch, and draw their weights.
-
-    Raises:
-        InputError: a module is lazy still: its weights would be drawn in the middle of training.
-    """
-    if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
-        _seed_init(settings, 1)
-        with torch.no_grad(), evaluating(model):
-            if type(method).validation_step is Method.validation_step:
-                model(batch.inputs)
-            else:
-                method.validation_step(model, batch)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if is_lazy(tensor):
-            raise InputError(
-                f"model.{name}: expected a shape by the first forward pass, got none; say it in "
-                "the model, or use the module in evaluation mode too"
-            )
-
-
-def _build_optimizers(
-    method: Method, model: nn.Module, settings: Settings
-) -> dict[str, torch.optim.Optimizer]:
-    """Return the method's optimizers by name; one alone is called `optimizer`."""
-
-    def make(parameters: Iterable[Any], **overrides: Any) -> torch.optim.Optimizer:
-        entries = [_without_names(each) for each in parameters]
-        trained = [each for each in entries if isinstance(each, dict) or each.requires_grad]
-        spec = {**settings.plain["optimizer"], **overrides}
-        return build.build(spec, "optimizer", trained)  # type: ignore[no-any-return]
-
-    made = method.configure_optimizers(model, make)
-    return {"optimizer": made} if isinstance(made, torch.optim.Optimizer) else dict(made)
 
 
 def _without_names(entry: Any) -> Any:

@@ -1,5 +1,6 @@
-"""What a run ran on: versions, processor, devices, flags in force, code and data."""
+"""What a run ran on: versions, processor, devices, flags in force, files that it reads."""
 
+import hashlib
 import os
 import platform
 import re
@@ -11,10 +12,12 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from seedbed import __version__, determinism, project
 from seedbed.config import targets_of
 from seedbed.determinism import backends
+from seedbed.errors import InputError
 
 # Variables that can change results, beside those that the preset sets.
 _PREFIXES = (
@@ -28,7 +31,8 @@ CORE = {
     "torch": "torch", "torchvision": "torchvision", "numpy": "numpy", "PIL": "pillow",
     "hydra": "hydra-core", "omegaconf": "omegaconf",
 }  # fmt: skip
-_SECTIONS = ("data", "model", "method", "optimizer", "schedule", "metrics", "callbacks")
+_WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as arguments of classes
+_SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
 
 # What tells processors apart in /proc/cpuinfo, on x86-64 and on Arm.
 _CPUINFO = {
@@ -102,6 +106,37 @@ def version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def file_digests(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of each file that a configuration names, by its path there.
+
+    These are the values of `model`, `data`, `method`, `optimizer` and `schedule` that are the path
+    of a file that exists, from the current folder, and all files of `files`, which may name
+    folders.
+
+    Raises:
+        InputError: `files` names nothing that exists.
+    """
+    values = tree_leaves([settings.get(name) for name in _WITH_FILES])
+    paths = {value for value in values if isinstance(value, str) and _is_file(value)}
+    for text in settings.get("files") or ():
+        inside = {str(path) for path in Path(text).rglob("*") if path.is_file()}
+        if not inside and not _is_file(text):
+            raise InputError(f"files: expected a file or a folder with files, got {text}")
+        paths |= inside or {text}
+    found = {}
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or no name at all
+        return False
 
 
 def gpu_versions() -> dict[str, str | None]:

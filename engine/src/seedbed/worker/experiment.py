@@ -1,9 +1,8 @@
 """One experiment: from the settings to a finished record."""
 
-import gc
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from seedbed.worker import (
     best,
     environment,
     first_look,
-    inputs,
     not_finite,
     restore,
     statistics,
@@ -38,17 +36,6 @@ from seedbed.worker.replayed import Replayed
 from seedbed.worker.run_logger import RunLogger
 
 
-@contextmanager
-def imports_kept() -> Iterator[None]:
-    """Let the garbage collector pass over what imports have made: to look takes 0.14 s a time."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()  # libraries expect it to be gone at the end
-
-
-@imports_kept()
 def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
@@ -81,7 +68,7 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
         if not job.is_resuming:  # the record of a new run is complete, also if it fails here
             imports.look()
             imports.write(patch)
-        found["files_sha256"] = inputs.digests(settings.plain)
+        found["files_sha256"] = environment.file_digests(settings.plain)
     asking, settings = settings, statistics.fill(settings, shards)
     if settings is not asking and job.leads:
         record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
@@ -89,7 +76,7 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
     found["versions"] |= environment.more_versions(settings.plain)
     found["data_sha256"] = getattr(parts.sources.train.dataset, "sha256", None)
     imports.look()
-    state = resume(job, parts, Origin(settings.plain, found), patch, imports)
+    state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
     run_logger = Logger()
     if job.leads:
@@ -108,7 +95,9 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
             history = loggers.history(job.folder)
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
             run_logger.observers.append(loggers.open_all(run, run_logger.log))
-        with warnings_listed(parts, run_logger):
+        warns = settings.determinism.on_nondeterministic == "warn"
+        model, log = parts.training.model, run_logger.log
+        with refusals.reported(model, lambda s: log(f"warning: {s}")) if warns else nullcontext():
             if progress.step == 0:  # a run that is resumed has been looked at
                 first_look.look(parts, run_logger)
             train(parts, progress, run_logger)
@@ -119,21 +108,6 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
         run_logger.close()
         if job.leads:
             summarize(job, parts, progress, run_logger.last, tested)
-
-
-def resume(
-    job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports
-) -> dict[str, Any]:
-    """Restore the newest checkpoint and return it; {} if there is none.
-
-    The leader goes first: it checks what has changed, and repairs the run folder.
-    """
-    if job.leads:
-        state = restore.resume_from_checkpoint(job, parts, origin, patch, imports)
-    parts.shards.gather(lambda: None)
-    if not job.leads:
-        state = restore.follow(job.folder, parts.training, origin)
-    return state
 
 
 def train(parts: Parts, progress: Progress, run_logger: Logger) -> None:
@@ -205,12 +179,6 @@ def test(
         which = "best" if step == best_step and wanted == "best" else "last"
         run_logger.log(f"tested the {which} weights (step {step})")
     return step, result
-
-
-def warnings_listed(parts: Parts, run_logger: Logger) -> AbstractContextManager[None]:
-    if parts.settings.determinism.on_nondeterministic != "warn":
-        return nullcontext()
-    return refusals.reported(parts.training.model, lambda line: run_logger.log(f"warning: {line}"))
 
 
 def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:

@@ -15,6 +15,8 @@ from seedbed import project, record
 from seedbed.errors import printable
 from seedbed.record import Origin, archive, code
 
+_real_folder = cache(os.path.realpath)
+
 
 def completed(before: Origin, now: Origin) -> Origin:
     """Return the origin of a process that resumes with the files that it has yet to import.
@@ -147,8 +149,3 @@ def _engine(root: Path) -> Iterator[tuple[str, bytes]]:
         top = folder.relative_to(root)
     for path in folder.rglob("*.py"):
         yield (top / path.relative_to(folder)).as_posix(), path.read_bytes()
-
-
-@cache
-def _real_folder(path: str) -> str:
-    return os.path.realpath(path)

@@ -21,8 +21,7 @@ from seedbed.training.evaluate import measure
 from seedbed.training.shards import Shards
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
-from seedbed.worker.parts import Parts, evaluation_batches
-from seedbed.worker.sources import build_order, build_source
+from seedbed.worker.parts import Parts, build_order, build_source, evaluation_batches
 
 
 class NotFinite(InputError):

@@ -1,6 +1,10 @@
-"""Resuming from a checkpoint: it is checked, then restored into model and optimizer."""
+"""Resuming from a checkpoint: it is checked, then restored into model and optimizer.
+
+A run may go on beyond its planned end, to the bits of one of that length.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +16,16 @@ from seedbed.errors import InputError, one_line
 from seedbed.record import Change, Origin, code
 from seedbed.training import checkpoint
 from seedbed.training.state import Plan, TrainingState
-from seedbed.worker import best, longer
+from seedbed.worker import assemble, best
 from seedbed.worker.imports import Imports, completed
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
 
 
-def resume_from_checkpoint(
+def resume(
     job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
-    """Restore a run's newest good checkpoint, and bring its record up to date.
+    """Restore a run's newest good checkpoint; the leader goes first, and repairs the record.
 
     Returns:
         The checkpoint; {} where there is none, and the run starts from the beginning.
@@ -29,22 +33,34 @@ def resume_from_checkpoint(
     Raises:
         InputError: the run cannot be resumed from here. Nothing of the record has changed.
     """
+    if job.leads:
+        state = _lead(job, parts, origin, patch, imports)
+        parts.shards.gather(lambda: None)
+        return state
+    parts.shards.gather(lambda: None)
+    newest, _ = checkpoint.load_newest(job.folder / "checkpoints", parts.training.device)
+    if newest is not None:
+        restore(job.folder, parts.training, newest, changes_since(job.folder, newest, origin))
+    return newest or {}
+
+
+def _lead(job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports) -> dict[str, Any]:
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
     if state is not None:
-        changes = longer.judged(changes_since(folder, state, origin), state, parts.plan)
+        changes = judged(changes_since(folder, state, origin), state, parts.plan)
         if not job.request.allow_changed:
             refuse_changes(state, changes)
         require_rows(folder, state, parts.plan)
-        rewound = longer.rewound(folder, state, parts.plan)
-        restore(folder, parts.training, rewound or state, changes)
+        longer = rewound(folder, state, parts.plan)
+        state = longer or state
+        restore(folder, parts.training, state, changes)
     checkpoints.mkdir(exist_ok=True)
     for place in (folder, checkpoints):  # of a process that was killed while it wrote
         for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
             path.unlink(missing_ok=True)
     if state is not None:
-        if rewound is not None:
-            state = rewound
+        if longer is not None:
             for _ in checkpoint.LAST, checkpoint.PREVIOUS:  # tables are about to be cut back to it
                 checkpoint.save(state, checkpoints / checkpoint.LAST)
         progress = checkpoint.progress_of(state)
@@ -64,14 +80,6 @@ def resume_from_checkpoint(
     if job.request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
-    return state or {}
-
-
-def follow(folder: Path, training: TrainingState, origin: Origin) -> dict[str, Any]:
-    """Restore the newest checkpoint in a process that leaves the record to another one."""
-    state, _ = checkpoint.load_newest(folder / "checkpoints", training.device)
-    if state is not None:
-        restore(folder, training, state, changes_since(folder, state, origin))
     return state or {}
 
 
@@ -108,6 +116,61 @@ def require_rows(folder: Path, state: Mapping[str, Any], plan: Plan) -> None:
         )
     for name in ("metrics.csv", "fingerprints.csv"):
         record.require_bytes(folder / name, state["table_bytes"][name])
+
+
+def plan_before(state: Mapping[str, Any], plan: Plan) -> Plan:
+    """Return the plan that a checkpoint was made by."""
+    settings = config.typed(OmegaConf.create(state["origin"]["settings"]))
+    return assemble.make_plan(settings, plan.steps_per_epoch)
+
+
+def judged(changes: Sequence[Change], state: Mapping[str, Any], plan: Plan) -> list[Change]:
+    """Return changes since a checkpoint: the run's length alters bits only if it altered a rate."""
+    if not any(change.key in record.LENGTHS for change in changes):
+        return list(changes)
+    rates = plan_before(state, plan).learning_rate_factor, plan.learning_rate_factor
+    if any(rates[0](n) != rates[1](n) for n in range(state["progress"]["step"])):
+        return list(changes)
+    return [replace(c, alters_bits=False) if c.key in record.LENGTHS else c for c in changes]
+
+
+def rewound(folder: Path, state: dict[str, Any], plan: Plan) -> dict[str, Any] | None:
+    """Return a checkpoint of a run's last step as that of a longer run; None if it is no such.
+
+    What is done in the last step and else is not due is undone: rows of the tables, and the
+    validation, which comes again where the longer plan has it.
+
+    Raises:
+        InputError: the validation found the best weights, and the longer run would not have it.
+    """
+    progress = checkpoint.progress_of(state)
+    step = progress.step
+    if not step == plan_before(state, plan).total_steps < plan.total_steps:
+        return None
+    if progress.validated_step == step:
+        if progress.best_step != step:
+            progress.validations_without_gain -= 1
+        elif plan.validates_after(step):
+            progress.best_metric = None  # what comes again is the best again
+        else:
+            raise InputError(
+                f"trainer.max_epochs: expected a run whose last validation, of step {step}, a "
+                "longer one has as well, got one that found its best weights there; start a run "
+                "of that length by train.py"
+            )
+        progress.validated_step = step - 1
+    # By table, the beginnings of rows that the longer run does not have after this step.
+    unwanted = {"metrics.csv": [f"{step},{step / plan.steps_per_epoch!r},validation,"]}
+    if not plan.is_due(plan.log_every_steps, step):
+        unwanted["metrics.csv"] = [f"{step},"]
+    if not plan.is_due(plan.fingerprint_every_steps, step):
+        unwanted["fingerprints.csv"] = [f"{step},"]
+    lengths = dict(state["table_bytes"])
+    for name, beginnings in unwanted.items():
+        lines = (folder / name).read_text()[: lengths[name]].splitlines(keepends=True)
+        while lines[-1].startswith(tuple(beginnings)):
+            lengths[name] -= len(lines.pop())
+    return {**state, "progress": asdict(progress), "table_bytes": lengths}
 
 
 def restore(

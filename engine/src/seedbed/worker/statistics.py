@@ -17,7 +17,7 @@ from seedbed.config import Settings, build
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
-from seedbed.worker.sources import build_source
+from seedbed.worker.parts import build_source
 
 
 def fill(settings: Settings, shards: Shards) -> Settings:
@@ -38,7 +38,8 @@ def fill(settings: Settings, shards: Shards) -> Settings:
         if settings.determinism.seeding:
             rng.seed_globals(rng.key(settings.seeds.data, "data", len(SPLITS)))
         # Arrays and tensors as lists: YAML holds their numbers to the last bit.
-        return tree_map(_plain, build.build(spec, "data.statistics", dataset))
+        computed = build.build(spec, "data.statistics", dataset)
+        return tree_map(lambda v: v.tolist() if hasattr(v, "tolist") else v, computed)
 
     statistics = shards.gather(compute)[0]
     if not isinstance(statistics, Mapping):
@@ -56,9 +57,6 @@ def fill(settings: Settings, shards: Shards) -> Settings:
 def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
     if isinstance(tree, dict):
         yield tree
-    for each in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from _mappings(each)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(tree, dict | list):
+        for each in tree.values() if isinstance(tree, dict) else tree:
+            yield from _mappings(each)
