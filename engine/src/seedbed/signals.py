@@ -54,6 +54,7 @@ class Stop:
         """Handle stop signals from now on, also those that were held back."""
         self.signal: int | None = None
         self.insisted = False  # a second signal came: what fails from then on was torn by it
+        self.raises = False  # whether a second one raises KeyboardInterrupt
         self._status: int | None = None
         self._since = 0.0
         self._parent = os.getppid()
@@ -82,5 +83,6 @@ class Stop:
             self.signal, self._since = number, time.monotonic()
         elif time.monotonic() - self._since > 1:
             self.insisted = True
-            ignore()  # all that is left to do is to print how it ended
-            raise KeyboardInterrupt
+            if self.raises:
+                ignore()  # all that is left to do is to print how it ended
+                raise KeyboardInterrupt

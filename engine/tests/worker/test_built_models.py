@@ -1,4 +1,4 @@
-"""What the engine does to a model that it builds: memory, compilation, the order of channels."""
+"""What the engine does to a model that it builds: memory, kernels, order of channels, device."""
 
 import math
 from typing import Any
@@ -109,3 +109,16 @@ def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images()
     assert model.deep.weight.stride()[1] > 1, "negative control"
     with pytest.raises(RuntimeError, match="rank 4"):  # negative control
         model.to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("name", "set_to"), [("cuda:1", ["cuda:1"]), ("cpu", [])])
+def test_a_gpu_becomes_the_current_one(
+    name: str, set_to: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that says `device="cuda"` and NCCL use the current one; negative control: the CPU."""
+    current: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: current.append(str(device)))
+    assert str(assemble.choose_device(name)) == name
+    assert current == set_to

@@ -17,8 +17,6 @@ from tests.worker.runs import work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
-REHEARSED = pytest.mark.parametrize("rehearsed", ["true", "false"])
-
 
 class Broken(VAE):
     """Evaluates by code that was never run."""
@@ -79,7 +77,6 @@ def refused(folder: Path, *words: str) -> int:
     return status
 
 
-@REHEARSED
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -92,22 +89,19 @@ def refused(folder: Path, *words: str) -> int:
     ],
 )  # fmt: skip
 def test_a_misspelt_name_is_refused_before_the_first_step(
-    words: tuple[str, ...], line: str, rehearsed: str, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
-    assert refused(tmp_path / "run", *words, f"trainer.rehearse_resume={rehearsed}") == 2
+    assert refused(tmp_path / "run", *words) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {line}")
     assert error.count("\n") == 1
 
 
-@REHEARSED
 def test_a_broken_evaluation_fails_before_the_first_step(
-    rehearsed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By Python's traceback, from the user's line on."""
-    words = (f"trainer.rehearse_resume={rehearsed}", "data.num_workers=1")
-    assert refused(tmp_path / "run", "Broken", *words) == 1
+    assert refused(tmp_path / "run", "Broken", "data.num_workers=1") == 1
     error = capsys.readouterr().err
     assert "model.decode(batch.inputs)" in error
     assert "has no attribute 'decode'" in error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from seedbed import compare, record
+from seedbed import record
 from seedbed.errors import InputError
 from seedbed.record import archive
 from seedbed.worker import environment
@@ -36,18 +36,14 @@ WARM = (
 
 @pytest.mark.long
 def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
-    """The best.pt of another run: other content at its path is named, and refused in a resume."""
+    """The best.pt of another run: with other content at its path, a resume is refused."""
     (tmp_path / "warm_start.py").write_text(PACKAGE)
     variables = {"PYTHONPATH": str(tmp_path)}
-    first, second, again = (tmp_path / name for name in ("first", "second", "again"))
+    first, second = tmp_path / "first", tmp_path / "second"
     weights = first / "checkpoints" / "best.pt"
 
     def ran(*words: str) -> "subprocess.CompletedProcess[str]":
         return command(*words, environment=variables)
-
-    def verified(*words: str) -> "subprocess.CompletedProcess[str]":
-        trust = [word for name in ("seedbed", "torch", "warm_start") for word in ("--trust", name)]
-        return ran("scripts/verify.py", str(second), *trust, *words)
 
     for folder, value in ((first, "null"), (second, str(weights))):
         done = ran("train.py", *WARM, f"+model.weights={value}", f"hydra.run.dir={folder}")
@@ -55,18 +51,8 @@ def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
     assert b"class Warm" in archive.read(second / "code.zip")["elsewhere/warm_start.py"]
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert record.read_json(second / "environment.json")["files_sha256"] == {str(weights): digest}
-    assert "REPRODUCED" in verified().stdout, "negative control: nothing changed"
-
     state = {key: value + 1 for key, value in torch.load(weights)["model"].items()}
     torch.save({"model": state}, weights)
-    done = verified("--keep", str(again))
-    assert done.returncode == 1, done.stderr
-    assert f"files_sha256.{weights}" in done.stdout
-    a, b = compare.read(second), compare.read(again)
-    assert compare.compare(a, b).difference is not None
-    found = [change.key for change in record.changes(a.origin, b.origin) if change.alters_bits]
-    assert f"files_sha256.{weights}" in found
-
     summary = json.loads((second / "summary.json").read_text()) | {"status": "interrupted"}
     (second / "summary.json").write_text(json.dumps(summary))
     line = refusal(ran("scripts/resume.py", str(second)))

@@ -104,7 +104,10 @@ def train(job: Job) -> int:
         config.check(job.settings)
         with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
             git = other_thread.submit(code.git_state, project.root())
-            from seedbed.worker import experiment
+            from seedbed.worker import experiment  # PyTorch, whose imports swallow an exception
+        if job.stop.insisted:
+            raise Interrupted
+        job.stop.raises = True
         gc.freeze()  # to look through what imports have made takes 0.14 s a time
         try:
             experiment.run_experiment(job, *git.result())
