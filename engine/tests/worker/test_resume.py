@@ -417,16 +417,23 @@ def test_a_folder_that_cannot_be_written_is_refused(
     assert work(folder) == 0
 
 
-def test_what_fails_after_a_second_ctrl_c_was_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An import that swallows it leaves a module torn; a resume leaves the record as it was."""
+@pytest.mark.parametrize("imports", [True, False])
+def test_a_second_ctrl_c_at_start_up_leaves_the_record_as_it_was(
+    imports: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """It waits for the imports' end; what swallows it later fails in whatever way."""
+
+    def twice(*_: Any) -> Any:
+        stop._ask(signal.SIGINT, None)
+        stop._since -= 2  # seconds
+        stop._ask(signal.SIGINT, None)
+        return {}, b""
 
     def torn(*_: Any) -> None:
+        assert not imports
         with suppress(KeyboardInterrupt):
-            stop._ask(signal.SIGINT, None)
-            stop._since -= 2  # seconds
-            stop._ask(signal.SIGINT, None)
+            twice()
         raise InputError("optimizer: expected ..., got RecursionError")
 
     folder = stopped(tmp_path / "run")
@@ -434,6 +441,8 @@ def test_what_fails_after_a_second_ctrl_c_was_interrupted(
     capsys.readouterr()
     with monkeypatch.context() as patch:
         patch.setattr("seedbed.worker.experiment.run_experiment", torn)
+        if imports:
+            patch.setattr(code, "git_state", twice)
         assert work(folder, stop) == 130
     assert content(folder) == before
     resume_it = f"interrupted before it resumed\nresume it: python scripts/resume.py {folder}\n"
