@@ -43,10 +43,6 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
 
     Args:
         git, patch: what `code.git_state` returned.
-
-    Raises:
-        InputError: the run cannot be trained.
-        Interrupted: it was asked to stop, and a checkpoint is saved.
     """
     settings = config.typed(job.settings)
     assemble.prepare_backends(settings)

@@ -102,9 +102,7 @@ class RunLogger(Logger):
     def write(self, progress: Progress) -> None:
         """Write down the steps noted since the last call; waits for the device once.
 
-        Raises:
-            InputError: a loss was not finite. Nothing is saved from there on, so the last
-            checkpoint is a good one.
+        After a loss that is not finite nothing is saved, so the last checkpoint is a good one.
         """
         if not self._pending:
             return
@@ -120,14 +118,15 @@ class RunLogger(Logger):
         self._append(self._metrics, rows)
         self._append(self._fingerprints, stages)
         if rows:
-            self._show(rows[-1])
+            cells = record.values_of(rows[-1]).items()
+            texts = [f"{name} {float(x):.4f}" for name, x in cells if "learning_rate" not in name]
+            self._bar.set_postfix_str(", ".join(texts), refresh=False)
+            step = int(str(rows[-1]["step"]))
+            if not self._is_watched and step % (10 * self._plan.log_every_steps) == 0:
+                print(f"step {step}  {'  '.join(texts)}", flush=True)
 
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
-        """Write down a validation, and keep the weights if they are the best so far.
-
-        Raises:
-            InputError: its loss is not finite.
-        """
+        """Write down a validation, and keep the weights if they are the best so far."""
         self.write(progress)
         loss = result.values.get("loss", 0.0)
         if not math.isfinite(loss):
@@ -160,8 +159,7 @@ class RunLogger(Logger):
     def save_checkpoint(self, progress: Progress) -> None:
         """Save all that the run needs to go on from here as if it had never stopped.
 
-        Raises:
-            InputError: a weight is not finite. The last good checkpoint is not replaced.
+        A weight that is not finite leaves the last good checkpoint as it is.
         """
         self.write(progress)
         for name, parameter in self._training.model.named_parameters():
@@ -219,13 +217,6 @@ class RunLogger(Logger):
         row: dict[str, object] = {"step": step, "epoch": epoch, "phase": phase}
         return row | {name: repr(value) for name, value in values.items()}
 
-    def _show(self, row: Mapping[str, object]) -> None:
-        cells = record.values_of(row).items()
-        texts = [f"{name} {float(x):.4f}" for name, x in cells if "learning_rate" not in name]
-        self._bar.set_postfix_str(", ".join(texts), refresh=False)
-        if not self._is_watched and int(str(row["step"])) % (10 * self._plan.log_every_steps) == 0:
-            print(f"step {row['step']}  {'  '.join(texts)}", flush=True)
-
     def _not_finite(self, what: str, value: float, step: int, phase: str = "train") -> NotFinite:
         epoch = 1 + (step - 1) // self._plan.steps_per_epoch
         clips = self._training.gradient_clip_norm is not None
@@ -244,7 +235,5 @@ class RunLogger(Logger):
 def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
     """Return the table of each sample's target (the first of several) and prediction."""
     pairs = zip(targets.tolist(), predictions.tolist(), strict=True)
-    lines = [
-        f"{sample},{target!r},{prediction!r}\n" for sample, (target, prediction) in enumerate(pairs)
-    ]
-    return "sample_id,target,prediction\n" + "".join(lines)
+    rows = [f"{sample},{target!r},{made!r}\n" for sample, (target, made) in enumerate(pairs)]
+    return "sample_id,target,prediction\n" + "".join(rows)
