@@ -195,16 +195,6 @@ def test_sweepers_get_the_metric_of_a_run_that_finished(
     assert launch.objective(tmp_path) == objective
 
 
-def test_a_folder_with_something_in_it_is_never_discarded(tmp_path: Path) -> None:
-    """Only an empty folder is removed for a run that never was."""
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "file").write_text("")
-    (tmp_path / "empty").mkdir()
-    for name in ("kept", "empty", "none"):
-        launch.discard_if_empty(tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-
-
 @pytest.mark.parametrize("ignored", [True, False])
 def test_ctrl_c_while_train_py_starts(ignored: bool, tmp_path: Path) -> None:
     """Its imports take half a second: no traceback. Under nohup, and behind & in a script, it is

@@ -34,7 +34,7 @@ def resume(
         InputError: the run cannot be resumed from here. Nothing of the record has changed.
     """
     if job.leads:
-        state = _lead(job, parts, origin, patch, imports)
+        state = _as_leader(job, parts, origin, patch, imports)
         parts.shards.gather(lambda: None)
         return state
     parts.shards.gather(lambda: None)
@@ -44,7 +44,9 @@ def resume(
     return newest or {}
 
 
-def _lead(job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports) -> dict[str, Any]:
+def _as_leader(
+    job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports
+) -> dict[str, Any]:
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
     if state is not None:
