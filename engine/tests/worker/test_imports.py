@@ -18,12 +18,15 @@ from tests import pages
 
 # A loop that imports, step by step, and keeps what it has imported.
 LOOP = """
-import sys
+import os, signal, sys
 from pathlib import Path
+from seedbed import record
 from seedbed.worker.imports import Imports
 observer = Imports(Path(sys.argv[1]), {"git": {"commit": None}}, Path(sys.argv[2]))
-for name in sys.argv[3:]:
+for name in sys.argv[4:]:
     __import__(name)
+    if name == sys.argv[3]:
+        record.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     observer.note(())
 """
 
@@ -47,16 +50,17 @@ def places(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def kept(places: Path, *modules: str) -> dict[str, bytes]:
+def kept(places: Path, *modules: str, killed_after: str = "") -> dict[str, bytes]:
     """Import modules in a process; return what its code.zip holds besides the engine."""
     root = places / "project"
     path = [root / "src", root, places / "elsewhere", places / "site-packages"]
-    subprocess.run(
-        [sys.executable, "-c", LOOP, str(places / "run"), str(root), *modules],
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP, str(places / "run"), str(root), killed_after, *modules],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
-        check=True,
+        check=False,
         timeout=120,
     )
+    assert done.returncode == (-signal.SIGKILL if killed_after else 0)
     files = archive.read(places / "run" / code.ARCHIVE)
     return {name: files[name] for name in files if "seedbed" not in name}
 
@@ -111,34 +115,13 @@ def test_a_module_that_is_imported_later_is_added(places: Path) -> None:
     assert kept(places, "table", "later")["later.py"] == b"L = 3\n"
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from seedbed import record
-from seedbed.worker.imports import Imports
-observer = Imports(Path(sys.argv[1]), {"git": {"commit": None}}, Path(sys.argv[2]))
-import table
-observer.note(())
-import later
-record.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-observer.note(())
-"""
-
-
 def test_a_process_that_is_killed_between_two_files_leaves_both_whole(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """code.zip holds at least what environment.json lists; who resumes keeps it all."""
     root, run = places / "project", places / "run"
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(run), str(root)],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL
+    files = kept(places, "table", "later", killed_after="later")
     digests = record.read_json(run / "environment.json")["imported_files"]
-    files = archive.read(run / code.ARCHIVE)
     assert "later.py" not in digests
     assert {"table.py", "later.py"} <= files.keys()
     monkeypatch.setattr(project, "root", lambda: root)

@@ -31,10 +31,10 @@ _BROKEN = {errno.EROFS, errno.EIO}
 def main() -> int:
     """Train in the folder that the command line names; return the exit status."""
     stop, count = signals.Stop(), int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        return lead(Job.read(sys.argv[1:], stop))
     try:
         job = Job.read(sys.argv[1:], stop)
-        if count == 1:
-            return lead(job)
         config.check(job.settings)
         trainer = job.settings.trainer
         config.check_shards(trainer.shards, count, job.settings.data.batch_size)
