@@ -14,31 +14,20 @@ from seedbed.record import Origin, archive, code
 
 @dataclass(frozen=True)
 class Tree:
-    """Code that training processes import.
+    """Code that training processes import."""
 
-    Attributes:
-        root: the folder of the project.
-        variables: the environment variables with which a process imports it.
-        is_recorded: it is the code of a record, and not what is here.
-    """
-
-    root: Path
-    variables: dict[str, str] = field(default_factory=dict)
-    is_recorded: bool = True
+    root: Path  # of the project
+    variables: dict[str, str] = field(default_factory=dict)  # of the environment, to import it
+    is_recorded: bool = True  # it is the code of a record, and not what is here
 
 
 def here() -> Tree:
-    """Return the code of this project, which processes import anyway."""
     return Tree(project.root(), is_recorded=False)
 
 
 @contextmanager
 def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
-    """Yield the code to replay a run with.
-
-    Args:
-        wanted: whether that is the code of the record; otherwise it is what is here.
-    """
+    """Yield the code to replay a run with: its own if that is wanted, else what is here."""
     if not wanted:
         yield here()
         return

@@ -16,24 +16,16 @@ from seedbed.record import Row
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where two records differ.
-
-    Attributes:
-        step: the first step that differs.
-        stage: the first of `stages.in_order` that differs at that step.
-        a, b: what the two records hold there.
-        equal_stages: what was compared at that step before it, and is equal.
-        equal_through: the last step compared before it; None if it is the first one.
-        located: fingerprints were compared at this step and at the step before, so the stage is
-            where the difference arose; otherwise it arose in any stage of a step between.
-    """
+    """The first place where two records differ."""
 
     step: int
-    stage: str
-    a: str
+    stage: str  # the first of `stages.in_order` that differs at that step
+    a: str  # what the records hold there
     b: str
-    equal_stages: tuple[str, ...] = ()
-    equal_through: int | None = None
+    equal_stages: tuple[str, ...] = ()  # that were compared at that step before it
+    equal_through: int | None = None  # the last step compared before it
+    # Fingerprints were compared at this step and at the step before, so the stage is where the
+    # difference arose; otherwise it arose in any stage of a step between.
     located: bool = True
 
 
@@ -96,11 +88,7 @@ def paired(
 
 
 def compare(a: Record, b: Record) -> Comparison:
-    """Compare everything that two records hold for the same steps.
-
-    Raises:
-        InputError: they have no step, or no fingerprints, in common.
-    """
+    """Compare everything that two records hold for the same steps, of which there must be one."""
     rows_a, rows_b = rows(a, b), rows(b, a)
     pairs = list(paired(rows_a, rows_b))
     steps_a, steps_b = ({row["step"] for row in r.fingerprints} for r in (a, b))
@@ -151,11 +139,7 @@ def comparable_stages(*shards: Any) -> tuple[str, ...]:
 
 
 def read(folder: Path) -> Record:
-    """Read a run folder.
-
-    Raises:
-        InputError: the folder is no run, or its record is damaged or too new.
-    """
+    """Read a run folder; raise InputError if it is none, damaged or too new."""
     record.require_run(folder)
     config = flatten(OmegaConf.to_container(record.read_config(folder)))
     environment = record.read_json(folder / "environment.json")

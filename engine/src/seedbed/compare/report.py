@@ -33,7 +33,6 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
 
 
 def compared(result: Comparison) -> str:
-    """Return what was compared, in words."""
     called = [stage_of(stage).name for stage in result.stages if stage in names.STAGES]
     logged = {stage.partition("_")[0] for stage in result.stages if stage not in names.STAGES}
     phases = [phase for phase in ("train", "validation", "test") if phase in logged]
@@ -95,7 +94,6 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
 
 
 def table(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield changes side by side."""
     cells = [(_short(c.key, 160), _short(c.before), _short(c.now)) for c in changes]
     yield from (f"  {line}" for line in text.aligned([("", "A", "B"), *cells]))
 

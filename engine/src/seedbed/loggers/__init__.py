@@ -31,18 +31,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Run:
-    """What a logger gets when it opens.
-
-    Attributes:
-        settings: the resolved configuration.
-        metric_name: what best.pt follows, such as `accuracy`.
-        history: what metrics.csv holds already, where the run is resumed from a checkpoint. An
-            earlier process may have logged it, all or in part, and more that comes again.
-    """
+    """What a logger gets when it opens."""
 
     folder: Path
-    settings: Mapping[str, Any]
-    metric_name: str = "loss"
+    settings: Mapping[str, Any]  # the resolved configuration
+    metric_name: str = "loss"  # what best.pt follows, such as `accuracy`
+    # What metrics.csv holds already, where the run is resumed from a checkpoint. An earlier process
+    # may have logged it, all or in part, and more that comes again.
     history: Sequence[Entry] = ()
 
 
@@ -96,11 +91,7 @@ class Loggers:
 
 
 def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
-    """Open the loggers that a run's configuration names; `warn` prints a line.
-
-    Raises:
-        InputError: one of them does not open; those before it are closed.
-    """
+    """Open the loggers of a run; if one does not open, close those before it: InputError."""
     opened: dict[str, Logger] = {}
     for name, spec in run.settings["logger"].items():
         try:
@@ -110,8 +101,8 @@ def open_all(run: Run, warn: Callable[[str], None]) -> Loggers:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"logger.{name}: expected a logger that opens, got {one_line(error)}; see "
-                f"configs/logger/{name}.yaml, or go without it: logger=csv"
+                f"logger.{name}: expected a logger that opens, got {one_line(error)}; go without "
+                "it: logger=csv"
             ) from error
     return Loggers(opened, warn)
 

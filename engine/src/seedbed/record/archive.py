@@ -1,7 +1,4 @@
-"""Zip files of records: code.zip, and whole run folders. They may come from strangers.
-
-Nothing that is read is executed, or written outside the folder that the caller names.
-"""
+"""Zip files of records, maybe a stranger's: nothing is written outside the folder asked for."""
 
 import io
 import os
@@ -73,11 +70,7 @@ def is_inside(name: str) -> bool:
 
 @contextmanager
 def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list[str]]]:
-    """Yield a zip file whose entries are plain files inside a folder, and their names.
-
-    Raises:
-        InputError: it has others, or unpacks to more than `most_bytes`, or it is no zip file.
-    """
+    """Yield a zip file, and the names of its entries, if all are plain files inside a folder."""
     try:
         with untrusted.open_file(path, most_bytes) as file:
             size = _require_short_directory(file.fileno())
@@ -104,8 +97,7 @@ def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list
 def _require_short_directory(descriptor: int) -> int:
     """Return the size of a zip file; raise ValueError if its list of entries takes long to read.
 
-    `zipfile` reads that list before it could be asked about it. A comment, and the form for more
-    than 65,535 entries or 4 GiB, is not what a zip of a record has.
+    `zipfile` reads it at once. A zip of a record has no comment, nor the form for over 4 GiB.
     """
     size = os.fstat(descriptor).st_size
     both = os.pread(descriptor, 20 + 22, max(0, size - 20 - 22))

@@ -1,8 +1,4 @@
-"""What is not the same in two records, and whether it can alter a bit of a run.
-
-A checkpoint holds its origin: settings, environment and code. A resume compares it with what is in
-force now; `compare` and `verify` do the same with two records.
-"""
+"""What is not the same in two records, or since a checkpoint, and whether it can alter a bit."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,20 +31,13 @@ NEUTRAL_ENVIRONMENT = (
 
 @dataclass(frozen=True)
 class Change:
-    """A setting, an entry of the environment or a file that is not the same in two records.
-
-    Attributes:
-        before, now: its value in the first record (A, or the checkpoint's) and in the second; None
-            where it is absent.
-        alters_bits: whether it can alter a bit of a run.
-        kind: configuration, environment or code.
-    """
+    """A setting, an entry of the environment or a file that is not the same in two records."""
 
     key: str
-    before: Any
+    before: Any  # its value in the first record (A, or the checkpoint's); None: absent
     now: Any
-    alters_bits: bool = True
-    kind: str = "configuration"
+    alters_bits: bool = True  # whether it can
+    kind: str = "configuration"  # or environment, or code
 
     def __str__(self) -> str:
         return f"{self.key} {self.before} -> {self.now}"
@@ -91,12 +80,10 @@ def changes_of_code(before: Origin, now: Origin, same_settings: bool = False) ->
 
 
 def same_code(before: Origin, now: Origin) -> bool:
-    """Return whether no file that both imported differs."""
     return not any(change.alters_bits for change in changes_of_code(before, now))
 
 
 def matches(key: str, patterns: Iterable[str]) -> bool:
-    """Return whether a key fits one of some patterns of the shell."""
     return any(fnmatchcase(key, pattern) for pattern in patterns)
 
 

@@ -1,8 +1,7 @@
 """What a run came from: settings, environment, and its code in code.zip.
 
-code.zip holds the files that the training process imported from outside the standard library and
-site-packages. Those of the project are named by their paths in it; those from elsewhere lie below
-ELSEWHERE by their import paths. The entry PYTHONPATH lists where Python finds them, so that
+Files of the project are named by their paths in it; those from elsewhere lie below ELSEWHERE by
+their import paths. The entry PYTHONPATH lists where Python finds them, so that
 `unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python` imports this code.
 """
 

@@ -25,7 +25,6 @@ FILES = (
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder holds a run (it has a config.yaml and a summary.json)."""
     return (folder / "config.yaml").is_file() and (folder / "summary.json").is_file()
 
 
@@ -38,7 +37,7 @@ def is_begun(folder: Path) -> bool:
 def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Yield the run folders at or below a folder, sorted by name.
 
-    A run may be linked to; a folder of runs may not, since links can go round in circles.
+    Links to runs are followed; those to folders of runs, which can go round in circles, are not.
     """
     if is_begun(folder):
         yield folder
@@ -68,10 +67,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
-    """Return where a run was resumed with changes that can alter bits: (step, changed keys).
-
-    Such a record is that of no single configuration, code and environment.
-    """
+    """Return where a run was resumed with changes that can alter bits: (step, changed keys)."""
     resumes = summary.get("resumes")
     known = [r for r in resumes if isinstance(r, Mapping)] if isinstance(resumes, list) else []
     keys = ((each.get("step"), each.get("can_alter_bits")) for each in known)
@@ -90,11 +86,7 @@ def require_run(folder: Path) -> Path:
 def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any]:
     """Return the summary of a run that can be resumed: {} if it was killed before it wrote one.
 
-    Args:
-        asked: keys of the configuration that get new values.
-
-    Raises:
-        InputError: the run finished, and nothing that was asked for makes it longer.
+    One that finished can be resumed only if a key that is `asked` to change makes it longer.
     """
     summary = read_summary(folder) if (folder / "summary.json").exists() else {}
     if summary.get("status") == "finished" and not {*asked} & {*LENGTHS}:

@@ -1,7 +1,4 @@
-"""The picture of a run, and how every picture of Seedbed looks.
-
-Figures are drawn without pyplot: no global state, no window, the same picture on every machine.
-"""
+"""Pictures, drawn without pyplot: no window, no global state, the same on every machine."""
 
 import io
 from collections.abc import Iterable

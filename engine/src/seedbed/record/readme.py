@@ -26,26 +26,27 @@ def write_readme(folder: Path) -> None:
     command = os.environ.get(COMMAND) or (commands or [resume_command(folder)])[0]
     machine = [f"{cpu.get('model')}, {cpu.get('cores')} cores, {cpu.get('threads')} threads"]
     machine += [str(gpu.get("name")) for gpu in environment.get("gpu", [])]
+    machine += [str(environment.get("platform"))]
+    digests = [
+        f"{key.partition('.')[2]}  SHA-256 {digest}"
+        for key, digest in flatten(environment).items()
+        if key.startswith(("data_sha256.", "files_sha256."))
+    ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, on macOS in bytes
     peak_mib = peak / (1024**2 if sys.platform == "darwin" else 1024)
-    metrics, digests = summary.get("metrics") or {}, flatten(environment).items()
     lines = [
         f"{summary['status']} after {summary.get('steps')} steps",
         "",
         f"command   {command}",
         f"code      commit {git.get('commit')}{' and source.patch' * bool(git.get('dirty'))}",
-        f"machine   {'; '.join([*machine, str(environment.get('platform'))])}",
+        f"machine   {'; '.join(machine)}",
         f"versions  {', '.join(f'{k} {v}' for k, v in environment['versions'].items())}",
         f"time      {summary.get('seconds', 0.0):.1f} seconds of training",
         f"memory    {peak_mib:,.0f} MiB at most, of one process",
         "",
-        *(f"{name} {value!r}" for name, value in metrics.items()),
+        *(f"{name} {value!r}" for name, value in (summary.get("metrics") or {}).items()),
         "",
-        *(
-            f"{key.partition('.')[2]}  SHA-256 {digest}"
-            for key, digest in digests
-            if key.startswith(("data_sha256.", "files_sha256."))
-        ),
+        *digests,
         "",
         f"to replay it and compare every bit: python scripts/verify.py {shlex.quote(str(folder))}",
     ]

@@ -17,10 +17,7 @@ PREFIX = "SEEDBED_PREFIX"
 
 
 class Tee:
-    """A stream whose text also goes to train.log, and which outlives its terminal.
-
-    Where runs share a terminal, lines are written whole, each with the run's prefix.
-    """
+    """A stream whose text also goes to train.log, and which outlives its terminal."""
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
         self._stream, self._log = stream, log
@@ -40,11 +37,9 @@ class Tee:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the terminal; the log flushes each line."""
         self._try(self._stream.flush)
 
     def end_line(self) -> None:
-        """Show what was begun of a line and held back."""
         if self._begun:
             self._try(self._stream.write, f"{self._prefix}{self._begun}\n")
 
@@ -70,7 +65,7 @@ class Tee:
 
 @contextmanager
 def tee_output(path: Path) -> Iterator[IO[str]]:
-    """Copy what the process prints into a file, after what the file holds already; yield it."""
+    """Copy what the process prints to the end of a file; yield it."""
     before = sys.stdout, sys.stderr
     log = open(path, "a", buffering=1)
     tees = [Tee(stream, log) for stream in before]

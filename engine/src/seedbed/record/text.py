@@ -28,7 +28,6 @@ def aligned(rows: Sequence[Sequence[object]], gap: str = "  ") -> list[str]:
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as CSV, numbers with all their digits; a value that is missing is no text."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

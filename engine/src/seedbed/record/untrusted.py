@@ -75,12 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_rows(path: Path, fields: tuple[str, ...], has_more: bool = False) -> list[dict[str, str]]:
-    """Return the rows of a table of a record; its cells are not quoted.
-
-    Args:
-        fields: its columns, or the first of them.
-        has_more: whether there may be others behind them.
-    """
+    """Return the rows of a table of a record; columns may follow `fields` if it `has_more`."""
     rows = []
     try:
         with open_file(path, MAX_TABLE_BYTES) as file:
@@ -109,8 +104,7 @@ def require_no_way_out(folder: Path) -> None:
         inside = Path(os.path.realpath(path)).is_relative_to(root)
         if not inside or not (path.is_file() or path.is_dir()):
             raise InputError(
-                f"{path}: expected a file or folder of its own, got a link that leads out of "
-                f"{folder}, or a device; replace it by a copy"
+                f"{path}: expected a file or folder of its own, got a device, or a link out of it"
             )
 
 

@@ -1,7 +1,4 @@
-"""Reading a sweep: a folder of run folders becomes groups of runs that differ only in seeds.
-
-The fold of cross-validation (`data.fold`) counts as one more seed.
-"""
+"""Reading a sweep: groups of runs that differ only in seeds, of which the fold of data is one."""
 
 import json
 import math
@@ -141,8 +138,7 @@ class Sweep:
 def read(folder: Path, metric: str | None = None) -> Sweep:
     """Read a sweep; runs that failed, were interrupted or cannot be read keep the reason.
 
-    Args:
-        metric: the one to report; None: that which the runs followed, on the test set if possible.
+    The metric to report is by default that which the runs followed, on the test set if possible.
     """
     if record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got one run; name its sweep")
@@ -211,11 +207,9 @@ def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:
 
 
 def _without_seeds(flat: Mapping[str, Any]) -> tuple[dict[str, Any], Seeds]:
-    """Return the settings that make a configuration, and the seeds.
+    """Return the settings that make a configuration, and the seeds, also those given to classes.
 
-    Seeds are also those that the configuration gives to classes, such as `data.train.seed`. How
-    the work is done (`data.num_workers`) is neither: it changes no bit. Nor are statistics of the
-    training samples, which are others in each fold.
+    What changes no bit is neither, nor are statistics of the training samples of each fold.
     """
     settings: dict[str, Any] = {}
     seeds: dict[str, Any] = {}

@@ -31,9 +31,6 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     """Take a sweep for this process; write its plan, or check that it is the one in the folder.
 
     Jobs beyond those of the plan are added to it: a sweep may get more seeds.
-
-    Raises:
-        InputError: another process leads it, or the folder holds another sweep.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _lock.enter_context(record.lock(folder, "sweep"))

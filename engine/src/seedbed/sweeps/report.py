@@ -128,7 +128,6 @@ def _compare(a: Group, b: Group, name_a: str, name_b: str) -> dict[str, Any]:
 
 
 def _line(comparison: Mapping[str, Any]) -> str:
-    """Return a comparison in one line."""
     d, line = comparison["difference"], "{b} against {a}: {verdict}".format(**comparison)
     if d is None:
         return f"{line}, because it takes two independent seeds on each side"

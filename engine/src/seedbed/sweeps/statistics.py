@@ -19,27 +19,17 @@ _ROUNDING = 1e-9  # relative; equal differences of other floats are not quite eq
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, or a difference of two.
+    """A mean over seeds, or a difference of two."""
 
-    Attributes:
-        n: values, pairs, or unpaired values a side (the smaller number).
-        sd: between values or differences of pairs; of unpaired ones the root mean square of both
-            sides. None for a single value.
-        interval: None where there is no spread to estimate it from.
-    """
-
-    n: int
+    n: int  # values, pairs, or unpaired values a side (the smaller number)
     mean: float
+    # Between values or differences of pairs; of unpaired ones the root mean square of both sides.
     sd: float | None = None
-    interval: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None  # None where there is no spread to estimate it from
 
 
 def mean_of(values: Floats, magnitude: float | None = None) -> Estimate:
-    """Return the mean of at least one value.
-
-    Args:
-        magnitude: of the numbers whose differences the values are, for their rounding errors.
-    """
+    """Return the mean of at least one value; `magnitude` is of what they are differences of."""
     n, mean = len(values), float(np.mean(values))
     sd = float(np.std(values, ddof=1)) if n > 1 else None
     magnitude = magnitude or float(np.abs(values).max())
