@@ -33,6 +33,7 @@ class Method:
     """
 
     task: Any = None
+    output: str | int | None = None  # see `Supervised`
 
     @property
     def monitor(self) -> str:
@@ -127,7 +128,10 @@ class Method:
 
     def _outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Return what the task takes of a model's output: one tensor as float32."""
-        outputs = model(batch.inputs)
+        outputs, name = model(batch.inputs), self.output
+        if name is not None:
+            by_name = hasattr(outputs, str(name))
+            outputs = getattr(outputs, str(name)) if by_name else outputs[name]
         return outputs.float() if isinstance(outputs, Tensor) else outputs
 
 
@@ -139,8 +143,6 @@ class Supervised(Method):
             place in a tuple; None: the whole.
     """
 
-    output: str | int | None = None
-
     def __init__(self, task: Any = None, output: str | int | None = None) -> None:
         self.task, self.output = task, output
 
@@ -151,13 +153,6 @@ class Supervised(Method):
     @property
     def mode(self) -> str:
         return "max" if self.task.higher_is_better else "min"
-
-    def _outputs(self, model: nn.Module, batch: Batch) -> Any:
-        outputs, part = model(batch.inputs), self.output
-        if part is not None:
-            has_it = hasattr(outputs, str(part))
-            outputs = getattr(outputs, str(part)) if has_it else outputs[part]
-        return outputs.float() if isinstance(outputs, Tensor) else outputs
 
 
 def require_hooks(key: str, made: object, base: type) -> None:

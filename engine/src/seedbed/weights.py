@@ -16,22 +16,20 @@ class Loaded:
     """Gives a model the weights of a file: `model._target_: seedbed.weights.Loaded`.
 
     The file's SHA-256 is part of the record, as that of every file that `model` names.
+
+    Args:
+        file: a checkpoint of Seedbed's, such as best.pt, or a `state_dict`.
+        skip: patterns (`head.*`) of weights and buffers that stay as they were built.
     """
 
     def __new__(cls, model: nn.Module, file: str, skip: Sequence[str] = ()) -> nn.Module:  # type: ignore[misc]
-        """Return the model, with the weights of the file.
+        def is_skipped(name: str) -> bool:
+            return any(fnmatchcase(name, pattern) for pattern in skip)
 
-        Args:
-            file: a checkpoint of Seedbed's, such as best.pt, or a `state_dict`.
-            skip: patterns (`head.*`) of weights and buffers that stay as they were built.
-        """
-
-        def taken(state: dict[str, Tensor], skipped: bool) -> dict[str, Tensor]:
-            names = [n for n in state if any(fnmatchcase(n, each) for each in skip) is skipped]
-            return {name: state[name] for name in names}
-
+        built = {name: value for name, value in model.state_dict().items() if is_skipped(name)}
+        read = {name: value for name, value in _read(Path(file)).items() if not is_skipped(name)}
         try:
-            model.load_state_dict(taken(read(Path(file)), False) | taken(model.state_dict(), True))
+            model.load_state_dict(read | built)
         except RuntimeError as error:
             raise InputError(
                 f"model.file: expected the weights of {type(model).__name__}, got {file} "
@@ -40,7 +38,7 @@ class Loaded:
         return model
 
 
-def read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path) -> dict[str, Tensor]:
     """Return the weights and buffers in a file, by name; nothing in it is executed."""
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)

@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from seedbed import record
-from seedbed.errors import InputError
 from seedbed.training import checkpoint, optimizers
 from seedbed.training.optimizers import optimizer_tensors
 from tests.test_fingerprint import of
@@ -109,18 +107,6 @@ def resumed(build: Build, dtype: torch.dtype, folder: Path) -> tuple[Any, Any, A
     return *at_once, state_of(model, optimizer), state_of(other, fresh)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("build", list(usable()))
-def test_every_optimizer_of_pytorch_goes_on_as_if_never_stopped(
-    build: Build, dtype: torch.dtype, tmp_path: Path
-) -> None:
-    """In every variant and dtype: the state is the same at once, and so are later steps."""
-    whole, restored, whole_later, restored_later = resumed(build, dtype, tmp_path)
-    assert restored == whole
-    assert restored_later == whole_later
-    assert whole != whole_later
-
-
 class Own(torch.optim.Optimizer):
     """SGD as people write it: state of all kinds, under parameters and under names."""
 
@@ -171,13 +157,14 @@ class Wraps(torch.optim.Optimizer):
         self.inside.load_state_dict(state_dict["inside"])
 
 
-@pytest.mark.parametrize(
-    ("build", "dtype"), [*((Own, dtype) for dtype in DTYPES), (Wraps, torch.float32)]
-)
-def test_optimizers_of_ones_own_go_on_as_if_never_stopped(
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("build", [*usable(), Own, Wraps])
+def test_every_optimizer_goes_on_as_if_never_stopped(
     build: Build, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """Master weights, counts, texts, nested state, state under names, a `state_dict` of its own."""
+    """PyTorch's in every variant; others with master weights, counts, nested state, names."""
+    if build is Wraps and dtype != torch.float32:  # PyTorch's own `load_state_dict` casts
+        return
     whole, restored, whole_later, restored_later = resumed(build, dtype, tmp_path)
     assert restored == whole
     assert restored_later == whole_later
@@ -211,7 +198,7 @@ def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> 
 class Remembers(nn.Module):
     """Makes, fills, enlarges, casts and drops buffers in its first steps, persistent or not."""
 
-    def __init__(self, persistent: bool, scale: Any = 1.0) -> None:
+    def __init__(self, persistent: bool) -> None:
         super().__init__()
         self.persistent = persistent
         self.inner = nn.Linear(6, 4, bias=False)
@@ -221,7 +208,7 @@ class Remembers(nn.Module):
         self.register_buffer("dropped", torch.zeros(2), persistent=persistent)
         self.register_buffer("counted", torch.zeros(2), persistent=persistent)
         self.register_buffer("spread", torch.arange(3.0).expand(4, 3), persistent=False)
-        self.scale = scale
+        self.scale = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         if not hasattr(self, "made"):
@@ -261,20 +248,6 @@ def test_buffers_of_any_history_are_restored(persistent: bool, tmp_path: Path) -
         train(each, how, 3, 5)
     assert state_of(other, fresh) == state_of(model, optimizer)
     assert other.state_dict().keys() == model.state_dict().keys()
-
-
-def test_what_no_file_brings_back_is_named() -> None:
-    """By the entry and its type; negative control: as a float it is written."""
-    for value, refused in ((np.sqrt(np.float64(2)), True), (float(np.sqrt(2.0)), False)):
-        model = Remembers(True, value)
-        state = checkpoint.capture_state(
-            model, {"optimizer": torch.optim.AdamW(model.parameters())}
-        )
-        if not refused:
-            checkpoint.encode(state)
-            continue
-        with pytest.raises(InputError, match=r"^model\._extra_state\.scale: .* got numpy\.f"):
-            checkpoint.encode(state)
 
 
 def seen(optimizer: torch.optim.Optimizer) -> int:

@@ -237,17 +237,6 @@ class Mean:
 
 
 class TestEvaluate:
-    def test_an_evaluation_changes_nothing(self) -> None:
-        """Weights, running statistics and the training mode stay as they are."""
-        evaluated = training()
-        before = bits(evaluated.model)
-        evaluate(evaluated, samples(), Shards())
-        assert bits(evaluated.model) == before
-        assert evaluated.model.training
-        assert all(parameter.grad is None for parameter in evaluated.model.parameters())
-        take_step(evaluated)
-        assert bits(evaluated.model) != before, "negative control: training does change them"
-
     def test_an_evaluation_is_the_mean_over_all_samples(self) -> None:
         """A last batch that is smaller weighs as much as its samples."""
         uneven = [batch(0), Batch(*(part[:3] for part in batch(8)))]
@@ -363,19 +352,6 @@ class TestAModelComesBackFromEvaluation:
         with refused if changes else nullcontext():
             evaluate(trained, samples(), Shards())
         evaluate(replace(trained, strict=False), samples(), Shards())
-
-    @pytest.mark.parametrize("part", [1, 3])
-    def test_frozen_parts_are_frozen_however_often_it_is_validated(self, part: int) -> None:
-        """Batch norm or dropout in evaluation mode; negative control: not frozen, it ends
-        otherwise."""
-        found = []
-        for every, frozen in ((1, True), (3, True), (1, False)):
-            trained = training()
-            trained.model[part].train(not frozen)
-            fit(trained, plan(validate_every_epochs=every))
-            found.append(bits(trained.model))
-        assert found[0] == found[1]
-        assert found[0] != found[2]
 
 
 class TwoHeads(nn.Module):
@@ -621,18 +597,6 @@ class TestSchedule:
 
 
 class TestTasks:
-    outputs = torch.tensor([[2.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    classes = torch.tensor([0, 1])
-
-    def test_label_smoothing_takes_from_the_class_and_gives_to_all(self) -> None:
-        """The target is 1 - s on the class and s / C on each; without smoothing it differs."""
-        logs = F.log_softmax(self.outputs, 1)
-        weights = F.one_hot(self.classes, 3) * 0.9 + 0.1 / 3
-        expected = -(weights * logs).sum(1)
-        smoothed = Classification(0.1).losses(self.outputs, self.classes)
-        assert torch.allclose(smoothed, expected)
-        assert not torch.allclose(Classification().losses(self.outputs, self.classes), expected)
-
     @pytest.mark.parametrize("method", ["loss", "losses", "metric"])
     def test_targets_are_not_broadcast(self, method: str) -> None:
         """(B, 1) against (B,) would compare every sample with every other; (B, 1) is right."""

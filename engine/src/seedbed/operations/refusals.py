@@ -98,9 +98,8 @@ def line_of(message: str, place: Place) -> str:
 
 def describe(message: str) -> tuple[str, str]:
     """Return the operation that PyTorch's message refuses, and what to use instead."""
-    refused = REFUSED.search(message)
-    operation = refused[1].strip().split("\n")[-1] if refused else message.splitlines()[0]
-    instead = substitute_for(message)
+    refused, instead = REFUSED.search(message), substitute_for(message)
+    operation = refused[1].strip() if refused else message.splitlines()[0]
     return operation, f"use {instead}" if instead else "no substitute is known"
 
 
