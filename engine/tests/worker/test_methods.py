@@ -171,7 +171,7 @@ class TestWhatIsLogged:
         ((*VAE, "trainer.monitor=kl"),
          "trainer.mode: expected min or max, since nothing says which kl is better, got null"),
         (of_method("Supervised", "objective=test_f1", module="seedbed.methods"),
-         "objective: expected one of last_train_loss, validation_loss"),
+         "objective: expected one of validation_loss, validation_accuracy"),
         ((*VAE, "+callbacks.own={_target_:torch.nn.Identity}"),
          "callbacks.own: expected a class that extends"),
         ((*TOKENS, *schedule("Impure")), "schedule: expected the same learning rate in step 2"),
@@ -182,7 +182,7 @@ class TestWhatIsLogged:
         ((*of_method("Unlike", **OWN), "trainer.shards=8"),
          "method: expected the same names of values for all shards"),
         (of_method("Misspelt", **OWN), "method: expected patterns that parameters fit from"),
-        (of_method("Elsewhere", **OWN), "method: expected parameters of the model in the SGD"),
+        (of_method("Elsewhere", **OWN), "method: expected parameters of the model in step 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_refused_in_one_line(

@@ -60,5 +60,5 @@ def updates_of(training: TrainingState, step: int) -> list[Update]:
     ]
     updates = [update for update in updates if update.parameters]
     if not updates:
-        raise InputError(f"method: expected parameters to train in step {step}, got frozen ones")
+        raise InputError(f"method: expected parameters of the model in step {step}, got none")
     return updates
