@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
 
@@ -617,3 +618,12 @@ def test_a_closure_is_refused_on_several_processes() -> None:
     """Which would have to agree on how often it is called."""
     for found in in_processes(2, with_closure).values():
         assert message(found).startswith("optimizer: expected one whose step() needs no closure")
+
+
+def test_sparse_gradients_are_refused_in_one_line() -> None:
+    """Each process has other indices; negative control: dense ones reach the exchange."""
+    others = SimpleNamespace(rank=0, count=2, partners=lambda: iter(()))
+    gradient = torch.eye(2)
+    with pytest.raises(InputError, match=r"^model: expected dense gradients .* sparse=False$"):
+        Shards(2, processes=others).reduce(iter([[gradient.to_sparse()]]))
+    assert Shards(2, processes=others).reduce(iter([[gradient]]))[0].equal(gradient / 2)

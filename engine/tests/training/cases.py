@@ -4,6 +4,7 @@ A harmful one gives a resumed run other bits in its first step. A late one does 
 alone, which the rehearsal of the second step cannot see. A harmless one never does.
 """
 
+import collections
 import functools
 import itertools
 import random
@@ -170,6 +171,66 @@ def draws_for_a_class(self: Any, x: Tensor) -> Tensor:
     return self.head(x * Model.noise)
 
 
+def drawn_in_a_closure() -> Callable[[int], Tensor]:
+    kept: Any = None
+
+    def draw(width: int) -> Tensor:
+        nonlocal kept
+        kept = torch.randn(width) if kept is None else kept
+        return kept
+
+    return draw
+
+
+def memoised(function: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
+    results: dict[int, Tensor] = {}
+
+    def call(width: int) -> Tensor:
+        if width not in results:
+            results[width] = function(width)
+        return results[width]
+
+    return call
+
+
+class Holder:
+    """An object of one's own, at the top of a module."""
+
+    value: Any = None
+
+
+_of_closure, _of_memo, _holder = drawn_in_a_closure(), memoised(torch.randn), Holder()
+_defaults, _array = collections.defaultdict(lambda: torch.randn(FEATURES)), np.zeros(FEATURES)
+
+
+def draws_for_a_closure(self: Any, x: Tensor) -> Tensor:
+    return self.head(x * _of_closure(FEATURES))
+
+
+def draws_for_a_memo(self: Any, x: Tensor) -> Tensor:
+    return self.head(x * _of_memo(FEATURES))
+
+
+def draws_for_an_object(self: Any, x: Tensor) -> Tensor:
+    _holder.value = torch.randn(FEATURES) if _holder.value is None else _holder.value
+    return self.head(x * _holder.value)
+
+
+def draws_for_an_array(self: Any, x: Tensor) -> Tensor:
+    if not _array.any():
+        _array[:] = torch.randn(FEATURES).numpy()
+    return self.head(x * torch.from_numpy(_array).float())
+
+
+def draws_for_a_defaultdict(self: Any, x: Tensor) -> Tensor:
+    return self.head(x * _defaults["noise"])
+
+
+def draws_for_a_default(self: Any, x: Tensor, kept: list[Tensor] = []) -> Tensor:  # noqa: B006
+    kept[:] = kept or [torch.randn(FEATURES)]
+    return self.head(x * kept[0])
+
+
 def follows_weights(self: Any, x: Tensor) -> Tensor:
     slow = self.kept.setdefault("slow", self.head.weight.detach().clone())
     slow.lerp_(self.head.weight.detach(), 0.1)
@@ -287,6 +348,17 @@ class Momentum(Supervised):
         loss: Any = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
         self.level = loss.detach() if self.level is None else 0.9 * self.level + loss.detach()
         return loss / self.level
+
+
+class Smoothing(Supervised):
+    """Logs a mean that it keeps in an attribute, and trains without it."""
+
+    smooth = 0.0
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        returned: Any = super().training_step(model, batch, optimizer)
+        self.smooth = 0.9 * self.smooth + float(returned["loss"].detach())
+        return {**returned, "smooth": self.smooth}
 
 
 class Watching(Supervised):
@@ -526,9 +598,11 @@ HARMFUL = {
         counts, draws_torch, draws_numpy, draws_python, averages, averages_in_place, draws_a_table,
         counts_evaluations, grows_gradients, remembers_inputs, counts_in_module, shrinks_its_class,
         caches_draws, draws_for_a_module, draws_for_a_class, follows_weights, freezes_in_time,
+        draws_for_a_closure, draws_for_a_memo, draws_for_an_object, draws_for_an_array,
+        draws_for_a_defaultdict, draws_for_a_default,
     )},
     **{f.__name__: Case(model=f) for f in (hooked, Magnitudes)},
-    **{c.__name__: Case(method=c) for c in (Momentum, Watching, Decaying)},
+    **{c.__name__: Case(method=c) for c in (Momentum, Watching, Decaying, Smoothing)},
     **{c.__name__: Case(optimizer=c) for c in (
         Hiding, HiddenLookahead, AdaptiveSAM, OnParameters,
     )},

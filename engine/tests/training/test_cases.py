@@ -44,7 +44,8 @@ class Notes(Logger):
         self.training, self.found = training, Found("", {}, {})
 
     def log_step(self, step: int, loss: Any, values: Any, stages: Any) -> None:
-        self.found.rows[step] = stages.tolist()
+        logged = {name: float(value) for name, value in values.items()}
+        self.found.rows[step] = stages.tolist(), logged
 
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         self.found.rows[progress.step, "validation"] = result.output_hashes.tolist()

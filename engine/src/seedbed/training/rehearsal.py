@@ -51,6 +51,7 @@ _WHERE = {
     "buffers": _IN_MODEL,
     "optimizer": _IN_OPTIMIZER,
     "evaluation": _IN_MODEL,
+    "logged values": _IN_MODEL,
 }
 
 
@@ -71,10 +72,11 @@ class Rehearsal:
         held_out: Callable[[], Sequence[Batch]],  # a batch of the validation set
         at_start: bool = True,  # the second step of a new run is taken twice
         every_steps: int = 0,  # so is every so many; 0: none
+        variables: Variables | None = None,  # of the user's code, before any of it was built
     ) -> None:
         self._rebuild, self._held_out = rebuild, held_out
         self._at_start, self._every_steps = at_start, every_steps
-        self._variables = Variables()
+        self._variables = variables or Variables()
 
     def is_due(self, step: int, first_step: int) -> bool:
         """Return whether a step is taken twice, of a process that began after `first_step`."""
@@ -104,19 +106,19 @@ class Rehearsal:
         quiet = copy.copy(training)  # with what it knows of the parameters before some were frozen
         vars(quiet)["callbacks"] = Callbacks()  # they see the step that counts
         with explained(training.model, training.channels_last):
-            expected, _ = _take(quiet, batches, step, shards, False, held_out)
+            expected, _ = _take(quiet, batches, step, shards, held_out)
         del quiet
         batches = self._resume(training, saved, step, shards)
         with _resumable():
-            resumed, result = _take(training, batches, step, shards, with_values, held_out)
+            resumed, result = _take(training, batches, step, shards, held_out)
         stage = _first_difference(expected, resumed, shards)
         if stage is None:
-            return result
+            return result if with_values else result._replace(values=None)
 
         # Another resumed step tells what lasts from what does not repeat.
         batches = self._resume(training, saved, step, shards)
         before = _attributes(training)
-        again, _ = _take(training, batches, step, shards, False, held_out)
+        again, _ = _take(training, batches, step, shards, held_out)
         unlike = _first_difference(resumed, again, shards)
         if unlike is not None:
             raise InputError(
@@ -172,21 +174,26 @@ def _take(
     batches: Sequence[Batch],
     step: int,
     shards: Shards,
-    with_values: bool,
     held_out: Sequence[Batch],
 ) -> tuple[dict[str, Any], StepResult]:
     """Take a step and evaluate a batch; return what is compared, in the order of `_WHERE`."""
     rates = schedules.learning_rates(training.optimizers)
     hasher = fingerprint.Hasher(training.device)
-    result = train_step(training, batches, step, shards, with_values, hasher)
+    result = train_step(training, batches, step, shards, True, hasher)
     assert result.stages is not None
+    assert result.values is not None
     stages = dict(zip(STAGES, result.stages.tolist(), strict=True))
     evaluation = _evaluate(training, held_out)
-    return {"learning rate": repr(rates), **stages, "evaluation": evaluation}, result
+    values = {name: repr(float(value)) for name, value in result.values.items()}
+    compared = {"learning rate": repr(rates), **stages, "evaluation": evaluation}
+    return compared | {"logged values": values}, result
 
 
 def _first_difference(a: dict[str, Any], b: dict[str, Any], shards: Shards) -> str | None:
     """Return the first stage that differs in any process, in the order of causes."""
+    # Callbacks, which the first of two steps has not, log values of their own.
+    values = {name: b["logged values"].get(name) for name in a["logged values"]}
+    b = {**b, "logged values": values}
     differing = shards.gather(lambda: {stage for stage in _WHERE if a[stage] != b[stage]})
     return next((stage for stage in _WHERE if any(stage in each for each in differing)), None)
 

@@ -183,6 +183,11 @@ class Shards:
         for device in dict.fromkeys(tensor.device for tensor in tensors):
             groups: dict[torch.dtype, list[Tensor]] = {}
             for tensor in tensors:
+                if tensor.layout is not torch.strided:  # each process has other indices
+                    raise InputError(
+                        "model: expected dense gradients with several processes, got a sparse one; "
+                        "build the layer with sparse=False"
+                    )
                 if tensor.device == device:
                     groups.setdefault(tensor.dtype, []).append(tensor)
             ours = [torch.cat([each.reshape(-1) for each in group]) for group in groups.values()]

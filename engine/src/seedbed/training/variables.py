@@ -1,58 +1,136 @@
-"""Variables of the user's modules and classes: a process that resumes has them as they begin."""
+"""What the user's code keeps outside of what a run builds: a process that resumes has it anew.
 
+Something drawn once and kept in a module, a class, a closure or an object of these outlives the
+model that a rehearsal builds anew, and would hide that a resumed run draws it again.
+"""
+
+import functools
 import sys
-from collections.abc import Iterator
-from types import ModuleType
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import CellType, FunctionType, ModuleType
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from seedbed import project
 
+_CONTAINERS = (dict, list, set, deque, bytearray)
+_MOST_OBJECTS = 100_000
+_MOST_BYTES = 1 << 20  # of an array or a tensor; larger ones are data sets and weights
+_CACHED = functools.lru_cache(len)
+
 
 class Variables:
-    """Variables of modules and classes, and caches of functions, as they were at a time.
+    """All that can be reached from the user's modules, as it was at a time.
 
-    What is drawn once and kept there outlives the model that a rehearsal builds anew.
+    Functions with their defaults, attributes and closures, classes, their instances, containers,
+    small arrays and tensors. Not generators, and not what other packages keep.
     """
 
     def __init__(self) -> None:
-        self._noted = [(owner, _contents(owner)) for owner in _owners()]
+        self._modules = {module.__name__: module for module in _own_modules()}
+        self._snapshot: dict[int, tuple[Any, Any]] = {}  # by id: an object, and its content
+        pending: list[Any] = list(self._modules.values())
+        while pending and len(self._snapshot) < _MOST_OBJECTS:
+            value = pending.pop()
+            content = None if id(value) in self._snapshot else self._content(value)
+            if content is not None:
+                self._snapshot[id(value)] = value, content
+                pending += _referred(content)
 
     def restore(self) -> None:
-        """Give all of them back what they were, plain containers their contents; empty caches."""
-        for owner, before in self._noted:
-            now = _contents(owner)
-            for name in now.keys() - before.keys():
-                delattr(owner, name)
-            for name, (value, content) in before.items():
-                if name not in now or now[name][0] is not value:
-                    setattr(owner, name, value)
-                if content is not None and _members(value) != _members(content):
-                    value.clear()
-                    (value.extend if isinstance(value, list) else value.update)(content)
-                if callable(clear := getattr(value, "cache_clear", None)):
-                    clear()
+        """Give all of it back the content that it had; caches of functions are emptied."""
+        for value, content in self._snapshot.values():
+            if isinstance(value, type(_CACHED)):
+                value.cache_clear()
+            elif isinstance(value, CellType):
+                value.cell_contents = content[0]
+            elif isinstance(value, Tensor | np.ndarray):
+                if value.shape == content.shape:
+                    (value.detach() if isinstance(value, Tensor) else value)[...] = content
+            elif not isinstance(value, _CONTAINERS):
+                _restore_attributes(value, content, self._content(value) or {})
+            elif _members(value) != _members(content):
+                value.clear()
+                (value.update if isinstance(value, dict | set) else value.extend)(content)
+
+    def _content(self, value: Any) -> Any:
+        """Return what is restored of an object; None if that is nothing."""
+        if isinstance(value, _CONTAINERS):
+            return value.copy()
+        if isinstance(value, type(_CACHED)):
+            return {"__wrapped__": value.__wrapped__}
+        if isinstance(value, CellType):
+            with suppress(ValueError):  # of a variable that is not assigned yet
+                return [value.cell_contents]
+            return None
+        if type(value) is np.ndarray:
+            return value.copy() if value.nbytes <= _MOST_BYTES and value.flags.writeable else None
+        if isinstance(value, Tensor):
+            is_plain = value.layout is torch.strided and not value.is_meta
+            return value.detach().clone() if is_plain and value.nbytes <= _MOST_BYTES else None
+        if isinstance(value, staticmethod | classmethod):
+            return {"__func__": value.__func__}
+        owner = value if isinstance(value, type | FunctionType) else type(value)
+        if isinstance(value, ModuleType):
+            is_own = value.__name__ in self._modules
+        else:
+            is_own = owner.__module__ in self._modules or isinstance(value, nn.Module)
+        return dict(_attributes(value)) if is_own else None
 
 
-def _owners() -> Iterator[Any]:
-    """Yield the user's modules, and the classes that they define."""
+def _own_modules() -> Iterator[ModuleType]:
+    """Yield the modules that are neither Python's, nor of installed distributions, nor ours."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         is_ours = module.__name__.partition(".")[0] == "seedbed"
         if file and not is_ours and not project.is_installed(file):
             yield module
-            for value in list(vars(module).values()):
-                if isinstance(value, type) and value.__module__ == module.__name__:
-                    yield value
 
 
-def _contents(owner: Any) -> dict[str, tuple[Any, Any]]:
-    return {
-        name: (value, value.copy() if type(value) in (dict, list, set) else None)
-        for name, value in list(vars(owner).items())
-        if not name.startswith(("__", "_abc_")) and not isinstance(value, ModuleType)
-    }
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, FunctionType):
+        for name in ("__defaults__", "__kwdefaults__", "__dict__", "__closure__"):
+            yield name, getattr(value, name)
+        return
+    is_namespace = isinstance(value, ModuleType | type)
+    for name, each in list(getattr(value, "__dict__", {}).items()):
+        if not (is_namespace and (name.startswith(("__", "_abc_")) or type(each) is ModuleType)):
+            yield name, each
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)
 
 
-def _members(container: Any) -> list[int]:
+def _restore_attributes(value: Any, before: dict[str, Any], now: dict[str, Any]) -> None:
+    is_namespace = isinstance(value, ModuleType | type | FunctionType)
+    put, remove = (setattr, delattr) if is_namespace else (object.__setattr__, object.__delattr__)
+    for name in now.keys() - before.keys():
+        remove(value, name)
+    for name, each in before.items():
+        if (name not in now or now[name] is not each) and not name.startswith("__"):
+            put(value, name, each)
+    if isinstance(value, FunctionType):
+        value.__defaults__, value.__kwdefaults__ = before["__defaults__"], before["__kwdefaults__"]
+
+
+def _referred(content: Any) -> Iterable[Any]:
+    """Return what a content refers to; the elements of tuples in it, too."""
+    if isinstance(content, Tensor | np.ndarray | bytearray):
+        return ()
+    values = [*content, *content.values()] if isinstance(content, dict) else content
+    inside = (each for value in values if isinstance(value, tuple) for each in value)
+    return [*values, *inside]
+
+
+def _members(container: Any) -> Any:
+    if isinstance(container, bytearray):
+        return bytes(container)
     values = container.values() if isinstance(container, dict) else ()
     return list(map(id, (*container, *values)))

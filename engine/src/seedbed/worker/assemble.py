@@ -1,7 +1,9 @@
 """From the settings to what trains: device, shards, model, method, optimizers, plan."""
 
+import importlib
 import platform
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -57,6 +59,19 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
+
+
+def import_targets(settings: Settings) -> None:
+    """Import the modules of the classes that a run builds; what cannot be fails where it is built.
+
+    What they draw while they are imported is seeded by their names.
+    """
+    if settings.determinism.seeding:
+        seed_imports(settings.seeds.data)
+    for key, target in config.targets_of(settings.plain):
+        if not key.startswith("logger"):
+            with suppress(Exception):
+                importlib.import_module(target.rpartition(".")[0])
 
 
 def build_training_state(

@@ -20,6 +20,7 @@ from seedbed.training.loop import Logger
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
+from seedbed.training.variables import Variables
 from seedbed.worker import (
     assemble,
     best,
@@ -65,6 +66,8 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
             imports.look()
             imports.write(patch)
         found["files_sha256"] = environment.file_digests(settings.plain)
+    assemble.import_targets(settings)
+    variables = Variables()  # before anything is built: a process that resumes begins with these
     asking, settings = settings, statistics.fill(settings, shards)
     if settings is not asking and job.leads:
         record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
@@ -96,7 +99,7 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
         with refusals.reported(model, lambda s: log(f"warning: {s}")) if warns else nullcontext():
             if progress.step == 0:  # a run that is resumed has been looked at
                 first_look.look(parts, run_logger)
-            train(parts, progress, run_logger)
+            train(parts, progress, run_logger, variables)
             tested = test(parts, progress, run_logger, job.folder)
             parts.training.require_flags()
             end_training(parts.training, run_logger.log)
@@ -106,12 +109,16 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
             summarize(job, parts, progress, run_logger.last, tested)
 
 
-def train(parts: Parts, progress: Progress, run_logger: Logger) -> None:
+def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Variables) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
     trainer, rehearsal = parts.settings.trainer, None
     if trainer.rehearse_resume or trainer.replay_every_steps:
         rehearsal = Rehearsal(
-            parts.rebuilt, parts.held_out_batch, trainer.rehearse_resume, trainer.replay_every_steps
+            parts.rebuilt,
+            parts.held_out_batch,
+            trainer.rehearse_resume,
+            trainer.replay_every_steps,
+            variables,
         )
     try:
         loop.fit(
