@@ -36,6 +36,7 @@ make upgrade    # a newer engine: git remote add seedbed URL && git fetch seedbe
 ```
 
 `src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help` lists the rest.
+The documentation: `git show {commit}:docs/your-code.md`; runs.md and methods.md are beside it.
 """
 
 
@@ -57,6 +58,7 @@ def main() -> int:
         rules += ["test-engine", "upgrade"]
     for rule in rules:
         edit("Makefile", rf"^{rule}\b.*\n(\t.*\n)+\n", "")
+    commit = git("rev-parse", "--short", "HEAD").strip()
     git("rm", "-rq", "--ignore-unmatch", *OURS)
     if not arguments.keep:
         files = git("ls-files", *GROUPS).splitlines()
@@ -64,7 +66,9 @@ def main() -> int:
         edit("configs/config.yaml", r"data: mnist5k", "data: points")
         edit("configs/config.yaml", r"model: cnn", "model: dense")
     rename(name)
-    (project.root() / "README.md").write_text(README.format(name=name, engine=engine))
+    (project.root() / "README.md").write_text(
+        README.format(name=name, engine=engine, commit=commit)
+    )
     git("add", "--all")
     print(f"src/{name}/, configs/ and tests/ are yours; next: make test, git commit")
     return 0

@@ -17,8 +17,10 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
     for side, run in (("A", a), ("B", b)):
         keys = ("model.name", "data.name", "optimizer.name", "determinism.name")
         what = " ".join(str(run.config[key]) for key in keys if key in run.config)
-        end = f"{run.summary.get('status')} at step {run.summary.get('steps')}"
-        yield f"{side} {run.name}: {', '.join(filter(None, (what, end)))}"
+        steps = run.summary.get("steps")
+        end = f"{run.summary.get('status')}" + ("" if steps is None else f" at step {steps}")
+        # One line, whatever a stranger's record holds: nobody shall forge the lines below.
+        yield " ".join(f"{side} {run.name}: {', '.join(filter(None, (what, end)))}".split())
     yield from (f"note: {note}" for note in result.notes)
     yield ""
     if result.difference is None:

@@ -61,7 +61,7 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
             raise InputError(
                 f"{key}: expected arguments that {target.__name__} takes, got {one_line(error)}"
             ) from error
-        error.add_note(f"(while {key} was built, which is {spec['_target_']})")
+        error.add_note(f"(while building {key}: {spec['_target_']})")
         raise
 
 

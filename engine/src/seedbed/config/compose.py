@@ -72,7 +72,10 @@ def explain(error: BaseException) -> InputError:
     """Return in one line why a configuration cannot be composed, with the nearest key."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        return InputError(f"overrides: expected Hydra's key=value syntax, got {error.override}")
+        advice = "; quote a value with special characters: \"key='a=b'\""
+        return InputError(
+            f"overrides: expected Hydra's key=value syntax, got {error.override}{advice}"
+        )
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return InputError(f"{mark.name}, line {mark.line + 1}: expected YAML, got {error.problem}")

@@ -56,7 +56,9 @@ def loss_curve(folder: Path) -> Path | None:
         figure = panels(len(shown))
         for axes, name in zip(figure.axes, shown, strict=True):
             draw(axes, rows, name)
-        title += f", seed {config.get('seed')}, {summary.get('status')}"
+        title += f", seed {config.get('seed')}"
+        if summary.get("status") in ("interrupted", "failed"):  # a run that finishes is running yet
+            title += f", {summary['status']}"
         figure.axes[0].set_title(literal(title))
         legend(figure, columns=1 + len(shown))
         return save(figure, path)

@@ -42,7 +42,7 @@ def write_readme(folder: Path) -> None:
         f"machine   {'; '.join(machine)}",
         f"versions  {', '.join(f'{k} {v}' for k, v in environment['versions'].items())}",
         f"time      {summary.get('seconds', 0.0):.1f} seconds of training",
-        f"memory    {peak_mib:,.0f} MiB at most, of one process",
+        f"memory    {peak_mib:,.0f} MiB (largest process)",
         "",
         *(f"{name} {value!r}" for name, value in (summary.get("metrics") or {}).items()),
         "",

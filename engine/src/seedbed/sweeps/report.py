@@ -137,9 +137,7 @@ def _line(comparison: Mapping[str, Any]) -> str:
     interval = f"95 % interval {ends}" if ends else "no spread"
     line += f", {show(d['mean'], '+')} ({interval}, {d['n']} {unit})"
     needed = comparison["seeds_to_decide"]
-    return (
-        f"{line}; {needed} seeds would decide, if this is the true difference" if needed else line
-    )
+    return f"{line}; {needed} seeds would decide, if it is the true one" if needed else line
 
 
 def _broken_promise(groups: Sequence[Group]) -> str:

@@ -31,7 +31,7 @@ class Pace:
         self._wall += time.perf_counter() - wall
         self._cpu += time.process_time() - cpu
         if step == self.steps[-1] and self._cpu < _LEAST_SHARE * self._wall:
-            remedy = "determinism.threads=1, which gives other bits"
+            remedy = "determinism.threads=1 (different results)"
             if os.environ.get("OMP_WAIT_POLICY", "").upper() != "PASSIVE":
                 remedy = f"OMP_WAIT_POLICY=PASSIVE, which changes no bit, or {remedy}"
             self._log(
