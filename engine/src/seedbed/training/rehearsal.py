@@ -33,7 +33,7 @@ from seedbed.training.variables import Variables
 _IN_MODEL = (
     "model",
     "keep what lasts from step to step in buffers or parameters of the model, not in attributes, "
-    "nor in the method, and let evaluations change nothing",
+    "variables or closures, and let evaluations change nothing",
 )
 _IN_OPTIMIZER = (
     "optimizer",
