@@ -45,15 +45,16 @@ class Case:
     name: str
     overrides: tuple[str, ...]
     kind: str = "runs"
+    seeds: int = 6  # of a sweep
 
     @property
     def steps(self) -> int:
-        return 240 if self.kind == "sweeps" else 40
+        return 40 * self.seeds if self.kind == "sweeps" else 40
 
     def command(self, folder: Path, draw: random.Random) -> list[str]:
         """Return the command that trains it, or goes on with it if its record has begun."""
         if self.kind == "sweeps":
-            return [sys.executable, *sweep_words(folder, 6, *self.overrides)]
+            return [sys.executable, *sweep_words(folder, self.seeds, *self.overrides)]
         words = ["train.py", f"hydra.run.dir={folder}", *SHORT, *self.overrides]
         begun = (folder / "config.yaml").exists()
         if begun:

@@ -74,7 +74,7 @@ def test_a_signal_leaves_a_run_that_goes_on(
     with nullcontext() if moment else forks.true_commands():
         process = started(folder, *loading)
     if moment is None:
-        until((folder / "config.yaml").exists, process)
+        until((folder / "summary.json").exists, process)
     else:
         phase, count = moment
         until(lambda: rows(folder, phase) >= count, process)

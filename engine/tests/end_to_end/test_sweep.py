@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
-from tests.end_to_end.kills import JOBLIB, Sweep, killed, sweep_words
+from tests.end_to_end.kills import JOBLIB, Case, killed, sweep_words
 from tests.end_to_end.live import processes, rows, until
 from tests.running import QUICK, ROOT, refusal
 from tests.running import command as run
 
 BASIC: tuple[str, ...] = ()
 SEEDS = 2  # of the fixture quick_sweep
-different = Sweep("", ()).differences
+different = Case("", (), "sweeps").differences
 
 
 def again(folder: Path, *words: str, seeds: int = SEEDS) -> "subprocess.CompletedProcess[str]":
@@ -71,7 +71,7 @@ def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
     launcher: tuple[str, ...], quick_sweep: Path, tmp_path: Path
 ) -> None:
     """All processes at once; `make test-kills` does more of it."""
-    hits = killed(Sweep("", launcher, 40 * SEEDS), tmp_path / "sweep", 8, 1, random.Random())
+    hits = killed(Case("", launcher, "sweeps", SEEDS), tmp_path / "sweep", 8, 1, random.Random())
     assert different(quick_sweep, tmp_path / "sweep") == [], hits
 
 

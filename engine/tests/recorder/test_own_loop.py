@@ -28,7 +28,7 @@ def test_a_plain_loop(tmp_path: Path) -> None:
     difference = compare.compare(a, c).difference
     assert difference is not None
     assert (difference.step, difference.stage) == (1, "sample_ids")
-    assert a.environment["flags.on_nondeterministic"] == "error"
+    assert record.flatten(a.origin.environment)["flags.on_nondeterministic"] == "error"
 
 
 def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

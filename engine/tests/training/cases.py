@@ -602,7 +602,7 @@ HARMFUL = {
         draws_for_a_defaultdict, draws_for_a_default,
     )},
     **{f.__name__: Case(model=f) for f in (hooked, Magnitudes)},
-    **{c.__name__: Case(method=c) for c in (Momentum, Watching, Decaying, Smoothing)},
+    **{c.__name__: Case(method=c) for c in (Momentum, Watching, Decaying)},
     **{c.__name__: Case(optimizer=c) for c in (
         Hiding, HiddenLookahead, AdaptiveSAM, OnParameters,
     )},
@@ -622,7 +622,7 @@ HARMLESS = {
         counts_in_a_buffer, draws_seeded, reseeds,
     )},
     **{f.__name__: Case(model=f) for f in (shows_activations, normalised)},
-    **{c.__name__: Case(method=c) for c in (InBuffers, Noting, Thawing)},
+    **{c.__name__: Case(method=c) for c in (InBuffers, Noting, Smoothing, Thawing)},
     **{c.__name__: Case(optimizer=c) for c in (Sharing, Lookahead, Centralised)},
     "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "Cached": Case(data=Cached),

@@ -1,5 +1,6 @@
 """Statistics of the training samples: computed once, recorded, and the same wherever they go."""
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,17 @@ from tests.worker.runs import StopAt, begun, of_method, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
-CALLS: list[int] = []
+# A line for each call: a rehearsal gives variables of this module back what they held.
+CALLS = Path(tempfile.mkdtemp(), "calls")
+
+
+def calls() -> list[int]:
+    return [int(line) for line in CALLS.read_text().split()] if CALLS.exists() else []
+
+
+@pytest.fixture(autouse=True)
+def no_calls_yet() -> None:
+    CALLS.unlink(missing_ok=True)
 
 
 class Points(Dataset[Any]):
@@ -45,7 +56,7 @@ class Points(Dataset[Any]):
 
 def of_points(dataset: Points) -> Mapping[str, Any]:
     """Return the mean of each feature and the deviation of all, as arrays."""
-    CALLS.append(len(dataset))
+    CALLS.write_text("\n".join(map(str, [*calls(), len(dataset)])))
     return {"mean": dataset.points.mean(0), "deviation": dataset.points.numpy().std()}
 
 
@@ -70,10 +81,9 @@ def chosen(*words: str) -> tuple[str, ...]:
 
 def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> None:
     """Of the training samples alone; a run that is stopped, resumed or loaded has the same."""
-    CALLS.clear()
     run, stopped = tmp_path / "run", tmp_path / "stopped"
     assert work(begun(run, *of_method("FineTuning", *chosen()))) == 0
-    assert CALLS == [48], "also with a rehearsal"
+    assert calls() == [48], "also with a rehearsal"
     settings: Any = record.read_config(run)
     expected = Points(48).points
     assert list(settings.model.statistics.mean) == expected.mean(0).tolist()
@@ -81,11 +91,11 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> 
         assert settings.data[split].statistics == settings.model.statistics
     assert work(begun(stopped, *of_method("FineTuning", *chosen())), StopAt(9)) == 143
     assert work(stopped) == 0
-    assert CALLS == [48, 48]
+    assert calls() == [48, 48]
     assert differences(run, stopped) == []
     model: Any = seedbed.load(run, trust=["tests"])
     assert model.given == settings.model.statistics
-    assert CALLS == [48, 48]
+    assert calls() == [48, 48]
 
 
 def test_statistics_change_what_is_trained(tmp_path: Path) -> None:
@@ -131,10 +141,9 @@ def test_one_process_computes_for_all() -> None:
     settings = typed(
         data={"statistics": spec}, model={"name": "m", "_target_": "m.M", "parts": parts}
     )
-    CALLS.clear()
     filled = statistics.fill(settings, Second())
     assert filled.plain["model"]["parts"] == [{"statistics": {"mean": 0.5}}]
-    assert CALLS == []
+    assert calls() == []
 
 
 def test_folds_with_their_own_statistics_are_one_group_of_a_sweep(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ it, `git reset --hard` takes it back.
 """
 
 import importlib.util
+import keyword
 import re
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def main() -> int:
 
 def require_possible(name: str) -> None:
     """Raise InputError unless a package of this name can be made here, and taken back by git."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise InputError(f"NAME: expected a package's name, got {name!r}; try make new NAME=waves")
     if importlib.util.find_spec(name) is not None or (project.root() / name).exists():
         raise InputError(f"NAME: expected a new name, got {name}, which is there; choose another")

@@ -73,10 +73,11 @@ class Rehearsal:
         at_start: bool = True,  # the second step of a new run is taken twice
         every_steps: int = 0,  # so is every so many; 0: none
         variables: Variables | None = None,  # of the user's code, before any of it was built
+        log: Callable[[str], None] = print,
     ) -> None:
         self._rebuild, self._held_out = rebuild, held_out
         self._at_start, self._every_steps = at_start, every_steps
-        self._variables = variables or Variables()
+        self._variables, self._log = variables or Variables(), log
 
     def is_due(self, step: int, first_step: int) -> bool:
         """Return whether a step is taken twice, of a process that began after `first_step`."""
@@ -112,6 +113,12 @@ class Rehearsal:
         with _resumable():
             resumed, result = _take(training, batches, step, shards, held_out)
         stage = _first_difference(expected, resumed, shards)
+        if stage == "logged values":  # a count that nothing trains by
+            self._log(
+                f"warning: what {type(training.method).__name__} logs restarts in a resumed run "
+                "(metrics.csv, not the weights); keep what it counts in buffers of the model"
+            )
+            stage = None
         if stage is None:
             return result if with_values else result._replace(values=None)
 

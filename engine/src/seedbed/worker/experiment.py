@@ -119,6 +119,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Varia
             trainer.rehearse_resume,
             trainer.replay_every_steps,
             variables,
+            run_logger.log,
         )
     try:
         loop.fit(
