@@ -82,7 +82,9 @@ class Case:
             return ways.differences(whole, folder)
         configs = [path for sweep in (whole, folder) for path in sweep.glob("*/config.yaml")]
         jobs = {path.parent.name for path in configs}
-        found = [name for job in jobs for name in ways.differences(whole / job, folder / job)]
+        found = [f"no {job}" for job in jobs if not (folder / job / "summary.json").exists()]
+        there = [job for job in jobs if f"no {job}" not in found]
+        found += [name for job in there for name in ways.differences(whole / job, folder / job)]
         tables = [(sweep / "sweep.csv").read_text() for sweep in (whole, folder)]
         return found + ([] if tables[0] == tables[1] else ["sweep.csv"])
 
