@@ -23,7 +23,7 @@ TIMEOUT = 120
 
 
 def started(folder: Path, *overrides: str, **how: Any) -> subprocess.Popen[str]:
-    """Start a run, or go on with it, in a process group of its own."""
+    """Start a run, or resume it, in a process group of its own."""
     anew = ["train.py", f"hydra.run.dir={folder}", *LSTM]
     words = ["-m", "seedbed", "resume", str(folder)] if (folder / "config.yaml").exists() else anew
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

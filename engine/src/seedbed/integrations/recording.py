@@ -40,7 +40,7 @@ class Recording:
         self._recorder: Recorder | None = None
 
     def _begin(self, settings: object, done: int) -> None:
-        """Begin the record, or go on with it after the steps of a checkpoint."""
+        """Begin the record, or resume it after the steps of a checkpoint."""
         settings = settings if self._settings is None else self._settings
         resumed: Any = {"resume_from": done} if done and record.is_run(self._folder) else {}
         self._recorder = Recorder(self._folder, settings, **resumed, **self._options)

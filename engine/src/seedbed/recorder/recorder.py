@@ -65,7 +65,7 @@ class Recorder:
         higher_is_better: bool = True,
         resume_from: int | None = None,
     ) -> None:
-        """Begin a record, or go on with one.
+        """Begin a record, or resume one.
 
         Args:
             folder: a new one, or with `resume_from` that of the record.

@@ -93,7 +93,7 @@ class Rehearsal:
         shards: Shards,
         with_values: bool,
     ) -> StepResult:
-        """Take a step, resume from before it, take it again, and go on with the resumed one.
+        """Take a step, resume from before it, take it again, and continue as the resumed run.
 
         Where the preset promises no bits, only see that the checkpoint can be read.
         """

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from seedbed import project
 
 _CONTAINERS = (dict, list, set, deque, bytearray)
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))  # they hold nothing
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 20  # of an array or a tensor; larger ones are data sets and weights
 _CACHED = functools.lru_cache(len)
@@ -126,7 +127,7 @@ def _referred(content: Any) -> Iterable[Any]:
         return ()
     values = [*content, *content.values()] if isinstance(content, dict) else content
     inside = (each for value in values if isinstance(value, tuple) for each in value)
-    return [*values, *inside]
+    return [each for each in (*values, *inside) if type(each) not in _SCALARS]
 
 
 def _members(container: Any) -> Any:

@@ -68,7 +68,7 @@ class Imports:
         return len(self._digests) > before
 
     def resume(self, recorded: Mapping[str, str] | None) -> None:
-        """Go on with what an earlier process has kept, if none of its files was changed since.
+        """Continue what an earlier process has kept, if none of its files was changed since.
 
         Args:
             recorded: the digests of what it imported.
