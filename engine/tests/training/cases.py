@@ -183,23 +183,11 @@ def drawn_in_a_closure() -> Callable[[int], Tensor]:
 
 
 def memoised(function: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
-    results: dict[int, Tensor] = {}
-
-    def call(width: int) -> Tensor:
-        if width not in results:
-            results[width] = function(width)
-        return results[width]
-
-    return call
+    kept: dict[int, Tensor] = {}
+    return lambda width: kept[width] if width in kept else kept.setdefault(width, function(width))
 
 
-class Holder:
-    """An object of one's own, at the top of a module."""
-
-    value: Any = None
-
-
-_of_closure, _of_memo, _holder = drawn_in_a_closure(), memoised(torch.randn), Holder()
+_of_closure, _of_memo, _holder = drawn_in_a_closure(), memoised(torch.randn), Data()
 _defaults, _array = collections.defaultdict(lambda: torch.randn(FEATURES)), np.zeros(FEATURES)
 
 
@@ -212,8 +200,8 @@ def draws_for_a_memo(self: Any, x: Tensor) -> Tensor:
 
 
 def draws_for_an_object(self: Any, x: Tensor) -> Tensor:
-    _holder.value = torch.randn(FEATURES) if _holder.value is None else _holder.value
-    return self.head(x * _holder.value)
+    _holder.table = torch.randn(FEATURES) if _holder.table is None else _holder.table
+    return self.head(x * _holder.table)
 
 
 def draws_for_an_array(self: Any, x: Tensor) -> Tensor:
@@ -290,6 +278,15 @@ def positions(width: int) -> Tensor:
 
 def caches_positions(self: Any, x: Tensor) -> Tensor:
     return self.head(x + positions(x.shape[1]))
+
+
+_expanded = torch.ones(1).expand(FEATURES)
+with torch.inference_mode():
+    _made_for_inference = torch.ones(FEATURES)
+
+
+def multiplies_constants(self: Any, x: Tensor) -> Tensor:
+    return self.head(x * _expanded * _made_for_inference.clone())
 
 
 def counts_in_a_buffer(self: Any, x: Tensor) -> Tensor:
@@ -619,7 +616,7 @@ LATE = {
 HARMLESS = {
     **{f.__name__: forward(f) for f in (
         counts_for_nobody, takes_the_time, keeps_statistics, caches_by_shape, caches_positions,
-        counts_in_a_buffer, draws_seeded, reseeds,
+        counts_in_a_buffer, draws_seeded, reseeds, multiplies_constants,
     )},
     **{f.__name__: Case(model=f) for f in (shows_activations, normalised)},
     **{c.__name__: Case(method=c) for c in (InBuffers, Noting, Smoothing, Thawing)},

@@ -22,7 +22,6 @@ _CONTAINERS = (dict, list, set, deque, bytearray)
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))  # they hold nothing
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 20  # of an array or a tensor; larger ones are data sets and weights
-_CACHED = functools.lru_cache(len)
 
 
 class Variables:
@@ -46,13 +45,16 @@ class Variables:
     def restore(self) -> None:
         """Give all of it back the content that it had; caches of functions are emptied."""
         for value, content in self._snapshot.values():
-            if isinstance(value, type(_CACHED)):
+            if isinstance(value, functools._lru_cache_wrapper):
                 value.cache_clear()
             elif isinstance(value, CellType):
                 value.cell_contents = content[0]
-            elif isinstance(value, Tensor | np.ndarray):
-                if value.shape == content.shape:
-                    (value.detach() if isinstance(value, Tensor) else value)[...] = content
+            elif isinstance(value, Tensor):
+                # Not written without need: what is expanded, or made for inference, takes nothing.
+                if value.shape == content.shape and not torch.equal(value, content):
+                    value.detach().copy_(content)
+            elif isinstance(value, np.ndarray):
+                value[...] = content
             elif not isinstance(value, _CONTAINERS):
                 _restore_attributes(value, content, self._content(value) or {})
             elif _members(value) != _members(content):
@@ -63,7 +65,7 @@ class Variables:
         """Return what is restored of an object; None if that is nothing."""
         if isinstance(value, _CONTAINERS):
             return value.copy()
-        if isinstance(value, type(_CACHED)):
+        if isinstance(value, functools._lru_cache_wrapper):
             return {"__wrapped__": value.__wrapped__}
         if isinstance(value, CellType):
             with suppress(ValueError):  # of a variable that is not assigned yet
@@ -77,10 +79,8 @@ class Variables:
         if isinstance(value, staticmethod | classmethod):
             return {"__func__": value.__func__}
         owner = value if isinstance(value, type | FunctionType) else type(value)
-        if isinstance(value, ModuleType):
-            is_own = value.__name__ in self._modules
-        else:
-            is_own = owner.__module__ in self._modules or isinstance(value, nn.Module)
+        module = value.__name__ if isinstance(value, ModuleType) else owner.__module__
+        is_own = module in self._modules or isinstance(value, nn.Module)
         return dict(_attributes(value)) if is_own else None
 
 
@@ -88,8 +88,7 @@ def _own_modules() -> Iterator[ModuleType]:
     """Yield the modules that are neither Python's, nor of installed distributions, nor ours."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        is_ours = module.__name__.partition(".")[0] == "seedbed"
-        if file and not is_ours and not project.is_installed(file):
+        if file and module.__name__.split(".")[0] != "seedbed" and not project.is_installed(file):
             yield module
 
 
