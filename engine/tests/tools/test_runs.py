@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.tools import table
 from tests import fake_runs, made_up_runs
 from tests.running import ROOT, command, refusal, trained
 
@@ -32,20 +31,15 @@ def table_of(*words: str) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
-def test_rows_columns_and_conditions(runs: Path) -> None:
-    """Keys of the configuration, of the summary, and metrics by name; numbers sort as numbers.
+def test_rows_and_columns(runs: Path) -> None:
+    """Keys of the configuration, of the summary, and metrics by name.
     Without --columns, what is the same in all runs is left out."""
-    words = ("--columns", "seed,model.name,test_accuracy", "--sort", "seed")
-    assert table_of(str(runs), *words) == [
+    assert table_of(str(runs), "--columns", "seed,model.name,test_accuracy") == [
         ["seed", "model.name", "test_accuracy"],
-        ["2", "cnn", "0.97"],
         ["3", "lstm", "0.951235"],
         ["10", "cnn", "0.99"],
+        ["2", "cnn", "0.97"],
     ]
-    where = ("--where", "model.name=cnn", "--where", "test_accuracy>0.98", "--columns", "seed")
-    assert table_of(str(runs), *where) == [["seed"], ["10"]]
-    none = command(SCRIPT, str(runs), "--where", "seed>10")
-    assert (none.returncode, none.stdout) == (1, "no run of 3 fulfils seed>10\n")
     shown = table_of(str(runs))[0]
     assert {"run", "seed", "test_accuracy", "model.name"} <= set(shown)
     assert "data.name" not in shown
@@ -67,13 +61,13 @@ def test_the_csv_is_whole_where_nobody_reads_the_table(runs: Path, tmp_path: Pat
     assert "0.9512345678901234" in digits
 
 
-def test_tags_and_notes_are_shown_and_searched(tmp_path: Path) -> None:
+def test_tags_and_notes_are_shown(tmp_path: Path) -> None:
     """Of real runs; they change no bit, and a run without them has no column for them."""
     words = ("trainer.max_steps=1", "tags=[base,small]", "notes='wider, as in (3)'")
     a, b = trained(tmp_path / "a", *words), trained(tmp_path / "b", "trainer.max_steps=1")
     assert command("scripts/compare.py", str(a), str(b)).returncode == 0
-    columns = ("--where", "tags=base", "--columns", "run,tags,notes")
-    [_, row] = command(SCRIPT, str(tmp_path), *columns).stdout.splitlines()
+    columns = ("--columns", "run,tags,notes")
+    [_, row, _] = command(SCRIPT, str(tmp_path), *columns).stdout.splitlines()
     assert row.split(None, 1)[1] == "[base, small]  wider, as in (3)"
     assert "notes" not in command(SCRIPT, str(b)).stdout.splitlines()[0]
 
@@ -98,13 +92,12 @@ def test_damaged_records_are_named_and_counted(runs: Path) -> None:
 
 
 def test_invalid_requests_are_one_line(runs: Path) -> None:
-    """Unknown keys, conditions that are none, folders that are not there, places of records."""
+    """Unknown keys, folders that are not there, places of records."""
 
     def refused(*words: object) -> str:
         return refusal(command(SCRIPT, *map(str, words)))
 
     assert "did you mean test_accuracy" in refused(runs, "--columns", "test_acuracy")
-    assert "--where" in refused(runs, "--where", "seed")
     assert "nowhere" in refused(runs / "nowhere")
     inside = runs / "lstm" / "summary.json"
     before = inside.read_bytes()
@@ -121,23 +114,3 @@ def test_no_torch_is_imported(runs: Path) -> None:
     )
     done = command("-c", code, "--", str(runs))
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        (("a=1", "a=1.0", "a=1e0", "a<2", "a!=x", "b!=1"), 1),
-        (("a=True", "a!=FALSE"), True),
-        (("a=Null", "a!=0"), None),
-        (("a!=y", "a=x"), "x"),
-        (("a=[x, y]", "a=x", "a!=z"), ["x", "y"]),
-    ],
-)
-def test_how_values_compare(words: tuple[str, ...], value: object) -> None:
-    """Numbers as numbers, all else as YAML writes it; a key that is missing is unequal."""
-    for word in words:
-        key, comparison, asked = table.condition(word)
-        assert table.holds({"a": value}, key, comparison, asked), word
-        if comparison in ("=", "!="):
-            opposite = {"=": "!=", "!=": "="}[comparison]
-            assert not table.holds({"a": value}, key, opposite, asked), word

@@ -1,7 +1,7 @@
 """Show a table of runs: what each trained, and what came of it.
 
 A KEY is one of config.yaml (optimizer.lr), of summary.json (status, fingerprints.weights), the
-name of a metric (test_accuracy), or run, the folder. Status 1: no run fulfils the conditions.
+name of a metric (test_accuracy), or run, the folder.
 """
 
 import sys
@@ -17,10 +17,6 @@ from seedbed.tools import table
 def main() -> int:
     parser = options.Parser(__doc__)
     parser.add("folders", type=Path, nargs="*", help="default: runs and sweeps")
-    where = "KEY=VALUE, or !=, <, <=, >, >=; several must all hold"
-    parser.add("--where", type=table.condition, action="append", default=[], help=where)
-    parser.add("--sort", metavar="KEY", help="missing values come last")
-    parser.add("--reverse", action="store_true", help="the largest first")
     parser.add("--columns", type=lambda keys: keys.split(","), metavar="KEY,KEY")
     parser.add("--csv", type=options.output, metavar="FILE", help="write the table, all digits")
     arguments = parser.add_common("--json").parse_args()
@@ -28,23 +24,15 @@ def main() -> int:
         if not folder.is_dir():
             raise InputError(f"{folder}: expected a folder of runs, got no folder")
     rows = read(arguments.folders or [Path("runs"), Path("sweeps")])
-    table.require_known("--where", [key for key, *_ in arguments.where], rows)
-    chosen = [row for row in rows if all(table.holds(row, *each) for each in arguments.where)]
-    if not chosen:
-        print(f"no run of {len(rows)} fulfils {' and '.join(map(''.join, arguments.where))}")
-        return 1
-    if arguments.sort:
-        table.require_known("--sort", [arguments.sort], rows)
-        chosen = table.sort(chosen, arguments.sort, arguments.reverse)
-    columns = arguments.columns or table.default_columns(chosen)
-    table.require_known("--columns", columns, rows)
+    columns = arguments.columns or table.default_columns(rows)
+    table.require_known(columns, rows)
     if arguments.csv:  # first: whoever reads what is printed may go away
-        options.write(arguments.csv, text.as_csv(columns, chosen))
+        options.write(arguments.csv, text.as_csv(columns, rows))
     if arguments.json:
-        print(text.as_json([{key: row.get(key) for key in columns} for row in chosen]))
+        print(text.as_json([{key: row.get(key) for key in columns} for row in rows]))
     else:
-        shown = arguments.columns or table.varying(chosen, columns)
-        print(*table.lines(chosen, shown), sep="\n")
+        shown = arguments.columns or table.varying(rows, columns)
+        print(*table.lines(rows, shown), sep="\n")
     return 0
 
 

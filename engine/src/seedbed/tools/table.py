@@ -1,10 +1,6 @@
 """A table of runs: a row for each, from its configuration and its summary."""
 
-import json
-import operator
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +12,6 @@ from seedbed.record import text, untrusted
 Row = Mapping[str, Any]  # the values of a run, by key
 _MOST_SHOWN = 80  # characters of a cell
 _ALWAYS = ("run", "status", "model.name", "data.name", "determinism.name", "seed", "steps")
-_ORDER = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-
-
-def condition(word: str) -> tuple[str, str, str]:
-    """Return key, comparison and text of `key=value`, or of another comparison."""
-    match = re.fullmatch(r"\s*([^\s=<>!]+)\s*(!=|<=|>=|<|>|=)\s*(.*?)\s*", word)
-    if match is None:
-        raise InputError(f"--where: expected key=value, or !=, <, <=, >, >= in it, got {word!r}")
-    return match[1], match[2], match[3]
-
-
-def holds(row: Row, key: str, comparison: str, value: str) -> bool:
-    """Return whether a row fulfils a condition: numbers compare as numbers, all else as text.
-
-    Of true, false and null any case will do, as on Hydra's command line; of a list, one of its
-    values. A row without the key is unequal to everything, and neither below nor above it.
-    """
-    if key not in row:
-        return comparison == "!="
-    here = row[key]
-    asked: Any = value
-    with suppress(ValueError):
-        asked = json.loads(value.lower())
-    if comparison in _ORDER:
-        numbers = all(isinstance(each, int | float) for each in (here, asked))
-        return numbers and bool(_ORDER[comparison](here, asked))
-    shown = map(text.show, [here, *here] if isinstance(here, list) else [here])
-    return (value in shown or asked == here) is (comparison == "=")
 
 
 def read_row(folder: Path) -> Row:
@@ -83,26 +51,13 @@ def _results(rows: Sequence[Row]) -> list[str]:
     return [f"{phase}_{name}" for name in names for phase in ("best_validation", "test")]
 
 
-def require_known(option: str, keys: Iterable[str], rows: Sequence[Row]) -> None:
-    """Raise InputError for a key that no run has."""
+def require_known(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """Raise InputError for a column that no run has."""
     known = dict.fromkeys([*_ALWAYS, *(key for row in rows for key in row)])
-    for key in keys:
+    for key in columns:
         if key not in known:
             near = did_you_mean(key, known)
-            raise InputError(f"{option}: expected a key of a run, got {key}{near}")
-
-
-def sort(rows: Sequence[Row], key: str, descending: bool = False) -> list[Row]:
-    """Return rows by a key: numbers, then texts, and those without a value at the end."""
-
-    def order(row: Row) -> tuple[bool, Any]:
-        value = row[key]
-        is_number = isinstance(value, int | float) and value == value  # NaN has no place
-        return (not is_number, value if is_number else text.show(value))
-
-    there = [row for row in rows if row.get(key) is not None]
-    missing = [row for row in rows if row.get(key) is None]
-    return sorted(there, key=order, reverse=descending) + missing
+            raise InputError(f"--columns: expected a key of a run, got {key}{near}")
 
 
 def lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
