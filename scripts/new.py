@@ -1,11 +1,134 @@
-"""Make this checkout a project of your own: python scripts/new.py NAME
+"""Make this checkout your project: python scripts/new.py NAME
 
---help shows every option.
+It renames src/project and takes the examples and docs/ out.
+
+Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps
+it, `git reset --hard` takes it back.
 """
 
+import importlib.util
+import keyword
+import re
+import subprocess
 import sys
+from pathlib import Path
 
-from seedbed import cli
+from seedbed.config.options import Parser
+from seedbed.errors import InputError, exit_status
+
+ROOT = Path(__file__).resolve().parents[1]
+# What is about Seedbed itself, and what is left where examples go.
+OURS = (
+    ".ci",
+    ".github/ISSUE_TEMPLATE",
+    ".github/workflows/engine.yml",
+    "CONTRIBUTING.md",
+    "docs",
+    "scripts/new.py",
+)
+GROUPS = (
+    "src/project",
+    "tests",
+    "configs/data",
+    "configs/model",
+    "configs/method",
+    "configs/experiment",
+)
+LEFT = {"__init__", "points", "dense", "supervised", "test_promise", "test_smoke"}
+README = """# {name}
+
+Training runs are reproducible bit for bit: [engine/README.md]({engine}) says what that promises.
+
+```bash
+make train      # the default configuration, configs/config.yaml
+make test       # tests every YAML file of configs/: twice, with loader workers, stopped and resumed
+make upgrade    # a newer engine: git remote add seedbed URL && git fetch seedbed
+```
+
+`src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help` lists the rest.
+The documentation: `git show {commit}:docs/your-code.md`; runs.md and methods.md are beside it.
+"""
+
+
+def main() -> int:
+    parser = Parser(__doc__).add("name", help="of the package, such as waves")
+    parser.add("--keep", action="store_true", help="keep the examples")
+    text = "take engine/ out: requirements.in then names its git address"
+    parser.add("--slim", action="store_true", help=text)
+    arguments = parser.parse_args()
+    name, engine, rules = arguments.name, "engine/README.md", ["new"]
+    require_possible(name)
+    if arguments.slim:
+        engine = url_of(git("remote", "get-url", "origin").strip())
+        tag = git("tag", "--points-at", "HEAD").split() or git("rev-parse", "HEAD").split()
+        for path in ("requirements.in", "requirements.txt"):  # pip installs it from there
+            line = f"seedbed @ git+{engine}@{tag[0]}#subdirectory=engine"
+            edit(path, r"^-e (file:)?\./engine.*", line)
+        git("rm", "-rq", "engine")
+        rules += ["test-engine", "upgrade"]
+    for rule in rules:
+        edit("Makefile", rf"^{rule}\b.*\n(\t.*\n)+\n", "")
+    commit = git("rev-parse", "--short", "HEAD").strip()
+    git("rm", "-rq", "--ignore-unmatch", *OURS)
+    if not arguments.keep:
+        files = git("ls-files", *GROUPS).splitlines()
+        git("rm", "-q", *(path for path in files if Path(path).stem not in LEFT))
+        edit("configs/config.yaml", r"data: mnist5k", "data: points")
+        edit("configs/config.yaml", r"model: cnn", "model: dense")
+    rename(name)
+    (ROOT / "README.md").write_text(README.format(name=name, engine=engine, commit=commit))
+    git("add", "--all")
+    print(f"src/{name}/, configs/ and tests/ are yours; next: make test, git commit")
+    return 0
+
+
+def require_possible(name: str) -> None:
+    """Raise InputError unless a package of this name can be made here, and taken back by git."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise InputError(f"NAME: expected a package's name, got {name!r}; try make new NAME=waves")
+    if importlib.util.find_spec(name) is not None or (ROOT / name).exists():
+        raise InputError(f"NAME: expected a new name, got {name}, which is there; choose another")
+    if not (ROOT / "src/project").is_dir():
+        raise InputError("NAME: expected src/project to rename, got none; it has its name already")
+    if git("status", "--porcelain"):
+        raise InputError("checkout: expected no uncommitted changes, got some; commit them")
+
+
+def url_of(address: str) -> str:
+    """Return a remote's address as the URL that pip's requirements take, which names a host."""
+    if address.startswith("/"):
+        return f"file://localhost{address}"
+    if "://" not in address:  # git@host:owner/name
+        return f"ssh://{address.replace(':', '/', 1)}"
+    return address.replace("file:///", "file://localhost/", 1)
+
+
+def rename(name: str) -> None:
+    """Move the package, and write its name where the old one stands."""
+    git("mv", "src/project", f"src/{name}")
+    for path in git("ls-files", f"src/{name}/*.py", "tests/*.py", "configs/*.yaml").splitlines():
+        edit(path, r"\bproject(?=\.(data|models|methods)\b)|(?<=^\"\"\")project(?=\.\"\"\")", name)
+    edit("pyproject.toml", r'"project"', f'"{name}"')
+    for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
+        # Imports are sorted by name, and lines have another length.
+        subprocess.run([sys.executable, "-m", "ruff", *words], cwd=ROOT, check=False)
+
+
+def edit(path: str, pattern: str, replacement: str) -> None:
+    """Replace a pattern wherever it occurs in a file."""
+    file = ROOT / path
+    file.write_text(re.sub(pattern, lambda _: replacement, file.read_text(), flags=re.MULTILINE))
+
+
+def git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        reason = " ".join(str(getattr(error, "stderr", error)).split())
+        raise InputError(f"git {arguments[0]}: expected success, got {reason}") from None
+    return done.stdout
+
 
 if __name__ == "__main__":
-    sys.exit(cli.run("new", __file__))
+    sys.exit(exit_status(main))

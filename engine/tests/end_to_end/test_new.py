@@ -1,6 +1,7 @@
 """`make new` leaves a project that lints and keeps the promise; its engine can be upgraded."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from seedbed import project
-from seedbed.cli.new import url_of
 from tests.running import TEMPLATE, refusal
 
 pytestmark = pytest.mark.long
@@ -112,6 +112,7 @@ def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> N
 )
 def test_any_remote_becomes_a_url_that_pip_takes(remote: str) -> None:
     """With a scheme and a host: pip refuses `git+file:///disk/a.git` as a requirement."""
+    url_of = runpy.run_path(str(TEMPLATE / "scripts/new.py"))["url_of"]
     url = urlsplit(url_of(remote))
     assert url.path.endswith("/a.git")
     assert all([url.scheme, url.hostname])

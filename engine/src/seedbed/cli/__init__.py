@@ -12,8 +12,7 @@ from seedbed.errors import exit_status
 from seedbed.project import PROJECT
 
 COMMANDS = (
-    "train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate",
-    "probe_ops", "new",
+    "train", "resume", "verify", "compare", "sweep_report", "runs", "evaluate", "probe_ops"
 )  # fmt: skip
 
 
