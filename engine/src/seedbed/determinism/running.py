@@ -37,8 +37,7 @@ def read_preset(name: str, settings: Mapping[str, Any] | None = None) -> dict[st
 def apply_preset(name: str, **settings: Any) -> list[str]:
     """Set what a preset asks for and can still be set in this process, and read it back.
 
-    Call it before models are built and data is loaded.
-    Steps and samples are not seeded by it: see `seedbed.loading`.
+    Call it before models are built and data is loaded. It seeds nothing: see `seedbed.loading`.
 
     Args:
         name: strict, seeded, fast or portable.
@@ -60,10 +59,10 @@ def apply_preset(name: str, **settings: Any) -> list[str]:
         late = {key: v for key, v in variables.items() if key.startswith(_READ_LATE) and v}
         os.environ.update(late)
     lines = differences(preset)
-    missed = {key: v for key, v in variables.items() if os.environ.get(key) != v}
     if lines:
-        words = [f"-u {key}" for key, v in missed.items() if v is None]
-        words += [f"{key}={v}" for key, v in missed.items() if v is not None]
+        missed = [(key, v) for key, v in variables.items() if os.environ.get(key) != v]
+        words = [f"-u {key}" for key, v in missed if v is None]  # which `env` takes first
+        words += [f"{key}={v}" for key, v in missed if v is not None]
         start = f"; start Python under: env {' '.join(words)}" if words else ""
         warnings.warn(
             f"determinism={name}: {len(lines)} settings are not in force: {lines[0]}"
