@@ -47,7 +47,6 @@ class Whole(Uneven):
 READY = {
     "weighted": lambda: samplers.Weighted(Uneven(), 6, "weights"),
     "buckets": lambda: samplers.Buckets(Uneven(), 21, "lengths", width=2),
-    "curriculum": lambda: samplers.Curriculum(Uneven(), 6, "lengths", epochs=3),
 }
 
 
@@ -100,16 +99,6 @@ def test_buckets_fit_and_hold_everything(multiple_of: int) -> None:
         assert longest - min(Uneven.lengths[i] for i in batch) < 7, (
             "negative control: not at random"
         )
-
-
-def test_a_curriculum_begins_with_what_is_easy() -> None:
-    """The hardest sample of each epoch is harder than before, until all samples are taken."""
-    order = sampled(samplers.Curriculum(Uneven(), 8, "lengths", epochs=3, start=0.2))
-    hardest = [max(Uneven.lengths[i] for b in ids_of(order, e) for i in b) for e in range(5)]
-    assert hardest == sorted(hardest)
-    assert hardest[0] <= 2
-    assert hardest[-1] == 7
-    assert {i for batch in ids_of(order, 4) for i in batch} == set(range(N))
 
 
 def loaded(order: Sampled, data: Dataset[Any], workers: int, first: int = 0) -> list[int]:

@@ -73,32 +73,6 @@ class Buckets:
         return [batches[index] for index in rng.permutation(len(batches))]
 
 
-class Curriculum:
-    """Begin with the easiest samples, and take more of them from epoch to epoch."""
-
-    def __init__(
-        self, dataset: Any, batch_size: int, difficulty: Values, epochs: int, start: float = 0.25
-    ) -> None:
-        """Take the difficulty of each sample.
-
-        Args:
-            difficulty: low is easy.
-            epochs: after how many all samples are taken.
-            start: the share of the samples that the first epoch takes.
-        """
-        self._from_easiest = np.argsort(values_of(dataset, difficulty, "difficulty"), kind="stable")
-        self._batch_size, self._epochs, self._start = batch_size, epochs, start
-
-    def batches(self, epoch: int, n: int, rng: Generator) -> list[Ids]:
-        """Return as many whole batches as n samples fill: few samples come several times."""
-        share = min(self._start + (1 - self._start) * epoch / self._epochs, 1)
-        easiest = self._from_easiest[: max(round(share * n), 1)]
-        steps = max(n // self._batch_size, 1)
-        rounds = -(-steps * self._batch_size // len(easiest))
-        ids = np.concatenate([rng.permutation(easiest) for _ in range(rounds)])
-        return list(ids[: steps * self._batch_size].reshape(steps, self._batch_size))
-
-
 def values_of(dataset: Any, values: Values, argument: str) -> NDArray[np.float64]:
     """Return one number for each sample of a data set, float64 (n,).
 
