@@ -12,36 +12,23 @@ from typing import IO, Any
 
 from seedbed.errors import discard_output
 
-# The variable that holds what each line begins with, where several runs share a terminal.
-PREFIX = "SEEDBED_PREFIX"
-
 
 class Tee:
     """A stream whose text also goes to train.log, and which outlives its terminal."""
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
         self._stream, self._log = stream, log
-        self._prefix = os.environ.get(PREFIX, "")
-        self._begun = ""  # of a line
         self._is_lost = False
 
     def write(self, text: str) -> int:
         """Write to the log, as far as the disk lets us, and to the terminal."""
         with suppress(OSError, ValueError):  # the disk is full, or the log is closed
             self._log.write(text)
-        shown = text
-        if self._prefix:
-            *lines, self._begun = (self._begun + text).split("\n")
-            shown = "".join(f"{self._prefix}{line}\n" for line in lines)
-        self._try(self._stream.write, shown)
+        self._try(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
         self._try(self._stream.flush)
-
-    def end_line(self) -> None:
-        if self._begun:
-            self._try(self._stream.write, f"{self._prefix}{self._begun}\n")
 
     def _try(self, act: Callable[..., object], *arguments: str) -> None:
         """Use the terminal; stop the run as a closed one does if a pipe's reader went away.
@@ -68,14 +55,11 @@ def tee_output(path: Path) -> Iterator[IO[str]]:
     """Copy what the process prints to the end of a file; yield it."""
     before = sys.stdout, sys.stderr
     log = open(path, "a", buffering=1)
-    tees = [Tee(stream, log) for stream in before]
-    sys.stdout, sys.stderr = tees
+    sys.stdout, sys.stderr = (Tee(stream, log) for stream in before)
     try:
         yield log
     finally:
         sys.stdout, sys.stderr = before
-        for tee in tees:
-            tee.end_line()
         with suppress(OSError):
             log.close()
 

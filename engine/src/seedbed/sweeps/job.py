@@ -21,7 +21,6 @@ from seedbed import launch, record, signals
 from seedbed.config import command
 from seedbed.errors import InputError, print_error
 from seedbed.launch import resume
-from seedbed.record import terminal
 from seedbed.sweeps import plan
 
 _SWEEP = "SEEDBED_SWEEP"  # id of the process that leads; joblib runs one job at a time in it
@@ -37,7 +36,6 @@ def start(config: DictConfig, folder: Path) -> int:
     # each other changes how long a step takes, and no bit.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ[terminal.PREFIX] = f"{hydra.job.num}: "
     launcher = os.getppid()
     leads = os.environ.get(_SWEEP) == str(os.getpid())
     status = _start(config, folder)
