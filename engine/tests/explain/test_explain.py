@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from seedbed import record
-from seedbed.compare import Difference, checkout
+from seedbed.compare import checkout
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 from seedbed.explain import explain, replay
@@ -63,36 +62,9 @@ def test_nothing_is_found_in_clean_runs() -> None:
     assert fault_score.false_alarms(5, seed=100) == 0
 
 
-def side(rows: list[dict[str, str]], **trainer: Any) -> explain.Side:
-    trainer = {"processes": 1, "reduce": "tree", "compile": False, "shards": 1} | trainer
-    settings = OmegaConf.create({"trainer": trainer, "data": {"num_workers": 0}})
-    return explain.Side("run", settings, Path("nowhere"), rows, {}, checkout.here())
-
-
-@pytest.mark.parametrize(
-    ("trainer", "omitted"),
-    [
-        ({"compile": True}, ["trainer.compile=true"]),
-        ({"processes": 2, "reduce": "allreduce"}, ["trainer.reduce=allreduce"]),
-        ({"processes": 2}, []),
-        ({}, []),
-    ],
-)
-def test_memory_is_blamed_only_where_nothing_else_is_left(
-    trainer: dict[str, Any], omitted: list[str]
-) -> None:
-    """Not beside what a replay leaves out, nor other code."""
-    sides = [side([{"step": "2", "loss": "b"}], **trainer)]
-    traces = [replay.Trace(0, [{"step": "2", "loss": "c"}], [])]
-
-    def said(same_code: bool) -> str:
-        difference = Difference(2, "loss", "", "")
-        return "\n".join(explain._unexplained(sides, traces, difference, same_code))
-
-    assert explain.left_out(sides) == omitted
-    assert all(each in said(True) for each in omitted)
-    assert ("flipped in memory" in said(True)) == (not omitted)
-    assert "flipped in memory" not in said(False)
+def side() -> explain.Side:
+    settings = OmegaConf.create({"trainer": {"shards": 1}})
+    return explain.Side("run", settings, Path("nowhere"), [], {}, checkout.here())
 
 
 def test_a_step_before_is_traced_where_the_replays_diverge_there(
@@ -109,7 +81,7 @@ def test_a_step_before_is_traced_where_the_replays_diverge_there(
         return replay.Trace(0 if side.checkpoints is None else 4, [row], [event])
 
     monkeypatch.setattr(explain, "trace", trace)
-    _, named, found = explain.trace_to_the_cause([side([]), side([])], 9)
+    _, named, found = explain.trace_to_the_cause([side(), side()], 9)
     assert (named, asked) == (7, [(9, False)] * 2 + [(7, False)] * 2 + [(7, True)] * 2)
     assert found is not None
 

@@ -18,7 +18,7 @@ from seedbed.explain import replay
 from seedbed.explain.replay import BEFORE, Trace
 from seedbed.explain.trace_compare import Finding, describe, first_difference
 from seedbed.explain.trace_data import DATA_PHASES
-from seedbed.record import Row, change
+from seedbed.record import Row
 
 # An earlier step is traced instead if the replays diverge before it; with a nondeterministic
 # operation they may diverge at another step each time.
@@ -63,10 +63,9 @@ def of_replay(
         yield "\nNothing to explain: no recorded step differs"
         return
     side = _side("the record", run, outcome.record, trust, tree, online)
-    same_code = change.same_code(outcome.record.origin, outcome.replay.origin)
     heading = "The two replays differ from each other: the step is nondeterministic"
     how = "both times with this configuration"
-    yield from _explained([side, side], difference, same_code, how, heading)
+    yield from _explained([side, side], difference, how, heading)
 
 
 def of_runs(
@@ -84,14 +83,13 @@ def of_runs(
     """
     each = zip(("run A", "run B"), runs, records, trees, strict=True)
     sides = [_side(name, run, record, trust, tree, online) for name, run, record, tree in each]
-    same_code = change.same_code(records[0].origin, records[1].origin)
     how = "once with each configuration"
     how += " and its own code" if all(tree.is_recorded for tree in trees) else ""
-    yield from _explained(sides, difference, same_code, how, "First that differs")
+    yield from _explained(sides, difference, how, "First that differs")
 
 
 def _explained(
-    sides: Sequence[Side], difference: Difference, same_code: bool, how: str, heading: str
+    sides: Sequence[Side], difference: Difference, how: str, heading: str
 ) -> Iterator[str]:
     traces, step, finding = trace_to_the_cause(sides, difference.step)
     starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
@@ -107,7 +105,7 @@ def _explained(
         yield heading
         yield from describe(finding, [side.tree.root for side in sides])
     else:
-        yield from dict.fromkeys(_unexplained(sides, traces, difference, same_code))
+        yield from dict.fromkeys(_unexplained(sides, traces, difference))
 
 
 def _side(
@@ -175,43 +173,22 @@ def _same_shards(sides: Sequence[Side]) -> bool:
     return len({side.settings.trainer.shards for side in sides}) == 1
 
 
-def left_out(sides: Sequence[Side]) -> list[str]:
-    """Return the settings that can change bits and that a trace does without.
-
-    It runs in one process, without loader workers, and not compiled.
-    """
-    omitted: list[str] = []
-    for side in sides:
-        trainer, workers = side.settings.trainer, side.settings.data.num_workers
-        allreduce = trainer.processes > 1 and trainer.reduce == "allreduce"
-        omitted += ["trainer.compile=true"] * trainer.compile
-        omitted += ["trainer.reduce=allreduce"] * allreduce
-        omitted += [f"data.num_workers={workers}"] if workers else []
-    return list(dict.fromkeys(omitted))
-
-
 def _unexplained(
-    sides: Sequence[Side], traces: Sequence[Trace], difference: Difference, same_code: bool
+    sides: Sequence[Side], traces: Sequence[Trace], difference: Difference
 ) -> Iterator[str]:
     """Yield lines on replays that have the same bits though the records have not."""
-    omitted = ", ".join(left_out(sides))
-    but = f", but the replay leaves out {omitted}, which can change bits" if omitted else ""
-    yield f"The two replays have the same bits{but}"
+    yield (
+        "The two replays have the same bits; they ran in one process, without loader workers, and "
+        "not compiled"
+    )
     for side, replayed in zip(sides, traces, strict=False):
         diverged = compare.first_difference(side.rows, replayed.rows)
         if not side.rows:
             yield f"  {side.name}: holds no fingerprints to compare a replay with"
-        elif diverged is None:
-            yield f"  {side.name}: the replay has the bits that were recorded"
-            if difference.stage.startswith(_EVALUATIONS):
-                yield "  the difference is not in the step, but in an evaluation after it"
-        else:
+        elif diverged is not None:
             place = f"at step {diverged.step}, stage {diverged.stage}"
             yield f"  {side.name}: the replay differs from the record, {place}"
-            if side.advice or not same_code:
-                yield "  the code is not the same, which can be the cause"
-            elif not omitted:
-                yield (
-                    "  the cause is not in this configuration and code: look at the changes above, "
-                    "and for what no record holds, such as a bit that flipped in memory"
-                )
+        else:
+            yield f"  {side.name}: the replay has the bits that were recorded"
+    if difference.stage.startswith(_EVALUATIONS):
+        yield "  the difference is not in the step, but in an evaluation after it"
