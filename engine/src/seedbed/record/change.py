@@ -12,8 +12,8 @@ from seedbed.record.code import Origin
 NEUTRAL_KEYS = (
     "data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.start_method",
     "trainer.processes", "trainer.distributed_timeout_seconds", "trainer.log_every_steps",
-    "trainer.checkpoint_every_steps", "fingerprint.*", "hydra.*", "objective", "trusted_packages",
-    "tags", "notes", "logger.*", "callbacks.*",
+    "trainer.checkpoint_every_steps", "fingerprint.*", "hydra.*", "objective", "tags", "notes",
+    "logger.*", "callbacks.*",
 )  # fmt: skip
 # Where the training data lies: neutral if its digests are recorded and the same.
 _DATA_PLACES = ("data.root", "data.mirrors", "data.train.root", "data.train.path")
@@ -47,15 +47,15 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     """Return what differs: seeds, other settings, environment, code, in this order."""
     settings = flatten(before.settings), flatten(now.settings)
     environments = _comparable(before.environment), _comparable(now.environment)
-    a, b = (
-        {key: value for key, value in each.items() if key.startswith("data_sha256") and value}
-        for each in environments
-    )
-    neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if a and a == b else ()))
-    of_settings = _differing(*settings, "configuration", neutral)
+    a, b = ({k: v for k, v in each.items() if k.startswith("data_sha")} for each in environments)
+    neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if any(a.values()) and a == b else ()))
+    of_settings = list(_differing(*settings, "configuration", neutral))
+    # What a preset asks for is read back into env.*, flags.* and cpu.*, and would be said again.
+    preset = {c.key.removeprefix("determinism.") for c in of_settings}
+    of_environment = _differing(*environments, "environment", NEUTRAL_ENVIRONMENT)
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),
-        *_differing(*environments, "environment", NEUTRAL_ENVIRONMENT),
+        *(c for c in of_environment if preset.isdisjoint((c.key, c.key.partition(".")[2]))),
         *changes_of_code(before, now, bool(settings[0]) and settings[0] == settings[1]),
     ]
 
