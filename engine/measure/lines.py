@@ -40,7 +40,7 @@ OVER: dict[str, int] = {
     "config": 942,
     "launch, worker": 2416,
     "training": 2134,
-    "data": 1071,
+    "data": 1062,
     "record": 1066,
     "determinism": 336,
     "operations": 438,
@@ -49,7 +49,7 @@ OVER: dict[str, int] = {
     "recorder, integrations": 853,
     "tools": 254,
     "cli": 446,
-    "engine": 14284,
+    "engine": 14275,
     "engine/tests": 17864,
     "engine/measure": 1259,
 }

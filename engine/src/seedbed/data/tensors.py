@@ -1,5 +1,6 @@
 """The tensors of a batch, whatever it is made of: to change, to move and to list them."""
 
+import copy
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -62,35 +63,25 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
         return type(value)(_map(function, item, is_part) for item in value)
     if isinstance(value, _WITHOUT_TENSORS):
         return value
-    # An object of any other class is copied as loader workers send it, but for its parts.
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.is_part, pickler.parts = is_part, []
+    # An object of any other class is copied, and has its parts where loader workers would find them.
+    finder = _Finder(io.BytesIO())
+    finder.is_part, finder.parts = is_part, []
     try:
-        pickler.dump(value)
+        finder.dump(value)
     except (pickle.PicklingError, TypeError, AttributeError):  # no loader worker could send it
         return value
-    if not pickler.parts:
-        return value
-    file.seek(0)
-    unpickler = _Unpickler(file)
-    unpickler.parts = [function(part) for part in pickler.parts]
-    return unpickler.load()
+    changed = {id(part): function(part) for part in finder.parts}
+    return copy.deepcopy(value, changed) if changed else value
 
 
-class _Pickler(pickle.Pickler):
+class _Finder(pickle.Pickler):
+    """Lists the parts of what it is given to pickle, instead of pickling them."""
+
     is_part: Callable[[Any], bool]
     parts: list[Any]
 
-    def persistent_id(self, value: Any) -> int | None:
+    def persistent_id(self, value: Any) -> str | None:
         if isinstance(value, type) or not self.is_part(value):
             return None
         self.parts.append(value)
-        return len(self.parts) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    parts: list[Any]
-
-    def persistent_load(self, place: int) -> Any:
-        return self.parts[place]
+        return "part"
