@@ -1,6 +1,5 @@
 """An evaluation of saved weights gives the numbers that the run recorded, bit for bit."""
 
-import csv
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ def numbers(*words: str) -> dict[str, str]:
     done = command(SCRIPT, *words)
     assert done.returncode == 0, done.stderr
     pairs = (line.split() for line in done.stdout.splitlines())
-    return {words[0]: words[1] for words in pairs if len(words) == 2}
+    return {key: value for key, value in pairs if key.endswith(("_loss", "_accuracy"))}
 
 
 def recorded(run: Path, phase: str, step: str) -> dict[str, str]:
@@ -51,17 +50,15 @@ def test_best_and_last_weights_have_the_bits_that_the_run_recorded(
 
 
 def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
-    """With all digits as CSV and as JSON; a run without a checkpoint is named, and status 2."""
-    sweep, out = tmp_path / "sweep", tmp_path / "rows.csv"
+    """With all digits as JSON; a run without a checkpoint is named, and status 2."""
+    sweep, out = tmp_path / "sweep", tmp_path / "predictions.csv"
     for name in ("0", "1"):
         shutil.copytree(run, sweep / name)
     (sweep / "1" / "checkpoints" / "best.pt").unlink()
-    done = command(SCRIPT, str(sweep), "--split", "validation", "--csv", str(out), "--json")
+    done = command(SCRIPT, str(sweep), "--split", "validation", "--json")
     assert "1/checkpoints/best.pt: expected a checkpoint" in refusal(done)
     (row,) = json.loads(done.stdout)
     assert (row["run"], row["as_recorded"]) == (str(sweep / "0"), True)
-    (line,) = csv.DictReader(out.open())
-    assert line["validation_loss"] == repr(row["validation_loss"])
     assert "expected one run" in refusal(command(SCRIPT, str(sweep), "--predictions", str(out)))
 
 

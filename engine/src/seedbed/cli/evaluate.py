@@ -21,7 +21,6 @@ def main() -> int:
     parser.add("--checkpoint", choices=("best", "last"), default="best")
     parser.add("--split", choices=("test", "validation", "train"), default="test")
     parser.add("--predictions", type=options.output, metavar="FILE", help="of each sample")
-    parser.add("--csv", type=options.output, metavar="FILE", help="a row for each run, all digits")
     arguments = parser.add_common("--json", "--trust", "--online").parse_intermixed_args()
     is_sweep = not record.is_begun(arguments.run) and any(record.runs_below(arguments.run))
     if is_sweep and arguments.predictions:
@@ -42,24 +41,12 @@ def main() -> int:
             failed, row = print_error(error), None
         status = max(status, failed)
         rows += [{"run": str(run), **row}] if row else []
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    if arguments.csv and rows:
-        options.write(arguments.csv, text.as_csv(columns, rows))
     if arguments.json and rows:
         print(text.as_json(rows if is_sweep else rows[0]))
     elif rows and is_sweep:
+        columns = dict.fromkeys(key for row in rows for key in row)
         hidden = ("checkpoint", "split", "data", "device")
         print(*table.lines(rows, [key for key in columns if key not in hidden]), sep="\n")
     elif rows:
-        options.show(lines(rows[0]))
+        options.show(f"{key} {text.show(value)}" for key, value in rows[0].items())
     return status
-
-
-def lines(row: dict[str, Any]) -> list[str]:
-    """Return what is printed of one run: what was evaluated, then a line for each value."""
-    path = f"{row['run']}/checkpoints/{row['checkpoint']}.pt (step {row['step']})"
-    samples = f"{row['split']} of {row['data']}, {row['samples']:,} samples, {row['device']}"
-    values = [f"{key} {row[key]!r}" for key in row if key.startswith(f"{row['split']}_")]
-    bits = {True: ["the same bits as"], False: ["other bits than"]}.get(row["as_recorded"], [])
-    beside = [f"{each} metrics.csv has of step {row['step']}" for each in bits]
-    return [f"{path} on {samples}", *values, *beside]
