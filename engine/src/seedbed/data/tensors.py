@@ -63,7 +63,7 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
         return type(value)(_map(function, item, is_part) for item in value)
     if isinstance(value, _WITHOUT_TENSORS):
         return value
-    # An object of any other class is copied, and has its parts where loader workers would find them.
+    # An object of any other class is copied; its parts are found as loader workers would send it.
     finder = _Finder(io.BytesIO())
     finder.is_part, finder.parts = is_part, []
     try:

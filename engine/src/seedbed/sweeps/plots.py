@@ -1,6 +1,7 @@
 """The picture of a sweep: where each run ended, and the mean of each group."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def draw(sweep: Sweep, path: Path) -> None:
         figure = Figure(figsize=(4.8, height), layout="constrained")
         axes, names = figure.subplots(), []
         for number, group in enumerate(groups):
-            style = {"color": _COLORS[number % len(_COLORS)]}
+            style: dict[str, Any] = {"color": _COLORS[number % len(_COLORS)]}
             values, mean = list(group.values.values()), group.summary
             axes.plot(values, [number - 0.12] * len(values), "o", alpha=0.5, mew=0, **style)
             if mean.interval is not None:
