@@ -45,11 +45,11 @@ OVER: dict[str, int] = {
     "determinism": 336,
     "operations": 438,
     "explain": 636,
-    "sweeps": 731,
+    "sweeps": 732,
     "recorder, integrations": 853,
     "tools": 254,
     "cli": 433,
-    "engine": 14224,
+    "engine": 14225,
     "engine/tests": 17859,
     "engine/measure": 1259,
 }
