@@ -1,6 +1,5 @@
 """Operations that deterministic algorithms refuse: which one, where in the model, what instead."""
 
-import re
 import sys
 import traceback
 import warnings
@@ -11,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from seedbed.errors import InputError
-from seedbed.operations.place import Place, Places, locate, names_of
+from seedbed.operations.place import Place, locate, names_of
 from seedbed.operations.substitutes import substitute_for
+from seedbed.operations.trace import REFUSED, Tracer
 
-REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
 _WRONG_STRIDES = "view size is not compatible with input tensor's size and stride"
 _NO_BFLOAT16 = "could not create a primitive descriptor for the LSTM"
 
@@ -52,12 +51,12 @@ def explained(
                 "determinism.mkldnn.enabled=false, which is slower"
             ) from None
         if place.phase == "backward" and repeat is not None:
-            places = Places(model)
+            tracer = Tracer(model)
             try:
-                with places:
+                with tracer:
                     repeat()
             except RuntimeError:
-                place = places.place
+                place = tracer.place
         operation, instead = describe(message)
         raise InputError(
             f"{operation}: expected an operation with a deterministic implementation, got none, in "
