@@ -78,6 +78,8 @@ def main() -> int:
     rename(name)
     (ROOT / "README.md").write_text(README.format(name=name, engine=engine, commit=commit))
     git("add", "--all")
+    if (ROOT / "runs").is_dir():  # their classes are in src/project
+        print(f"runs/: what is there resumes in a checkout of {commit} only")
     print(f"src/{name}/, configs/ and tests/ are yours; next: make test, git commit")
     return 0
 
