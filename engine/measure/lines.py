@@ -50,7 +50,7 @@ OVER: dict[str, int] = {
     "tools": 254,
     "cli": 433,
     "engine": 14212,
-    "engine/tests": 17859,
+    "engine/tests": 17555,
     "engine/measure": 1259,
 }
 OTHERS = {

@@ -1,8 +1,9 @@
-"""Run folders that no training made: records of any length, with any losses, in milliseconds."""
+"""Run folders that no training made: records of any length, with any results, in milliseconds."""
 
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,19 @@ from seedbed.names import STAGES, STREAMS
 from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS
 
 FIELDS = (*METRIC_FIELDS, "accuracy")  # of a made-up metrics.csv
-CONFIG: dict[str, Any] = {
+Row = dict[str, str]
+Tree = dict[str, Any]
+CONFIG: Tree = {
     "seed": 0,
     "seeds": dict.fromkeys(STREAMS, 0),
     "data": {"name": "mnist5k", "root": "data", "num_workers": 0, "train": {"root": "data"}},
     "model": {"name": "cnn"},
     "optimizer": {"name": "adamw", "lr": 0.003, "betas": [0.9, 0.999]},
-    "determinism": {"name": "strict", "threads": 2},
+    "determinism": {"name": "strict", "threads": 2, "on_nondeterministic": "error"},
     "trainer": {"max_epochs": 10, "precision": "float32", "log_every_steps": 1},
     "fingerprint": {"every_steps": 1},
 }
-ENVIRONMENT: dict[str, Any] = {
+ENVIRONMENT: Tree = {
     "versions": {"python": "3.11.2", "torch": "2.15.0"},
     "cpu": {"model": "Made Up 9000", "threads": 2},
     "env": {"PYTHONHASHSEED": "0"},
@@ -38,12 +41,12 @@ def loss(step: int) -> float:
     return 0.5 + 1.8 * math.exp(-step / 120) * (1 + 0.3 * noise) + 0.05 * noise
 
 
-def hash_of(step: int, stage: str) -> str:
+def hash_of(*what: object) -> str:
     """Return 16 hexadecimal digits that belong to a step and a stage."""
-    return hashlib.sha256(f"{step} {stage}".encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
-def fingerprint_rows(steps: int, every: int = 1) -> list[dict[str, str]]:
+def fingerprint_rows(steps: int, every: int = 1) -> list[Row]:
     """Return the rows of a fingerprints.csv; there are no buffers."""
     return [
         {"step": str(step)}
@@ -52,7 +55,7 @@ def fingerprint_rows(steps: int, every: int = 1) -> list[dict[str, str]]:
     ]
 
 
-def metrics(steps: int, every: int = 1, epoch_steps: int = 20) -> list[dict[str, str]]:
+def metrics(steps: int, every: int = 1, epoch_steps: int = 20) -> list[Row]:
     """Return the rows of a metrics.csv: training, and validation at the end of each epoch."""
     rows = []
     for step in range(1, steps + 1):
@@ -71,11 +74,11 @@ def write_run(
     folder: Path,
     steps: int = 40,
     *,
-    config: dict[str, Any] | None = None,
-    environment: dict[str, Any] | None = None,
-    fingerprints: list[dict[str, str]] | None = None,
-    rows: list[dict[str, str]] | None = None,
-    summary: dict[str, Any] | None = None,
+    config: Tree | None = None,
+    environment: Tree | None = None,
+    fingerprints: list[Row] | None = None,
+    rows: list[Row] | None = None,
+    summary: Tree | None = None,
 ) -> Path:
     """Write a run folder; what is not given is the same in every run. Return the folder."""
     folder.mkdir(parents=True)
@@ -84,7 +87,7 @@ def write_run(
     fingerprints = fingerprint_rows(steps) if fingerprints is None else fingerprints
     write_csv(folder / "fingerprints.csv", FINGERPRINT_FIELDS, fingerprints)
     write_csv(folder / "metrics.csv", FIELDS, metrics(steps) if rows is None else rows)
-    what: dict[str, Any] = {
+    what: Tree = {
         "format_version": FORMAT_VERSION,
         "status": "finished",
         "error": None,
@@ -96,13 +99,50 @@ def write_run(
     return folder
 
 
-def write_csv(path: Path, fields: tuple[str, ...], rows: list[dict[str, str]]) -> None:
+def write_result(
+    folder: Path,
+    seed: int = 0,
+    *,
+    seeds: Mapping[str, int] | None = None,
+    accuracy: float = 0.98,
+    model: str = "cnn",
+    weights: str | None = None,
+    epochs: int = 10,
+    fold: int | None = None,
+    **summary: Any,
+) -> Path:
+    """Write a run folder that says it reached an accuracy, as one of a sweep; without origin."""
+    streams = dict.fromkeys(STREAMS, seed) | {"split": 0} | dict(seeds or {})
+    held_out = {} if fold is None else {"fold": fold}
+    config = {
+        **{"seed": seed, "seeds": streams, "objective": "validation_loss"},
+        "data": {"train": {"seed": streams["split"], **held_out}, "validation": held_out},
+        "model": {"name": model, **{f"channels_{i}": 32 for i in range(90)}},
+    }
+    weights = weights or hash_of(streams, fold)
+    results = {
+        **{"seed": seed, "task": "classification", "higher_is_better": True, "seconds": 8.0},
+        "metrics": {"validation_accuracy": accuracy, "test_accuracy": accuracy, "test_loss": 0.1},
+        "fingerprints": {"weights": weights, "predictions": weights, "all_steps": weights},
+    }
+    rows = []
+    for epoch in range(1, epochs + 1):
+        row = {"step": f"{epoch * 62}", "epoch": f"{float(epoch)}", "loss": "0.1"}
+        rows.append({**row, "phase": "train", "learning_rate": "0.001", "accuracy": "0.97"})
+        reached = 1 - (1 - accuracy) * (1 + 4 / epoch**2)
+        rows.append({**row, "phase": "validation", "accuracy": repr(reached)})
+    write_run(folder, config=config, fingerprints=[], rows=rows, summary=results | summary)
+    (folder / "environment.json").unlink()
+    return folder
+
+
+def write_csv(path: Path, fields: tuple[str, ...], rows: list[Row]) -> None:
     """Write a table of a record as the training process does."""
     lines = [fields, *([row.get(field, "") for field in fields] for row in rows)]
     path.write_text("".join(",".join(line) + "\n" for line in lines))
 
 
-def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+def merged(base: Tree, change: Tree) -> Tree:
     """Return nested mappings with some leaves replaced."""
     result = dict(base)
     for key, value in change.items():
@@ -110,3 +150,14 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
         nested = isinstance(old, dict) and isinstance(value, dict)
         result[key] = merged(old, value) if nested else value
     return result
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return what every file of a folder holds."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def edit_summary(run: Path, **changes: object) -> None:
+    """Replace entries of a summary.json."""
+    path = run / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

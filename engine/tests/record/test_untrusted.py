@@ -15,7 +15,7 @@ from seedbed.config import build
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import Change, untrusted
-from tests.fake_runs import write_run
+from tests.made_up_runs import write_result
 
 FIELDS = ("step", "loss")
 
@@ -23,7 +23,7 @@ FIELDS = ("step", "loss")
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return a run folder that says it trained."""
-    return write_run(tmp_path / "run")
+    return write_result(tmp_path / "run")
 
 
 # Reading: limits, and nothing that is resolved.

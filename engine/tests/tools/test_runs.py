@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import fake_runs, made_up_runs
+from tests import made_up_runs
 from tests.running import ROOT, command, refusal, trained
 
 SCRIPT = "scripts/runs.py"
@@ -20,8 +20,8 @@ def runs(tmp_path: Path) -> Path:
     """Three runs: two of a sweep, one of another model."""
     folder = tmp_path / "runs"
     for seed, accuracy in ((2, 0.97), (10, 0.99)):
-        fake_runs.write_run(folder / "sweep" / f"seed={seed}", seed, accuracy=accuracy)
-    fake_runs.write_run(folder / "lstm", 3, model="lstm", accuracy=0.9512345678901234)
+        made_up_runs.write_result(folder / "sweep" / f"seed={seed}", seed, accuracy=accuracy)
+    made_up_runs.write_result(folder / "lstm", 3, model="lstm", accuracy=0.9512345678901234)
     return folder
 
 

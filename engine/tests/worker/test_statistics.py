@@ -14,7 +14,7 @@ import seedbed
 from seedbed import record
 from seedbed.training.shards import Shards
 from seedbed.worker import statistics
-from tests.fake_runs import write_run
+from tests.made_up_runs import write_result
 from tests.running import typed
 from tests.tiny import FEATURES
 from tests.tiny.models import Dense
@@ -151,7 +151,7 @@ def test_folds_with_their_own_statistics_are_one_group_of_a_sweep(tmp_path: Path
     from seedbed.sweeps import groups
 
     def write(name: str, fold: int, target: str = "a.b") -> None:
-        path = write_run(tmp_path / name, fold=fold) / "config.yaml"
+        path = write_result(tmp_path / name, fold=fold) / "config.yaml"
         lines = f"  statistics:\n    _target_: {target}\n"
         text = path.read_text().replace("data:\n", f"data:\n{lines}")
         path.write_text(text.replace("model:\n", f"model:\n  statistics:\n    mean: {fold}\n"))
