@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from seedbed import record
+from seedbed.errors import InputError
 from seedbed.recorder.settings import config_yaml, plain
 
 
@@ -35,7 +36,7 @@ class Arguments:
 
 
 def read_back(settings: object, folder: Path) -> Any:
-    (folder / "config.yaml").write_text(config_yaml(plain(settings), 1))
+    (folder / "config.yaml").write_text(config_yaml(settings, 1)[0])
     return OmegaConf.to_container(record.read_config(folder))
 
 
@@ -61,24 +62,24 @@ def test_other_values(value: object, expected: object, tmp_path: Path) -> None:
     assert read_back({"value": value}, tmp_path)["value"] == expected
 
 
-def test_tensors_and_long_lists_are_known_by_their_content() -> None:
-    ones, long = torch.ones(3), list(range(10_000))
-    pairs = [(ones, torch.ones(3)), (ones.numpy(), np.ones(3, np.float32)), (long, [*long])]
-    for value, same in pairs:
+def test_tensors_are_known_by_their_content() -> None:
+    ones = torch.ones(3)
+    for value, same in ((ones, torch.ones(3)), (ones.numpy(), np.ones(3, np.float32))):
         assert plain({"v": value}) == plain({"v": same})
-        other = value * 2
-        assert plain({"v": value}) != plain({"v": other})
-        assert len(str(plain({"v": value}))) < 200
+        assert plain({"v": value}) != plain({"v": value * 2})
 
 
-def test_a_container_in_itself_and_great_depth_end(tmp_path: Path) -> None:
-    inside: dict[str, Any] = {"a": 1}
+def test_what_no_reader_takes_is_refused() -> None:
+    """A container in itself, great depth, too many values; control: many."""
+    inside: dict[str, Any] = {}
     inside["self"] = inside
     deep: Any = 1
-    for _ in range(500):
+    for _ in range(40):
         deep = [deep]
-    wide = {str(a): {str(b): [a, b] for b in range(100)} for a in range(100)}
-    assert read_back({"inside": inside, "deep": deep, "wide": wide}, tmp_path)["inside"]["a"] == 1
+    for settings in (inside, {"deep": deep}, {"files": list(range(30_000))}):
+        with pytest.raises(InputError, match="settings: expected what"):
+            config_yaml(settings, 1)
+    config_yaml({"files": list(range(15_000))}, 1)
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -101,5 +102,5 @@ def test_readers_accept_anything(settings: dict[str, Any]) -> None:
 
 def test_a_seed_is_that_of_every_stream() -> None:
     """For the report on several seeds."""
-    assert "seeds:" in config_yaml(plain({"seed": 3}), 1)
-    assert "seeds:" not in config_yaml(plain({"seed": "three"}), 1)
+    assert "seeds:" in config_yaml({"seed": 3}, 1)[0]
+    assert "seeds:" not in config_yaml({"seed": "three"}, 1)[0]

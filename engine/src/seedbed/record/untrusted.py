@@ -48,7 +48,9 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 def read_yaml(path: Path) -> Any:
     """Return what a YAML file holds; aliases and tags, which no record has, are refused."""
-    return _parsed(path, MAX_YAML_BYTES, "YAML", lambda text: yaml.load(_checked(text), _Loader))
+    return _parsed(
+        path, MAX_YAML_BYTES, "YAML", lambda text: _bounded(yaml.load(_checked(text), _Loader))
+    )
 
 
 def read_config(path: Path) -> DictConfig:
@@ -57,18 +59,24 @@ def read_config(path: Path) -> DictConfig:
     Interpolations (`${oc.env:HOME}`) and missing values (`???`) are refused, and not resolved.
     """
     path = path / "config.yaml" if path.is_dir() else path
-    config = _parsed(
-        *(path, MAX_YAML_BYTES, "YAML"),
-        lambda text: OmegaConf.load(io.StringIO(_checked(text, is_resolved=True))),
-    )
+    config = _parsed(path, MAX_YAML_BYTES, "YAML", parse_config)
     if not isinstance(config, DictConfig):
         raise InputError(f"{path}: expected a mapping, got a list; name a run's config.yaml")
     return config
 
 
+def parse_config(text: str) -> Any:
+    """Return what a config.yaml holds; raise one of _MALFORMED for what no record holds."""
+    if len(text) > MAX_YAML_BYTES:
+        raise ValueError(f"{len(text):,} characters")
+    config = OmegaConf.load(io.StringIO(_checked(text, is_resolved=True)))
+    _bounded(OmegaConf.to_container(config))
+    return config
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
-    value = _parsed(path, MAX_JSON_BYTES, "JSON", json.loads)
+    value = _parsed(path, MAX_JSON_BYTES, "JSON", lambda text: _bounded(json.loads(text)))
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value
@@ -124,22 +132,21 @@ def _checked(text: str, is_resolved: bool = False) -> str:
 
 def _parsed(path: Path, most_bytes: int, kind: str, parse: Callable[[str], Any]) -> Any:
     try:
-        value = parse(read_bytes(path, most_bytes).decode())
-        _check_tree(value if not isinstance(value, DictConfig) else OmegaConf.to_container(value))
+        return parse(read_bytes(path, most_bytes).decode())
     except _MALFORMED as error:
         raise InputError(f"{path}: expected {kind}, got {_first_line(error)}") from None
-    return value
 
 
-def _check_tree(tree: Any, depth: int = 0) -> None:
-    """Raise ValueError for nesting that recursion does not bear, or integers that text does not."""
+def _bounded(tree: Any, depth: int = 0) -> Any:
+    """Return a tree if recursion bears its nesting and text its integers; else ValueError."""
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
     if isinstance(tree, Mapping | list):
         for each in tree.values() if isinstance(tree, Mapping) else tree:
-            _check_tree(each, depth + 1)
+            _bounded(each, depth + 1)
     elif isinstance(tree, int) and abs(tree) >= 1 << 64:
         raise ValueError("an integer of more than 64 bits")
+    return tree
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from seedbed.names import STAGES
 from seedbed.record import code
 from seedbed.recorder import folder as folders
 from seedbed.recorder import step as parts
-from seedbed.recorder.settings import config_yaml, plain
+from seedbed.recorder.settings import config_yaml
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker.imports import Imports
 
@@ -218,10 +218,9 @@ class Recorder:
 
     @_recording
     def _open(self, settings: object) -> None:
-        values = plain(settings)
-        self._config = config_yaml(values, self._every)
+        self._config, seed = config_yaml(settings, self._every)
         before = folders.begin(self._folder, self._resumed_from)
-        self._summary = {"seed": values.get("seed"), "resumes": before.get("resumes", [])}
+        self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
         self._since = time.perf_counter() - float(before.get("seconds", 0.0))
         self._files.enter_context(record.lock(self._folder))
         self._metrics, self._fingerprints = folders.tables(self._folder, self._resumed_from)
