@@ -37,7 +37,6 @@ _STYLE: dict[str, Any] = {
     "lines.markersize": 4,
     "agg.path.chunksize": 10_000,  # a curve of a million steps is drawn in pieces
 }
-_LOG_FROM_RATIO = 20.0
 
 
 def loss_curve(folder: Path) -> Path | None:
@@ -105,9 +104,9 @@ def draw(
 
 
 def scale(axes: "Axes", values: NDArray[np.float64]) -> None:
-    """Draw positive values logarithmically if the largest is many times the smallest."""
+    """Draw positive values logarithmically if the largest is over 20 times the smallest."""
     finite = values[np.isfinite(values)]
-    if finite.size and 0.0 < finite.min() < finite.max() / _LOG_FROM_RATIO:
+    if finite.size and 0.0 < finite.min() < finite.max() / 20:
         axes.set_yscale("log")
 
 

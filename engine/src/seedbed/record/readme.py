@@ -25,8 +25,7 @@ def write_readme(folder: Path) -> None:
     commands = [line[10:] for line in before if line.startswith("command ")]
     command = os.environ.get(COMMAND) or (commands or [resume_command(folder)])[0]
     machine = [f"{cpu.get('model')}, {cpu.get('cores')} cores, {cpu.get('threads')} threads"]
-    machine += [str(gpu.get("name")) for gpu in environment.get("gpu", [])]
-    machine += [str(environment.get("platform"))]
+    machine += [str(gpu.get("name")) for gpu in environment["gpu"]] + [environment["platform"]]
     digests = [
         f"{key.partition('.')[2]}  SHA-256 {digest}"
         for key, digest in flatten(environment).items()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seedbed.errors import InputError
@@ -48,9 +48,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 def read_yaml(path: Path) -> Any:
     """Return what a YAML file holds; aliases and tags, which no record has, are refused."""
-    return _parsed(
-        path, MAX_YAML_BYTES, "YAML", lambda text: _bounded(yaml.load(_checked(text), _Loader))
-    )
+    return _parsed(path, MAX_YAML_BYTES, "YAML", lambda text: yaml.load(_checked(text), _Loader))
 
 
 def read_config(path: Path) -> DictConfig:
@@ -69,14 +67,12 @@ def parse_config(text: str) -> Any:
     """Return what a config.yaml holds; raise one of _MALFORMED for what no record holds."""
     if len(text) > MAX_YAML_BYTES:
         raise ValueError(f"{len(text):,} characters")
-    config = OmegaConf.load(io.StringIO(_checked(text, is_resolved=True)))
-    _bounded(OmegaConf.to_container(config))
-    return config
+    return _bounded(OmegaConf.load(io.StringIO(_checked(text, is_resolved=True))))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
-    value = _parsed(path, MAX_JSON_BYTES, "JSON", lambda text: _bounded(json.loads(text)))
+    value = _parsed(path, MAX_JSON_BYTES, "JSON", json.loads)
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value
@@ -132,7 +128,7 @@ def _checked(text: str, is_resolved: bool = False) -> str:
 
 def _parsed(path: Path, most_bytes: int, kind: str, parse: Callable[[str], Any]) -> Any:
     try:
-        return parse(read_bytes(path, most_bytes).decode())
+        return _bounded(parse(read_bytes(path, most_bytes).decode()))
     except _MALFORMED as error:
         raise InputError(f"{path}: expected {kind}, got {_first_line(error)}") from None
 
@@ -141,7 +137,9 @@ def _bounded(tree: Any, depth: int = 0) -> Any:
     """Return a tree if recursion bears its nesting and text its integers; else ValueError."""
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
-    if isinstance(tree, Mapping | list):
+    if isinstance(tree, Container):
+        _bounded(OmegaConf.to_container(tree))
+    elif isinstance(tree, Mapping | list):
         for each in tree.values() if isinstance(tree, Mapping) else tree:
             _bounded(each, depth + 1)
     elif isinstance(tree, int) and abs(tree) >= 1 << 64:
@@ -150,8 +148,5 @@ def _bounded(tree: Any, depth: int = 0) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    return (
-        (getattr(error, "strerror", None) or str(error) or type(error).__name__)
-        .strip()
-        .splitlines()[0]
-    )
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text.strip().partition("\n")[0]
