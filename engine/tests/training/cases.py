@@ -21,7 +21,7 @@ from torch.nn.utils import parametrizations
 from seedbed import rng
 from seedbed.data.source import Batch
 from seedbed.methods import Supervised
-from tests.odd_optimizers import SAM
+from tests.odd_optimizers import SAM, Master
 
 FEATURES, CLASSES, SAMPLES = 4, 3, 12
 Forward = Callable[[Any, Tensor], Tensor]
@@ -31,15 +31,15 @@ _calls = itertools.count(1)  # a module's variable
 class Model(nn.Module):
     """A layer and a half, and somewhere to keep things."""
 
-    scale, noise = 1.0, None
+    scale = 1.0
 
     def __init__(self, forward: Forward | None = None) -> None:
         super().__init__()
         self.head, self.wide = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, FEATURES)
         self.own, self.kept, self.calls = forward, {}, 0
         self.history: list[float] = []
-        self.mean, self.table = torch.zeros(CLASSES), None
-        self.draws = torch.Generator(), np.random.default_rng(0), random.Random(0)
+        self.mean = torch.zeros(CLASSES)
+        self.draws = torch.Generator(), np.random.default_rng(0)
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("average", torch.zeros(CLASSES, FEATURES))
 
@@ -53,8 +53,7 @@ class Data:
     def __init__(self) -> None:
         self.points = torch.from_numpy(rng.uniform(1, np.arange(SAMPLES), FEATURES)).float()
         self.calls, self.kept = 0, {}
-        self.draws, self.table = np.random.default_rng(0), None
-        self.buffer = torch.zeros(FEATURES)
+        self.draws = np.random.default_rng(0)
 
     def __len__(self) -> int:
         return SAMPLES
@@ -64,6 +63,9 @@ class Data:
 
     def change(self, x: Tensor, index: int) -> Any:
         return x
+
+
+_holder = Data()
 
 
 def plain_schedule() -> Callable[[int], float]:
@@ -94,38 +96,15 @@ def counts(self: Any, x: Tensor) -> Tensor:
     return self.head(x) * (1 + 1 / self.calls)
 
 
-def draws_torch(self: Any, x: Tensor) -> Tensor:
-    return self.head(x + torch.randn(x.shape, generator=self.draws[0]))
-
-
-def draws_numpy(self: Any, x: Tensor) -> Tensor:
-    return self.head(x + float(self.draws[1].random()))
-
-
-def draws_python(self: Any, x: Tensor) -> Tensor:
-    return self.head(x + self.draws[2].random())
-
-
-def averages(self: Any, x: Tensor) -> Tensor:
-    outputs = self.head(x)
-    self.mean = 0.9 * self.mean + 0.1 * outputs.detach().mean(0)
-    return outputs - self.mean
-
-
 def averages_in_place(self: Any, x: Tensor) -> Tensor:
     outputs = self.head(x)
     self.mean.mul_(0.9).add_(outputs.detach().mean(0))
     return outputs - self.mean
 
 
-def draws_a_table(self: Any, x: Tensor) -> Tensor:
-    self.table = torch.randn(FEATURES) if self.table is None else self.table
-    return self.head(x * self.table)
-
-
 def counts_evaluations(self: Any, x: Tensor) -> Tensor:
-    self.calls += not self.training
-    return self.head(x) * (1 + self.calls)
+    self.calls += self.training
+    return self.head(x) * (1 if self.training else self.calls)
 
 
 def grows_gradients(self: Any, x: Tensor) -> Tensor:
@@ -134,11 +113,6 @@ def grows_gradients(self: Any, x: Tensor) -> Tensor:
     if outputs.requires_grad:
         outputs.register_hook(lambda gradient, factor=self.calls: gradient * factor)
     return outputs
-
-
-def remembers_inputs(self: Any, x: Tensor) -> Tensor:
-    before, self.kept["x"] = self.kept.get("x", x), x.clone()
-    return self.head(x + 0.1 * before.mean())
 
 
 def counts_in_module(self: Any, x: Tensor) -> Tensor:
@@ -150,33 +124,16 @@ def shrinks_its_class(self: Any, x: Tensor) -> Tensor:
     return self.head(x) * (1 + self.scale)
 
 
-@functools.lru_cache
-def drawn(width: int) -> Tensor:
+def noise(width: int = FEATURES) -> Tensor:
     return torch.randn(width)
 
 
-def caches_draws(self: Any, x: Tensor) -> Tensor:
-    return self.head(x * drawn(x.shape[1]))
-
-
-_tables: dict[int, Tensor] = {}
-
-
-def draws_for_a_module(self: Any, x: Tensor) -> Tensor:
-    return self.head(x * _tables.setdefault(x.shape[1], torch.randn(x.shape[1])))
-
-
-def draws_for_a_class(self: Any, x: Tensor) -> Tensor:
-    Model.noise = torch.randn(FEATURES) if Model.noise is None else Model.noise
-    return self.head(x * Model.noise)
-
-
-def drawn_in_a_closure() -> Callable[[int], Tensor]:
+def drawn_in_a_closure() -> Callable[[], Tensor]:
     kept: Any = None
 
-    def draw(width: int) -> Tensor:
+    def draw() -> Tensor:
         nonlocal kept
-        kept = torch.randn(width) if kept is None else kept
+        kept = noise() if kept is None else kept
         return kept
 
     return draw
@@ -187,42 +144,25 @@ def memoised(function: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
     return lambda width: kept[width] if width in kept else kept.setdefault(width, function(width))
 
 
-_of_closure, _of_memo, _holder = drawn_in_a_closure(), memoised(torch.randn), Data()
-_defaults, _array = collections.defaultdict(lambda: torch.randn(FEATURES)), np.zeros(FEATURES)
-
-
-def draws_for_a_closure(self: Any, x: Tensor) -> Tensor:
-    return self.head(x * _of_closure(FEATURES))
-
-
-def draws_for_a_memo(self: Any, x: Tensor) -> Tensor:
-    return self.head(x * _of_memo(FEATURES))
-
-
-def draws_for_an_object(self: Any, x: Tensor) -> Tensor:
-    _holder.table = torch.randn(FEATURES) if _holder.table is None else _holder.table
-    return self.head(x * _holder.table)
-
-
-def draws_for_an_array(self: Any, x: Tensor) -> Tensor:
+def drawn_into_an_array() -> Tensor:
     if not _array.any():
-        _array[:] = torch.randn(FEATURES).numpy()
-    return self.head(x * torch.from_numpy(_array).float())
+        _array[:] = noise().numpy()
+    return torch.from_numpy(_array).float()
 
 
-def draws_for_a_defaultdict(self: Any, x: Tensor) -> Tensor:
-    return self.head(x * _defaults["noise"])
+def drawn_into_a_default(kept: list[Tensor] = []) -> Tensor:  # noqa: B006
+    kept[:] = kept or [noise()]
+    return kept[0]
 
 
-def draws_for_a_default(self: Any, x: Tensor, kept: list[Tensor] = []) -> Tensor:  # noqa: B006
-    kept[:] = kept or [torch.randn(FEATURES)]
-    return self.head(x * kept[0])
+cached, _of_closure, _of_memo = functools.lru_cache(noise), drawn_in_a_closure(), memoised(noise)
+_tables: dict[int, Tensor] = {}
+_defaults, _array = collections.defaultdict(noise), np.zeros(FEATURES)
 
 
-def follows_weights(self: Any, x: Tensor) -> Tensor:
-    slow = self.kept.setdefault("slow", self.head.weight.detach().clone())
-    slow.lerp_(self.head.weight.detach(), 0.1)
-    return self.head(x) + x @ slow.T
+def multiplied_by(kept: Callable[[], Tensor]) -> Case:
+    """Return a model that multiplies its inputs by numbers that were drawn once, and kept."""
+    return forward(lambda self, x: self.head(x * kept()))
 
 
 def hooked() -> nn.Module:
@@ -243,27 +183,21 @@ def begins_later(self: Any, x: Tensor) -> Tensor:
     return self.head(x) * (2 if self.calls > 3 else 1)
 
 
-def fills_memory(self: Any, x: Tensor) -> Tensor:
-    """Keep the last three outputs, and use them when they are full, as queues of keys are."""
-    outputs = self.head(x)
+def freezes(self: Any, x: Tensor) -> Tensor:
     if self.training:
-        self.history = [*self.history, float(outputs.detach().mean())][-3:]
-    return outputs - (sum(self.history) if len(self.history) == 3 else 0)
-
-
-def counts_for_nobody(self: Any, x: Tensor) -> Tensor:
-    self.calls += 1
+        self.head.bias.requires_grad_(False)
     return self.head(x)
 
 
-def takes_the_time(self: Any, x: Tensor) -> Tensor:
-    self.kept["seconds"] = time.perf_counter()
-    return self.head(x)
+def switches_modes(self: Any, x: Tensor) -> Tensor:
+    if self.training:
+        self.head.eval()
+    return self.head(x) * (1 if self.head.training else 2)
 
 
 def keeps_statistics(self: Any, x: Tensor) -> Tensor:
     outputs = self.head(x)
-    self.history.append(float(outputs.detach().mean()))
+    self.history.append((float(outputs.detach().mean()), time.perf_counter()))
     return outputs
 
 
@@ -271,27 +205,14 @@ def caches_by_shape(self: Any, x: Tensor) -> Tensor:
     return self.head(x * self.kept.setdefault(x.shape, torch.arange(1.0, 1 + x.shape[1])))
 
 
-@functools.lru_cache
-def positions(width: int) -> Tensor:
-    return torch.arange(width) / width
-
-
-def caches_positions(self: Any, x: Tensor) -> Tensor:
-    return self.head(x + positions(x.shape[1]))
-
-
+positions = functools.lru_cache(torch.arange)
 _expanded = torch.ones(1).expand(FEATURES)
 with torch.inference_mode():
     _made_for_inference = torch.ones(FEATURES)
 
 
 def multiplies_constants(self: Any, x: Tensor) -> Tensor:
-    return self.head(x * _expanded * _made_for_inference.clone())
-
-
-def counts_in_a_buffer(self: Any, x: Tensor) -> Tensor:
-    self.count += self.training
-    return self.head(x) * (1 + 1 / (1 + self.count))
+    return self.head(x * _expanded * _made_for_inference.clone() + positions(FEATURES))
 
 
 def draws_seeded(self: Any, x: Tensor) -> Tensor:
@@ -318,19 +239,6 @@ def normalised() -> nn.Module:
         parametrizations.spectral_norm(nn.Linear(8, 8)),
         parametrizations.weight_norm(nn.Linear(8, CLASSES)),
     )  # fmt: skip
-
-
-class Magnitudes(nn.Module):
-    """Weight normalisation by hand, whose magnitudes are drawn and are no parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.size = nn.Linear(FEATURES, CLASSES), None
-
-    def forward(self, x: Tensor) -> Tensor:
-        norm = self.head.weight.norm(dim=1, keepdim=True)
-        self.size = norm.detach() if self.size is None else self.size * 0.9 + norm.detach() * 0.1
-        return nn.functional.linear(x, self.head.weight / norm * self.size, self.head.bias)
 
 
 # Methods.
@@ -387,17 +295,6 @@ class Decaying(Supervised):
             weight.mul_(self.factor)
 
 
-class Plateau(Supervised):
-    """Shrinks weights once the loss has not been lower for two steps: never before step 3."""
-
-    best, stale = -1.0, 0  # never lower: it is stale from the beginning
-
-    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
-        loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
-        self.stale = 0 if loss < self.best else self.stale + 1
-        return loss * (0.1 if self.stale > 3 else 1)
-
-
 class Late(Supervised):
     """Follows the weights from step 3 on, in an attribute."""
 
@@ -417,22 +314,28 @@ class InBuffers(Supervised):
         model.head.weight.lerp_(model.average, 0.1)
 
 
-class Noting(Supervised):
-    """Counts steps for the log."""
-
-    steps = 0
-
-    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
-        self.steps += 1
-        loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
-        return {"loss": loss, "steps": self.steps}
-
-
 class Thawing(Supervised):
     """Trains more with each step, by the step alone."""
 
     def trainable(self, step: int) -> Any:
         return ["head.*"] if step < 3 else None
+
+
+class Orthogonal(Supervised):
+    """Puts weights in another memory order after each step."""
+
+    in_place = False
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        orthogonal = torch.linalg.qr(model.wide.weight.T)[0].contiguous().T
+        if self.in_place:
+            model.wide.weight.copy_(orthogonal)
+        else:
+            model.wide.weight.data = orthogonal
+
+
+class OrthogonalInPlace(Orthogonal):
+    in_place = True
 
 
 # Optimizers.
@@ -525,6 +428,57 @@ class OnParameters(torch.optim.SGD):
                 parameter.sub_(parameter.moving, alpha=0.01)
 
 
+class CountingSteps(torch.optim.SGD):
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        self.k = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.k += 1
+        for group in self.param_groups:
+            group["lr"] = 0.01 / self.k
+        super().step()
+
+
+class Saving(CountingSteps):
+    """Knows what to save."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "k": self.k}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.k = state_dict.pop("k")
+        super().load_state_dict(state_dict)
+
+
+class Wide(Saving):
+    """Its own `load_state_dict` calls PyTorch's, which casts float64 to the dtype of weights."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                sums = self.state[parameter]
+                sums["sum"] = sums.get("sum", 0) + parameter.grad.double() / 3
+                parameter.sub_(sums["sum"])
+
+
+class Keyed(torch.optim.SGD):
+    """Keeps an entry under a key that `state_dict` takes for the number of a parameter."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        self.state[0] = {"momentum_buffer": torch.ones(1)}  # type: ignore[index]
+
+
+def fused(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    """Return an optimizer with a scheduler's patch and a hook on it."""
+    optimizer = torch.optim.AdamW(parameters, lr, fused=True)
+    torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    optimizer.register_step_post_hook(lambda *_: None)
+    return optimizer
+
+
 # Data sets, collate functions and schedules.
 
 
@@ -537,19 +491,6 @@ class Counting(Data):
 class Drawing(Data):
     def change(self, x: Tensor, index: int) -> Any:
         return x + float(self.draws.random())
-
-
-class Tabled(Data):
-    def change(self, x: Tensor, index: int) -> Any:
-        self.table = torch.randn(FEATURES) if self.table is None else self.table
-        return x + self.table
-
-
-class Blending(Data):
-    """Mixes each sample with those before it, in a buffer."""
-
-    def change(self, x: Tensor, index: int) -> Any:
-        return self.buffer.mul_(0.5).add_(x).clone()
 
 
 class Memoised(Data):
@@ -592,35 +533,46 @@ def counting_schedule() -> Callable[[int], float]:
 
 HARMFUL = {
     **{f.__name__: forward(f) for f in (
-        counts, draws_torch, draws_numpy, draws_python, averages, averages_in_place, draws_a_table,
-        counts_evaluations, grows_gradients, remembers_inputs, counts_in_module, shrinks_its_class,
-        caches_draws, draws_for_a_module, draws_for_a_class, follows_weights, freezes_in_time,
-        draws_for_a_closure, draws_for_a_memo, draws_for_an_object, draws_for_an_array,
-        draws_for_a_defaultdict, draws_for_a_default,
+        counts, averages_in_place, counts_evaluations, grows_gradients, counts_in_module,
+        shrinks_its_class, freezes_in_time,
     )},
-    **{f.__name__: Case(model=f) for f in (hooked, Magnitudes)},
+    "a generator of torch": forward(
+        lambda self, x: self.head(x + torch.randn(x.shape, generator=self.draws[0]))
+    ),
+    "a generator of NumPy": forward(lambda self, x: self.head(x + float(self.draws[1].random()))),
+    "a cache": multiplied_by(lambda: cached(FEATURES)),
+    "a module's dictionary": multiplied_by(lambda: _tables.setdefault(0, noise())),
+    "a closure": multiplied_by(lambda: _of_closure()),
+    "a memo": multiplied_by(lambda: _of_memo(FEATURES)),
+    "an object": multiplied_by(lambda: _holder.kept.setdefault(0, noise())),
+    "an array": multiplied_by(drawn_into_an_array),
+    "a defaultdict": multiplied_by(lambda: _defaults[0]),
+    "a default": multiplied_by(lambda: drawn_into_a_default()),
+    "hooked": Case(model=hooked),
     **{c.__name__: Case(method=c) for c in (Momentum, Watching, Decaying)},
     **{c.__name__: Case(optimizer=c) for c in (
-        Hiding, HiddenLookahead, AdaptiveSAM, OnParameters,
+        Hiding, HiddenLookahead, AdaptiveSAM, OnParameters, CountingSteps, Wide,
     )},
-    **{c.__name__: Case(data=c) for c in (Counting, Drawing, Tabled, Blending)},
+    **{c.__name__: Case(data=c) for c in (Counting, Drawing)},
     "counting_collate": Case(collate=counting_collate),
     "counting_schedule": Case(schedule=counting_schedule),
 }  # fmt: skip
 LATE = {
-    **{f.__name__: forward(f) for f in (begins_later, fills_memory)},
-    **{c.__name__: Case(method=c) for c in (Plateau, Late)},
+    "begins_later": forward(begins_later),
+    "Late": Case(method=Late),
     "RareLookahead": Case(optimizer=RareLookahead),
     "Memoised": Case(data=Memoised),
-}  # fmt: skip
+}
 HARMLESS = {
     **{f.__name__: forward(f) for f in (
-        counts_for_nobody, takes_the_time, keeps_statistics, caches_by_shape, caches_positions,
-        counts_in_a_buffer, draws_seeded, reseeds, multiplies_constants,
+        keeps_statistics, caches_by_shape, draws_seeded, reseeds, multiplies_constants, freezes,
+        switches_modes,
     )},
+    "normalises_in_place": forward(lambda self, x: self.head(x.sub_(0.5).div_(0.7))),
     **{f.__name__: Case(model=f) for f in (shows_activations, normalised)},
-    **{c.__name__: Case(method=c) for c in (InBuffers, Noting, Smoothing, Thawing)},
-    **{c.__name__: Case(optimizer=c) for c in (Sharing, Lookahead, Centralised)},
+    **{c.__name__: Case(method=c) for c in (InBuffers, Smoothing, Thawing, Orthogonal)},
+    **{c.__name__: Case(optimizer=c) for c in (Lookahead, Centralised, Master, Saving, fused)},
+    "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
     "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "Cached": Case(data=Cached),
     "mixing_collate": Case(collate=mixing_collate),
