@@ -196,20 +196,6 @@ def test_a_kill_at_any_point_of_saving_leaves_a_good_checkpoint(
     assert pairs > 30, "it was not killed where it matters"
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
-    """It says so; with both damaged there is nothing to go on from."""
-    for step in (1, 2):
-        checkpoint.save(state(step), tmp_path / "last.pt")
-    damage(tmp_path / "last.pt")
-    found, problems = checkpoint.load_newest(tmp_path)
-    assert step_of(found) == 1
-    assert len(problems) == 1
-    assert "last.pt: expected the content that was written, got other bytes" in problems[0]
-    damage(tmp_path / "previous.pt")
-    with pytest.raises(InputError, match=r"last\.pt.*previous\.pt"):
-        checkpoint.load_newest(tmp_path)
-
-
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("discards", [True, False])
 def test_a_damaged_checkpoint_does_not_push_out_the_good_one(

