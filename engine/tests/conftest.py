@@ -1,8 +1,10 @@
 """Set-up of the whole test suite."""
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ _PLACES = [str(ENGINE), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHON
 os.environ["PYTHONPATH"] = os.pathsep.join(_PLACES)
 os.environ[project.PROJECT] = str(ROOT)
 forks.install()
+_distributions = functools.cache(metadata.packages_distributions)  # which takes 0.2 s a run
 # A shell starts what runs in the background with Ctrl-C ignored, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -48,6 +51,7 @@ def this_process_trains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(plots, "loss_curve", lambda _folder: None)
     nothing = ({"commit": None, "dirty": None}, b"")
     monkeypatch.setattr(code, "git_state", lambda _root: nothing)
+    monkeypatch.setattr(metadata, "packages_distributions", _distributions)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

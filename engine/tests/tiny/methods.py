@@ -244,8 +244,3 @@ class Impure:
     def factor(self, step: int, total_steps: int) -> float:
         self.calls += 1
         return float(self.calls)
-
-
-def wordy(step: int, total_steps: int) -> Any:
-    """Return no number."""
-    return {"first": 1.0}

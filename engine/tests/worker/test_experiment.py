@@ -42,18 +42,7 @@ def test_a_failed_gpu_has_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> Non
         experiment.hash_of([])
 
 
-CPUINFO = """processor\t: 0
-vendor_id\t: GenuineIntel
-cpu family\t: 6
-model\t\t: {model}
-model name\t: Intel(R) Xeon(R) Processor
-stepping\t: {stepping}
-cache size\t: 36608 KB
-
-processor\t: 1
-model\t\t: 1
-"""
-ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\nCPU revision\t: 1\n"
+CPUINFO = "model\t\t: {model}\nmodel name\t: Intel(R) Xeon(R) Processor\nstepping\t: {stepping}\n\n"
 
 
 def test_processors_that_share_a_name_are_told_apart(
@@ -65,14 +54,11 @@ def test_processors_that_share_a_name_are_told_apart(
         (tmp_path / "cpuinfo").write_text(text)
         return environment.processor(tmp_path / "cpuinfo")
 
-    skylake, cascade_lake, ice_lake = (
-        of(CPUINFO.format(model=model, stepping=stepping))
-        for model, stepping in ((85, 4), (85, 7), (106, 6))
-    )
-    assert skylake["model"] == "Intel(R) Xeon(R) Processor"
-    assert skylake != cascade_lake != ice_lake != skylake
-    assert of(CPUINFO.format(model=85, stepping=4)) == skylake
-    assert of(ARM) != of(ARM.replace("0xd40", "0xd4f"))
+    found = [of(CPUINFO.format(model=model, stepping=stepping))
+             for model, stepping in ((85, 4), (85, 7), (106, 6), (85, 4))]  # fmt: skip
+    assert found[0]["model"] == "Intel(R) Xeon(R) Processor"
+    assert found[0] == found[3] != found[1] != found[2] != found[0]
+    assert of("CPU part\t: 0xd40\n") != of("CPU part\t: 0xd4f\n")
     first = environment.cpu()
     features = {"avx2": True, "amx_int8": True, "l2_cache_size": 1}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)

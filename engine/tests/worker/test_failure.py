@@ -28,7 +28,6 @@ BROKEN = """
 PLACES = {
     "model._target_=broken.Constructor": "self.nothing",
     "model._target_=broken.Forward": "return x + missing",
-    "data.train._target_=broken.Samples": 'return {}["nothing"]',
     "data.train._target_=broken.Samples data.num_workers=1": 'return {}["nothing"]',
 }
 

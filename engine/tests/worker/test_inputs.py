@@ -1,62 +1,14 @@
 """Files that a run reads, its distributions and its loaded code stand in the record by content."""
 
 import hashlib
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import archive
 from seedbed.worker import environment
-from tests.running import QUICK, command, refusal
-
-PACKAGE = """
-import torch
-class Warm(torch.nn.Module):
-    def __init__(self, weights):
-        super().__init__()
-        self.linear = torch.nn.Linear(12, 1)
-        if weights:
-            self.load_state_dict(torch.load(weights, weights_only=True)["model"])
-    def forward(self, x):
-        return self.linear(x.flatten(1))
-"""
-WARM = (
-    *("experiment=adding_lstm", "data.length=6", "data.batch_size=16", "data.train.samples=64"),
-    *("data.validation.samples=40", "data.test.samples=40", "data.eval_batch_size=20", *QUICK),
-    *("~model", "+model.name=warm", "+model._target_=warm_start.Warm"),
-)
-
-
-@pytest.mark.long
-def test_weights_to_start_from_are_part_of_the_record(tmp_path: Path) -> None:
-    """The best.pt of another run: with other content at its path, a resume is refused."""
-    (tmp_path / "warm_start.py").write_text(PACKAGE)
-    variables = {"PYTHONPATH": str(tmp_path)}
-    first, second = tmp_path / "first", tmp_path / "second"
-    weights = first / "checkpoints" / "best.pt"
-
-    def ran(*words: str) -> "subprocess.CompletedProcess[str]":
-        return command(*words, environment=variables)
-
-    for folder, value in ((first, "null"), (second, str(weights))):
-        done = ran("train.py", *WARM, f"+model.weights={value}", f"hydra.run.dir={folder}")
-        assert done.returncode == 0, done.stderr
-    assert b"class Warm" in archive.read(second / "code.zip")["elsewhere/warm_start.py"]
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    assert record.read_json(second / "environment.json")["files_sha256"] == {str(weights): digest}
-    state = {key: value + 1 for key, value in torch.load(weights)["model"].items()}
-    torch.save({"model": state}, weights)
-    summary = json.loads((second / "summary.json").read_text()) | {"status": "interrupted"}
-    (second / "summary.json").write_text(json.dumps(summary))
-    line = refusal(ran("scripts/resume.py", str(second)))
-    assert f"files_sha256.{weights} {digest} -> " in line
 
 
 def test_every_file_that_an_argument_names_is_recorded(

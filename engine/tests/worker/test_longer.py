@@ -24,16 +24,13 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("epochs", ["5", "8"])
-def test_a_longer_run_has_the_bits_of_one_from_the_start(
-    epochs: str, short: Path, tmp_path: Path
-) -> None:
+def test_a_longer_run_has_the_bits_of_one_from_the_start(short: Path, tmp_path: Path) -> None:
     """Tables, weights, best weights and summary; negative control: the short run differs."""
     folder, whole = Path(shutil.copytree(short, tmp_path / "run")), tmp_path / "whole"
     words = ("schedule=constant", "trainer.early_stopping_patience=null")
-    assert train(whole, *SHORT, *words, f"trainer.max_epochs={epochs}").returncode == 0
+    assert train(whole, *SHORT, *words, "trainer.max_epochs=5").returncode == 0
     assert differences(whole, folder)
-    done = command("scripts/resume.py", str(folder), f"trainer.max_epochs={epochs}")
+    done = command("scripts/resume.py", str(folder), "trainer.max_epochs=5")
     assert (done.returncode, done.stderr) == (0, "")
     assert differences(whole, folder) == []
     assert record.altered(record.read_summary(folder)) == []
@@ -50,7 +47,6 @@ def test_what_cannot_go_on_is_refused_in_one_line(short: Path, tmp_path: Path) -
     for folder, override, reason in (
         (stretched, "trainer.max_epochs=2", "on which its learning rates depend"),
         (odd, "trainer.max_steps=4", "a longer one has as well"),
-        (short, "trainer.max_epochs=2", "expected a run of more than 12 steps"),
         (short, "trainer.max_epochs=3", "expected a run of more than 12 steps"),
         (short, "data.num_workers=1", "one that finished"),
     ):

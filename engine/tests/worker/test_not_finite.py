@@ -51,8 +51,7 @@ def message(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> st
     return line
 
 
-@pytest.mark.parametrize("often", [1, 7])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("often", "workers"), [(1, 0), (7, 2)])
 def test_samples_that_are_not_finite_are_named(
     often: int, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,3 +91,14 @@ def test_training_is_to_blame_where_nothing_else_is(
     usual = (rate[0], rate[1].replace("1e20", "0.1"), "trainer.max_steps=7")
     chosen = of_method("Supervised", *usual, module="seedbed.methods")
     assert work(begun(tmp_path / "usual", *chosen)) == 0
+
+
+def test_weights_that_are_not_finite_are_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last step's loss is finite and its update is not: the run has not finished."""
+    rate = ("optimizer=sgd", "optimizer.lr=1e300")
+    one = ("trainer.max_steps=1", "trainer.gradient_clip_norm=null")
+    found = message(tmp_path / "run", capsys, *rate, *one)
+    assert found.startswith("validation loss: expected a finite number, got ")
+    assert list((tmp_path / "run" / "checkpoints").glob("*.pt")) == []

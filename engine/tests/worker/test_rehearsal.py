@@ -27,7 +27,7 @@ class Tabled(Noisy):
         return torch.as_tensor(inputs) + self.table, target
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_data_set_that_draws_at_first_access_is_refused(
     workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

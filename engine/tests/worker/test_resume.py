@@ -4,23 +4,20 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from seedbed import launch, record
 from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import Change, Origin, code, plots
 from seedbed.training import checkpoint, optimizers
-from seedbed.worker import experiment, restore, worker
+from seedbed.worker import experiment, restore
 from tests.odd_optimizers import Master
 from tests.ways import differences
 from tests.worker import runs
@@ -54,7 +51,7 @@ def content(folder: Path) -> dict[str, bytes]:
     ("every", "overrides"),
     [
         pytest.param(1, (), marks=pytest.mark.long),
-        (3, EARLY_STOPPING),
+        (7, EARLY_STOPPING),
         # No processor refuses an RNN in bfloat16.
         pytest.param(
             *(5, ("trainer.precision=bfloat16", "model=rnn")),
@@ -81,63 +78,15 @@ def test_a_run_stopped_again_and_again_ends_with_the_same_bits(
     """A resume that is interrupted at once, or after a few steps, is resumed."""
     folder = begun(tmp_path / "run")
     stops = 0
-    while work(folder, StopAt(1 + stops % 4)) != 0:
+    while work(folder, StopAt((1, 9, 4)[stops % 3])) != 0:
         stops += 1
-    assert stops > 5
+    assert stops > 3
     assert differences(whole(), folder) == []
     assert len(record.read_summary(folder)["resumes"]) == stops
 
 
 class Killed(BaseException):
     """Stands for SIGKILL."""
-
-
-def killed(folder: Path, place: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Work on a run, and die before its n-th rename, sync or lines of a table."""
-    calls = 0
-
-    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls > place:
-                raise Killed
-            return original(*args, **kwargs)
-
-        return call
-
-    owners = ((os, "replace"), (os, "fsync"), (Path, "unlink"), (record.Table, "append"))
-    with monkeypatch.context() as patch:
-        for owner, name in owners:
-            patch.setattr(owner, name, deadly(getattr(owner, name)))
-        try:
-            work(folder)
-        except Killed:
-            return True
-    return False
-
-
-@pytest.mark.long
-def test_a_run_killed_at_any_write_ends_with_the_same_bits(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before every 9th call that reaches the disk, and its resume before the 5th of its own."""
-    kills = 0
-    for place in range(0, 2000, 9):
-        folder = begun(tmp_path / str(place))
-        killed(folder, place, monkeypatch)
-        if (folder / "summary.json").exists() and is_finished(folder):
-            break
-        kills += 1 + killed(folder, 5, monkeypatch)
-        assert work(folder) == 0
-        assert differences(whole(), folder) == [], f"killed at {place}"
-        leftovers = [path for path in folder.rglob(".*") if path.name != ".lock"]
-        assert leftovers == []
-    assert kills > 20
-
-
-def is_finished(folder: Path) -> bool:
-    return bool(record.read_summary(folder)["status"] == "finished")
 
 
 def test_a_damaged_checkpoint_falls_back_and_says_so(
@@ -333,20 +282,13 @@ def test_folders_that_hold_no_run_to_go_on_with_are_refused(
 
 
 def test_a_run_whose_process_is_alive_is_refused(tmp_path: Path) -> None:
-    """From another process; this one holds the lock."""
+    """This one has the lock; negative control: without it the run is resumed."""
     folder = stopped(tmp_path / "run")
-    before = {path: data for path, data in content(folder).items() if not path.endswith(".lock")}
-    with record.lock(folder):
-        done = subprocess.run(
-            launch.worker_command(folder),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert before.items() <= content(folder).items()
-    assert done.returncode == 2
-    assert "got one that is still alive" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    before = content(folder)
+    with record.lock(folder), pytest.raises(InputError, match="got one that is still alive"):
+        work(folder)
+    assert content(folder) == before
+    assert work(folder) == 0
 
 
 MADE: dict[str, Any] = {
@@ -403,26 +345,10 @@ def test_whatever_stops_a_run_its_record_says_so(
     assert summary["error"].startswith(reason)
 
 
-def test_a_folder_that_cannot_be_written_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one line; a lock that cannot be opened stands for a medium that can only be read."""
-    folder = stopped(tmp_path / "run")
-    (folder / ".lock").unlink()
-    (folder / ".lock").mkdir()
-    monkeypatch.setattr("sys.argv", ["worker", str(folder)])
-    with pytest.raises(InputError, match=r"\.lock: expected a run folder that can be written"):
-        worker.main()
-    (folder / ".lock").rmdir()
-    assert work(folder) == 0
-
-
-@pytest.mark.parametrize("imports", [True, False])
 def test_a_second_ctrl_c_at_start_up_leaves_the_record_as_it_was(
-    imports: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """It waits for the imports' end; what swallows it later fails in whatever way."""
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits for the imports' end."""
 
     def twice(*_: Any) -> Any:
         stop._ask(signal.SIGINT, None)
@@ -430,47 +356,16 @@ def test_a_second_ctrl_c_at_start_up_leaves_the_record_as_it_was(
         stop._ask(signal.SIGINT, None)
         return {}, b""
 
-    def torn(*_: Any) -> None:
-        assert not imports
-        with suppress(KeyboardInterrupt):
-            twice()
-        raise InputError("optimizer: expected ..., got RecursionError")
-
     folder = stopped(tmp_path / "run")
     before, stop = content(folder), StopAt()
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        patch.setattr("seedbed.worker.experiment.run_experiment", torn)
-        if imports:
-            patch.setattr(code, "git_state", twice)
+        patch.setattr(code, "git_state", twice)
         assert work(folder, stop) == 130
     assert content(folder) == before
     resume_it = f"interrupted before it resumed\nresume it: python scripts/resume.py {folder}\n"
     assert capsys.readouterr() == (resume_it, "")
     assert work(folder) == 0
-
-
-class Frozen(nn.Module):
-    """A model of the user's with lazy shapes, and a part that is frozen, as for fine-tuning."""
-
-    def __init__(self, **_: Any) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Dropout(0.1), nn.LazyLinear(1)
-        )
-        self.layers[2].eval()
-        self.layers[3].eval()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.layers(inputs)
-
-
-FROZEN = (f"model._target_={__name__}.Frozen",)
-
-
-def test_a_model_of_ones_own_is_resumed_with_the_same_bits(whole: Whole, tmp_path: Path) -> None:
-    """Lazy modules, frozen parts; stopped in the second epoch, after a validation."""
-    resumed(tmp_path / "run", whole(*FROZEN), 9, *LSTM, *FROZEN)
 
 
 def test_a_run_that_is_to_end_before_its_checkpoint_is_refused(

@@ -110,20 +110,6 @@ def test_statistics_change_what_is_trained(tmp_path: Path) -> None:
     assert first["batch"] != second["batch"]
 
 
-def test_what_are_no_statistics_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = chosen(f"data.statistics._target_={__name__}.abs_of_points")
-    assert work(begun(tmp_path / "run", *of_method("FineTuning", *words))) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: data.statistics: ")
-    assert "expected a mapping of numbers by name" in error
-
-
-def abs_of_points(dataset: Points) -> Any:
-    return dataset.points.abs().mean()
-
-
 class Second(Shards):
     """The second of two processes, which is sent what the first one computed."""
 
