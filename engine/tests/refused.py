@@ -26,17 +26,6 @@ class PutInBackward(nn.Module):
         return _RefusedBackward.apply(x)  # refused in backward
 
 
-class RefusedBesideModules(nn.Module):
-    """The operation whose gradient is refused is the model's own, between two of its modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Linear(784, 20), nn.Linear(20, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(_RefusedBackward.apply(self.embed(x.flatten(1))))
-
-
 class ForwardRefused(nn.Module):
     def __init__(self) -> None:
         super().__init__()

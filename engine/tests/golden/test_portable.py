@@ -1,7 +1,6 @@
 """Portable: whatever CPU this is, it has the golden fingerprints of the repository."""
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -55,21 +54,6 @@ def test_another_seed_is_another_fingerprint(trained: Path) -> None:
     """Negative control: the golden fingerprints can be missed, from the first step on."""
     other = runs.fingerprint_rows(trained / "other seed")
     assert runs.first_difference(other, GOLDEN["rnn"]) == "step 1, sample_ids"
-
-
-@pytest.mark.long
-@on_x86_64
-@of_this_torch
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux to take cores away")
-def test_a_machine_with_one_core_has_the_golden_fingerprints(tmp_path: Path) -> None:
-    """The number of threads belongs to the preset, not to the machine."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        rows = runs.train(tmp_path, {"cnn": runs.configuration("cnn")})
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert runs.first_difference(rows["cnn"], GOLDEN["cnn"]) == ""
 
 
 def test_the_pinned_torch_has_golden_fingerprints() -> None:

@@ -163,15 +163,6 @@ def test_a_signal_in_the_first_moments_waits_until_it_is_let_through(released: b
     assert run(program) == (128 + signal.SIGTERM if released else 7)
 
 
-def test_a_launchers_thread_may_run_it() -> None:
-    """Only the first thread can handle signals; another runs the command without."""
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(run("raise SystemExit(5)")))
-    thread.start()
-    thread.join(60)
-    assert found == [5]
-
-
 def test_ranks_of_the_callers_do_not_reach_a_training_process() -> None:
     """Started inside a cluster's job, a run is still alone; control: other variables pass."""
     variables = {"WORLD_SIZE": "2", "RANK": "1", "OMP_NUM_THREADS": "7"}

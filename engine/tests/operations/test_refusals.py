@@ -18,7 +18,7 @@ from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
-from tests.refused import BackwardRefused, ForwardRefused, RefusedBesideModules
+from tests.refused import BackwardRefused, ForwardRefused
 
 
 @contextmanager
@@ -59,23 +59,6 @@ def test_a_refusal_names_operation_pass_module_line_and_substitute(
     assert f"in the {phase} pass in module features.1, " in message
     assert line_of(code) in message
     assert "; use " in message
-
-
-def test_a_refusal_outside_all_modules_blames_none_of_them() -> None:
-    """Neither the one before nor the one after; and nothing behind the refusal runs."""
-    model, ends = RefusedBesideModules(), list[str]()
-
-    def whole_step() -> None:
-        step(model)
-        ends.append("a step that ended")
-
-    repeated = explained(model, repeat=whole_step)
-    with deterministic(), pytest.raises(InputError) as caught, repeated:
-        whole_step()
-    message = str(caught.value)
-    assert "in the backward pass, " in message
-    assert line_of("# the pass whose backward") in message
-    assert ends == []
 
 
 @pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)

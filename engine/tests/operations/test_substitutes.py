@@ -22,44 +22,9 @@ def indices(*shape: int, below: int) -> Tensor:
     return torch.randint(below, shape, generator=torch.Generator().manual_seed(1))
 
 
-def test_an_operation_that_is_not_in_the_table_has_none() -> None:
-    """PyTorch's advice, the same for every operation, is not taken for an operation's name."""
-    assert substitute_for("roll_cuda" + ADVICE) is None
-
-
-def avg_pool3d(x: Tensor) -> Tensor:
-    flat = F.avg_pool2d(x.flatten(1, 2), 2).unflatten(1, x.shape[1:3])
-    return F.avg_pool2d(flat.flatten(3), (2, 1)).unflatten(3, flat.shape[3:])
-
-
-def pool_and_gather(x: Tensor) -> Tensor:
-    with torch.no_grad():
-        i = F.adaptive_max_pool2d(x, 5, return_indices=True)[1]
-    return x.flatten(2).gather(2, i.flatten(2)).view(i.shape)
-
-
 def unpool(x: Tensor, i: Tensor) -> Tensor:
     flat = torch.zeros(2, 3, 64, dtype=x.dtype).scatter(2, i.flatten(2), x.flatten(2))
     return flat.view(2, 3, 8, 8)
-
-
-def resize(x: Tensor) -> Tensor:
-    def matrix(n: int, out: int) -> Tensor:
-        eye = torch.eye(n, dtype=x.dtype)[None, None]
-        return F.interpolate(eye, (out, n), mode="bilinear", antialias=True)[0, 0]
-
-    return matrix(8, 4) @ x @ matrix(6, 3).mT
-
-
-def reflect(x: Tensor) -> Tensor:
-    n = x.shape[-1]
-    i = torch.arange(-2, n + 3)
-    return x.index_select(-1, n - 1 - (n - 1 - i.abs()).abs())
-
-
-def replicate(x: Tensor) -> Tensor:
-    n = x.shape[-1]
-    return x.index_select(-1, torch.arange(-2, n + 3).clamp(0, n - 1))
 
 
 IMAGE, VOLUME, LINE = uniform(2, 3, 8, 6), uniform(2, 3, 4, 6, 8), uniform(2, 3, 9)
@@ -72,20 +37,7 @@ RECIPES = {
         lambda x: F.avg_pool2d(x, (2, 3)),
         (IMAGE,),
     ),
-    "avg_pool3d_backward": (lambda x: F.avg_pool3d(x, 2), avg_pool3d, (VOLUME,)),
-    "adaptive_max_pool2d_backward": (
-        lambda x: F.adaptive_max_pool2d(x, 5),
-        pool_and_gather,
-        (IMAGE,),
-    ),
     "max_unpooling2d": (lambda x, i: F.max_unpool2d(x, i, 2), unpool, UNPOOLED),
-    "upsample_bilinear2d_aa": (
-        lambda x: F.interpolate(x, (4, 3), mode="bilinear", antialias=True),
-        resize,
-        (IMAGE,),
-    ),
-    "reflection_pad1d_backward": (lambda x: F.pad(x, (2, 3), "reflect"), reflect, (LINE,)),
-    "replication_pad1d_backward": (lambda x: F.pad(x, (2, 3), "replicate"), replicate, (LINE,)),
     "nll_loss2d": (
         lambda x, t: F.cross_entropy(x, t),
         lambda x, t: F.cross_entropy(x.movedim(1, -1).flatten(0, -2), t.flatten()),
@@ -96,11 +48,6 @@ RECIPES = {
         lambda w, i: F.embedding(i, w).max(dim=1).values,
         (uniform(7, 5), indices(4, 3, below=7)),
     ),
-    "histc": (
-        lambda x: x.detach().histc(5, 0, 1),
-        lambda x: torch.bincount((x * 5).long().clamp(max=4), minlength=5).to(x.dtype),
-        (VALUES,),
-    ),
     "bincount": (
         lambda i, w: i.bincount(w.detach(), minlength=7),
         lambda i, w: torch.zeros(7, dtype=w.dtype).index_add(0, i, w),
@@ -110,11 +57,6 @@ RECIPES = {
         lambda x: x.median(2).values,
         lambda x: x.sort(dim=2, stable=True)[0][..., (9 - 1) // 2],
         (LINE,),
-    ),
-    "scatter_reduce amax": (
-        lambda s, i: torch.full((7,), -torch.inf, dtype=s.dtype).scatter_reduce(0, i, s, "amax"),
-        lambda s, i: torch.where(F.one_hot(i, 7).bool().T, s, -torch.inf).amax(1),
-        (VALUES, INDEX),
     ),
     "put_": (
         lambda x, s: x.clone().put_(torch.tensor([3, 8]), s),

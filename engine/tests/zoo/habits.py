@@ -1,10 +1,7 @@
 """Models with habits of published code that other tests do not try (tests/training/cases.py)."""
 
-import copy
-
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from tests.zoo.parts import CLASSES
@@ -30,39 +27,6 @@ class Base(nn.Module):
         return self.head(self.features(x).mean((2, 3)))
 
 
-class FrozenBatchNorm(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.features[1].eval()  # the usual way to keep running statistics
-
-
-class BufferMadeInForward(Base):
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.features(x)
-        if not hasattr(self, "window"):
-            window = torch.hann_window(features.shape[-1], periodic=False) + 0.1
-            self.register_buffer("window", window, persistent=False)
-        return self.head((features * self.window).mean((2, 3)))
-
-
-class BufferThatGrows(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("positions", torch.zeros(1), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.features(x)
-        if len(self.positions) < features.shape[-1]:
-            self.positions = torch.arange(features.shape[-1]).cos()
-        return self.head((features + self.positions).mean((2, 3)))
-
-
-class ViewsItsFeatures(Base):
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.features(x)
-        return self.head(features.view(features.size(0), -1))
-
-
 class PackedLSTM(nn.Module):
     """An image as 96 steps of 32 values, of lengths that differ within the batch."""
 
@@ -77,12 +41,6 @@ class PackedLSTM(nn.Module):
             x.flatten(1, 2)[:, :12], lengths, batch_first=True, enforce_sorted=False
         )
         return self.head(self.lstm(packed)[1][0][-1])
-
-
-class Parametrized(Base):
-    def __init__(self, by: str) -> None:
-        super().__init__()
-        self.features[4] = getattr(parametrizations, by)(self.features[4])
 
 
 class TiedWeights(Base):
@@ -100,22 +58,6 @@ class GradientCheckpointing(Base):
     def forward(self, x: Tensor) -> Tensor:
         features: Tensor = checkpoint(self.features, x, use_reentrant=False)
         return self.head(features.mean((2, 3)))
-
-
-class MomentumTeacher(Base):
-    """A copy that follows the model and is kept in its state_dict, as in self-supervision."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.teacher = copy.deepcopy(self.features).requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            with torch.no_grad():
-                pairs = zip(self.teacher.parameters(), self.features.parameters(), strict=True)
-                for old, new in pairs:
-                    old.lerp_(new, 0.1)
-        return super().forward(x) + self.head(self.teacher(x).mean((2, 3)))
 
 
 class RenormalizedEmbedding(nn.Module):
