@@ -50,7 +50,7 @@ OVER: dict[str, int] = {
     "tools": 254,
     "cli": 433,
     "engine": 14186,
-    "engine/tests": 16702,
+    "engine/tests": 16399,
     "engine/measure": 1259,
 }
 OTHERS = {
