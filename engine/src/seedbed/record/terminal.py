@@ -1,9 +1,7 @@
 """What a process prints: to its terminal as long as there is one, and to train.log."""
 
 import errno
-import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +16,6 @@ class Tee:
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
         self._stream, self._log = stream, log
-        self._is_lost = False
 
     def write(self, text: str) -> int:
         """Write to the log, as far as the disk lets us, and to the terminal."""
@@ -31,20 +28,13 @@ class Tee:
         self._try(self._stream.flush)
 
     def _try(self, act: Callable[..., object], *arguments: str) -> None:
-        """Use the terminal; stop the run as a closed one does if a pipe's reader went away.
-
-        How it ended, and how to resume it, then goes to stderr as long as somebody reads that.
-        """
+        """Use the terminal; train.log alone if it was closed, or a pipe's reader went away."""
         try:
             act(*arguments)
         except OSError as error:
             if error.errno not in (errno.EIO, errno.EPIPE):
                 raise
             discard_output(self._stream)
-            first, self._is_lost = not self._is_lost, True
-            if error.errno == errno.EPIPE and first and self._stream is sys.__stdout__:
-                os.dup2(2, self._stream.fileno())
-                signal.raise_signal(signal.SIGHUP)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
