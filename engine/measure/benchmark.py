@@ -1,18 +1,20 @@
 """Measure Seedbed's speed and memory over a raw loop and Lightning; for docs/measured.md.
 
-usage: python engine/measure/benchmark.py [--rounds N] [--only WORD]
+usage: python engine/measure/benchmark.py [--rounds N] [--only WORD] [--gpu cuda|cpu]
 
   --rounds N    of processes (default: 3)
   --only WORD   print the tables whose titles have it, and write none
+  --gpu DEVICE  the gates of engine/tests/gpu and speed on a GPU instead; `cpu` tries it
 
 example:
     python engine/measure/benchmark.py                     everything, about fifteen minutes
     python engine/measure/benchmark.py --only samples      print one table
+    python engine/measure/benchmark.py --gpu cuda --only gates    where time is short: print a part
 
 Programs take turns; up to ten of them are in memory at a time, about 0.6 GB each. Leave the machine
 alone meanwhile. Lightning is measured where it is installed.
 
-exit status: 0 measured, 2 it cannot be measured
+exit status: 0 measured, 1 a gate failed, 2 it cannot be measured
 """
 
 import importlib.util
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
@@ -32,11 +34,12 @@ from typing import Any
 
 import page
 import timing
+import ways
 from omegaconf import OmegaConf
 from project.data import mnist5k
 from timing import Measured, Program
 
-from seedbed import compare, launch, project
+from seedbed import compare, launch
 from seedbed.config import compose, options
 from seedbed.errors import InputError, exit_status
 
@@ -61,30 +64,87 @@ SAMPLES = (
 )
 
 
+GATES = {
+    "fixed environment": "test_fixed_environment.py",
+    "equivalence": "test_equivalence.py",
+    "restart replay": "test_restart_replay.py",
+    "what only CUDA has": "test_cuda.py",
+}
+
+
 def main() -> int:
     """Measure, print and write."""
     parser = options.Parser(__doc__).add("--rounds", type=int, default=3).add("--only", default="")
-    arguments = parser.parse_args()
-    tables: list[str] = []
+    arguments = parser.add("--gpu", choices=("cuda", "cpu")).parse_args()
+    tables: dict[str, str] = {}
+    passed = True
+
+    def add(title: str, make: Callable[[], str]) -> None:
+        if arguments.only.lower() in title.lower():
+            tables[title] = f"### {title}\n\n{make()}"
+            print(tables[title], flush=True)
+
     with tempfile.TemporaryDirectory(prefix="seedbed-benchmark-") as temporary:
         folder = Path(temporary)
-        subprocess.run(shell("trainer.max_steps=2", folder=folder / "first"), check=True)
-        first = compare.read(folder / "first")
-        for title, programs in sections(write_digits(folder / "digits")).items():
-            if arguments.only in title:
-                rounds = timing.measure(programs, arguments.rounds, folder / title)
-                tables.append(f"### {title}\n\n{table(programs, rounds)}")
-                print(tables[-1], flush=True)
-        if not arguments.only:
-            starts = [
-                seconds_to_first_step(folder / f"start_{n}") for n in range(arguments.rounds + 2)
-            ]
-            title = "### From the shell to the first step"
-            tables.append(f"{title}\n\n`python train.py`: {timing.ratio(starts)} s")
-            print(tables[-1], flush=True)
+        device = f"trainer.device={arguments.gpu or 'cpu'}"
+        first = compare.read(ways.plainly(folder / "first", ["trainer.max_steps=2", device]))
+        digits = write_digits(folder / "digits")
+        rounds: tuple[Any, ...] = (arguments.rounds,)
+        programs_by_title = sections(digits)
+        if arguments.gpu:
+            add("Gates", lambda: gates(arguments.gpu))
+            passed = "failed" not in tables.get("Gates", "")
+            # A GPU finishes what is queued after its process is stopped: few, long turns.
+            rounds, programs_by_title = (1, 3, 3.0), sections_of_gpu(arguments.gpu, digits)
+        for title, programs in programs_by_title.items():
+
+            def measured(title: str = title, programs: list[Program] = programs) -> str:
+                return table(programs, timing.measure(programs, folder / title, *rounds))
+
+            add(title, measured)
+        if not arguments.gpu:
+            starts = [folder / f"start_{number}" for number in range(arguments.rounds + 2)]
+            seconds = "`python train.py`: {} s".format
+            add(
+                "From the shell to the first step",
+                lambda: seconds(timing.ratio(list(map(seconds_to_first_step, starts)))),
+            )
     if not arguments.only:
-        page.write_section("benchmark", tables, first)
-    return 0
+        section = "gpu" if arguments.gpu else "benchmark"
+        page.write_section(section, list(tables.values()), first)
+    return 0 if passed else 1
+
+
+def gates(device: str) -> str:
+    """Run the tests of the gates; return a Markdown table of what pytest says of each."""
+    lines = ["| gate | result |", "| --- | --- |"]
+    for name, file in GATES.items():
+        words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"tests/gpu/{file}"]
+        environment = {**os.environ, "SEEDBED_GPU_TESTS_DEVICE": device}
+        engine = Path(__file__).resolve().parents[1]
+        done = subprocess.run(words, cwd=engine, env=environment, capture_output=True, text=True)
+        lines.append(f"| {name} | {(done.stdout.strip().splitlines() or ['failed'])[-1]} |")
+    return "\n".join(lines)
+
+
+def sections_of_gpu(device: str, data: Path) -> dict[str, list[Program]]:
+    """Return the programs of each table: a raw loop on the same device, strict and fast."""
+    tables = {}
+    programs = ((64, "float32", False), (1024, "float32", False), (1024, "bfloat16", False),
+                (1024, "float32", True))  # fmt: skip
+    for size, precision, compiled in programs:
+        words = (
+            f"trainer.device={device}", f"data.batch_size={size}", f"trainer.precision={precision}",
+            f"trainer.compile={str(compiled).lower()}", NO_AUGMENTATION,
+        )  # fmt: skip
+        more = {"device": device, "precision": precision, "compile": compiled}
+        tables[f"CNN, batch {size}, {precision}{', compiled' if compiled else ''}"] = [
+            baseline(RAW, "loop.py", data, f"data.batch_size={size}", **more),
+            seedbed("strict", *words),
+            seedbed("strict, fingerprints every 100 steps", *words, "fingerprint.every_steps=100"),
+            seedbed("fast", "determinism=fast", *words),
+        ]
+    return tables
 
 
 def sections(data: Path) -> dict[str, list[Program]]:
@@ -187,16 +247,10 @@ def table(programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]])
     return "\n".join(lines)
 
 
-def shell(*overrides: str, folder: Path) -> list[str]:
-    """Return the command that a person types."""
-    script = str(project.root() / "train.py")
-    return [sys.executable, script, f"hydra.run.dir={folder}", *overrides]
-
-
 def seconds_to_first_step(run: Path) -> float:
     """Return the seconds from the shell to the first step's fingerprints on disk."""
     started, table = time.monotonic(), run / "fingerprints.csv"
-    words = shell("trainer.log_every_steps=1", folder=run)
+    words = ways.command(run, ["trainer.log_every_steps=1"])
     process = subprocess.Popen(words, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
     try:
         while not table.exists() or table.read_text().count("\n") < 2:

@@ -50,8 +50,8 @@ OVER: dict[str, int] = {
     "tools": 254,
     "cli": 433,
     "engine": 14176,
-    "engine/tests": 16386,
-    "engine/measure": 1259,
+    "engine/tests": 16341,
+    "engine/measure": 1126,
 }
 OTHERS = {
     "template: train.py, scripts, configs, src, tests, Makefile": (

@@ -8,18 +8,17 @@ one thread instead of two.
 exit status: 0 drawn, 1 a run failed, or A and B differ, or A and C do not
 """
 
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import ways
 from matplotlib.figure import Figure
 
 from seedbed import compare, record
 from seedbed.record import plots
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMON = ("seed=0", "trainer.max_epochs=5", "trainer.log_every_steps=1")
 RUNS = {
     "A: seed=0": (),
@@ -39,8 +38,7 @@ def main(out: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="seedbed-figure-") as temporary:
         folders = [Path(temporary, label[0]) for label in RUNS]
         for folder, overrides in zip(folders, RUNS.values(), strict=True):
-            words = ("train.py", *COMMON, *overrides, f"hydra.run.dir={folder}")
-            subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
+            ways.plainly(folder, (*COMMON, *overrides))
         a, b, c = (compare.read(folder) for folder in folders)
         place = compare.compare(a, c).difference
         if compare.compare(a, b).difference is not None or place is None:
@@ -58,26 +56,21 @@ def figure(folders: list[Path], title: str) -> Figure:
     drawing = Figure(figsize=(7.2, 4.4), layout="constrained")
     above, below = drawing.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     curves = [plots.points(record.read_metrics(folder), "train", "loss") for folder in folders]
+    steps, base = curves[0]
     for curve, label, look in zip(curves, RUNS, LOOKS, strict=True):
         above.plot(*plots.running_mean(*curve, 10), label=label, **look)
+        apart = np.maximum(np.abs(curve[1] - base), ZERO)
+        if label[0] != "A":
+            below.plot(steps, apart, ".", color=look["color"], markersize=2.5)
     plots.legend(drawing)
     above.set(ylabel="training loss (mean of 10)", title=title)
-    steps, base = curves[0]
-    for name, (_, values), colour, height in (
-        ("|B \N{MINUS SIGN} A|", curves[1], plots.ORANGE, 2 * ZERO),
-        ("|C \N{MINUS SIGN} A|", curves[2], "black", 0.2),
-    ):
-        apart = np.abs(values - base)
-        below.plot(steps, np.where(apart == 0, ZERO, apart), ".", color=colour, markersize=2.5)
-        below.text(float(steps[-1]), height, name, color=colour, ha="right")
-    below.set(yscale="log", ylim=(ZERO / 4, 1), xlabel="step", ylabel="difference of the loss")
-    powers = (-8, -6, -4, -2, 0)
-    below.set_yticks([ZERO, *(10.0**power for power in powers)])
-    below.set_yticklabels(["exactly 0", *(f"$10^{{{power}}}$" for power in powers)])
+    below.set(yscale="log", ylim=(ZERO / 4, 1), xlabel="step", ylabel="difference from A")
+    powers = [f"$10^{{-{power}}}$" for power in (8, 6, 4, 2)]
+    below.set_yticks([ZERO, 1e-8, 1e-6, 1e-4, 1e-2, 1], ["exactly 0", *powers, "1"])
     below.minorticks_off()
     return drawing
 
 
 if __name__ == "__main__":
-    default = ROOT / "docs" / "reproducible.png"
+    default = ways.ROOT / "docs" / "reproducible.png"
     sys.exit(main(Path(sys.argv[1]).resolve() if sys.argv[1:] else default))

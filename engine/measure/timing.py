@@ -111,16 +111,15 @@ class _Running:
 
 def measure(
     programs: Sequence[Program],
-    rounds: int,
     folder: Path,
+    rounds: int,
     turns: int = TURNS,
     seconds: float = TURN_SECONDS,
 ) -> list[dict[str, Measured]]:
     """Return what was measured in each round, by the programs' names.
 
     Args:
-        turns, seconds: of each program. A GPU finishes what is queued after its process is stopped,
-            so that short turns would flatter it.
+        turns, seconds: of each program in a round.
 
     Raises:
         InputError: a program failed, or came to its end.

@@ -4,14 +4,11 @@ A way trains with overrides in a folder that does not exist yet, and returns the
 """
 
 import os
-import pty
 import signal
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -46,31 +43,6 @@ def elsewhere(folder: Path, overrides: Sequence[str]) -> Path:
     run = folder / "with a space, ünd more"
     finish(command(run, overrides), cwd=folder)
     return run
-
-
-def on_a_terminal(folder: Path, overrides: Sequence[str]) -> Path:
-    """Train on a pseudo-terminal, where there is a progress bar."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 100))
-    process = subprocess.Popen(command(folder, overrides), stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    with open(ours, "rb", buffering=0) as terminal, suppress(OSError):  # Linux's end of a terminal
-        while chunk := terminal.read(4096):
-            shown += chunk
-    if process.wait() or b"%|" not in shown:
-        raise InputError("terminal: expected a finished run with a progress bar, got another")
-    return folder
-
-
-def after_an_unrelated_import(folder: Path, overrides: Sequence[str]) -> Path:
-    """Train in an interpreter that imported and drew before anything of Seedbed was loaded."""
-    site = folder.with_name(f"{folder.name}_site")
-    site.mkdir(parents=True)
-    (site / "sitecustomize.py").write_text(
-        "import random, numpy, torch\nrandom.random(), numpy.random.rand(3), torch.rand(5)\n"
-    )
-    return plainly(folder, overrides, PYTHONPATH=str(site))
 
 
 def beside_a_load(folder: Path, overrides: Sequence[str]) -> Path:

@@ -18,15 +18,13 @@ import torch
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from seedbed import determinism, loggers, record
+from seedbed import loggers, record
 from seedbed.compare import verify
 from seedbed.config.check import INSTALL, is_installed
 from seedbed.config.compose import compose
 from seedbed.launch import resume
 from seedbed.loggers import Entry, Run
-from seedbed.record import code, plots
-from seedbed.training import checkpoint
-from seedbed.worker import assemble
+from tests.once import made_once
 from tests.running import QUICK, ROOT, command, refusal, train, trained
 from tests.worker.runs import work
 from tests.worker.test_resume import begun, stopped
@@ -221,8 +219,7 @@ def test_a_figure_reaches_each_library(
     monkeypatch.chdir(tmp_path)  # where MLflow makes its folder of files
     run = opened_by(tmp_path, library)
     path = run.folder / "confusion_3.png"
-    figure = Figure(figsize=(1, 1))
-    figure.savefig(path)
+    Figure(figsize=(1, 1)).savefig(path)
     opened = loggers.open_all(run, print)
     opened.note([{"step": 3, "phase": "validation", "loss": "0.5"}])
     opened.note_figure("validation/confusion", 3, path)
@@ -230,18 +227,13 @@ def test_a_figure_reaches_each_library(
     if library == "tensorboard":
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        images = {"size_guidance": {"images": 0}}
-        events = EventAccumulator(str(run.folder / "tensorboard"), **images).Reload()
+        folder, sizes = str(run.folder / "tensorboard"), {"images": 0}
+        events = EventAccumulator(folder, size_guidance=sizes).Reload()
         assert [each.step for each in events.Images("validation/confusion")] == [3]
-    elif library == "mlflow":
-        from mlflow import MlflowClient
-
-        run_id = (run.folder / "mlflow_run_id").read_text().strip()
-        stored = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").list_artifacts(run_id, "figures")
-        assert [each.path for each in stored] == ["figures/confusion_3.png"]
     else:
-        files = (run.folder / "wandb").glob("offline-run-*/files/media/images/validation/*.png")
-        assert [path.name.partition("_")[0] for path in files] == ["confusion"]
+        place = {"mlflow": tmp_path / "mlruns", "wandb": run.folder / "wandb"}[library]
+        [found] = [x for x in place.rglob("*.png") if "offline" in str(x) or library == "mlflow"]
+        assert found.name.startswith("confusion")
 
 
 def opened_by(folder: Path, library: str) -> Run:
@@ -272,14 +264,11 @@ class Drawing:
     def __init__(self, run: Run) -> None:
         self.log()
 
-    def log(self, *_: object) -> None:
+    def log(self, *_: object, **__: object) -> None:
         random.seed(1), np.random.seed(1), torch.manual_seed(1)
         random.random(), np.random.rand(), torch.rand(3)
 
-    save = log
-
-    def close(self, finished: bool) -> None:
-        self.log()
+    save = close = log
 
 
 class Failing:
@@ -327,39 +316,29 @@ def of_ours(kind: type, **arguments: str) -> tuple[str, ...]:
 DROPOUT = "model.dropout=0.5"
 
 
-@pytest.fixture(scope="module")
-def here() -> Iterator[None]:
-    """Train in this process: leave its flags alone, draw no pictures, and ask git nothing."""
-    nothing = ({"commit": None, "dirty": None}, b"")
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assemble, "prepare_backends", lambda _preset: None)
-        patch.setattr(determinism, "require_in_force", lambda _preset: None)
-        patch.setattr(plots, "loss_curve", lambda _folder: None)
-        patch.setattr(code, "git_state", lambda _root: nothing)
-        torch.set_num_threads(1)
-        yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def quiet(here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def quiet(this_process_trains: None, shared: Path) -> Path:
     """Return a run without loggers."""
-    run = begun(tmp_path_factory.mktemp("quiet") / "run", DROPOUT)
-    assert work(run) == 0
-    return run
+    return made_once(shared / "quiet", lambda folder: work(begun(folder / "run", DROPOUT))) / "run"
 
 
-def test_a_logger_that_draws_changes_no_bit(quiet: Path, tmp_path: Path) -> None:
-    """Randomness is seeded before each step: what ran between two steps does not matter."""
-    run = begun(tmp_path / "run", DROPOUT, *of_ours(Drawing))
+@pytest.mark.parametrize("where", [None, "log", "close"])
+def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, where: str | None) -> None:
+    """One that draws, because randomness is seeded before each step; one that fails is left behind,
+    and the run says so once."""
+    ours = of_ours(Failing, where=where) if where else of_ours(Drawing)
+    run = begun(tmp_path / "run", DROPOUT, *ours)
     assert work(run) == 0
     assert bits(run) == bits(quiet)
+    text = (run / "train.log").read_text()
+    warning = "logger.ours: expected a logger that works, got RuntimeError: the store is full of"
+    assert text.count(warning) == bool(where)
+    assert record.read_summary(run)["status"] == "finished"
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("this_process_trains")
 def test_draws_change_bits_where_nothing_is_seeded(tmp_path: Path) -> None:
-    """Negative control: it is the keying that protects a run, not that the logger draws nothing."""
+    """Negative control: it is the seeding that protects a run, not a logger that draws nothing."""
     found = []
     for number, ours in enumerate(((), (), of_ours(Drawing))):
         torch.manual_seed(5)
@@ -370,62 +349,38 @@ def test_draws_change_bits_where_nothing_is_seeded(tmp_path: Path) -> None:
     assert found[0] != found[2]
 
 
-@pytest.mark.parametrize("where", ["log", "save", "close"])
-def test_a_logger_that_fails_is_left_behind(quiet: Path, tmp_path: Path, where: str) -> None:
-    """The run goes on to its end with the same bits, and says so once."""
-    run = begun(tmp_path / "run", DROPOUT, *of_ours(Failing, where=where))
-    assert work(run) == 0
-    assert bits(run) == bits(quiet)
-    text = (run / "train.log").read_text()
-    warning = "logger.ours: expected a logger that works, got RuntimeError: the store is full of"
-    assert text.count(warning) == 1
-    assert record.read_summary(run)["status"] == "finished"
-
-
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("this_process_trains")
 def test_a_logger_that_does_not_open_stops_the_run_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before the first step somebody may still be there to read why."""
+    """Before the first step somebody may still be there to read why. A replay has no loggers."""
     run = begun(tmp_path / "run", *of_ours(Failing, where="open"))
     assert work(run) == 2
     error = "error: logger.ours: expected a logger that opens, got RuntimeError: the store is full"
     assert error in capsys.readouterr().err
     assert record.read_metrics(run) == []
+    assert "logger" not in verify.trusted_config(run, ["tests"])
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("this_process_trains")
 def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
-    """Loggers are no part of the experiment: strict goes on, and the new one is told everything."""
-    run = stopped(tmp_path / "run", 9, *of_ours(Drawing))
+    """Loggers are no part of the experiment: strict goes on, and the new one is told everything. An
+    interrupted run is not said to be finished."""
+    run = stopped(tmp_path / "run", 9, *of_ours(Writing))
+    assert json.loads((run / "told.json").read_text())[0] is False
     assert work(run, settings={"logger": {"new": made_up(Writing)}}) == 0
     finished, told = json.loads((run / "told.json").read_text())
     assert finished
     assert {name: [tuple(row) for row in rows] for name, rows in told.items()} == in_record(run)
-    state, _ = checkpoint.load_newest(run / "checkpoints")
-    assert state is not None
-    assert state["origin"]["settings"]["logger"] == {"new": made_up(Writing)}
 
 
-@pytest.mark.usefixtures("here")
-def test_an_interrupted_run_is_not_said_to_be_finished(tmp_path: Path) -> None:
-    run = stopped(tmp_path / "run", 9, *of_ours(Writing))
-    assert json.loads((run / "told.json").read_text())[0] is False
-
-
-@pytest.mark.parametrize("names", ["csv", "wandb", "[csv,tensorboard]", "[mlflow,tensorboard]"])
+@pytest.mark.parametrize("names", ["csv", "[mlflow,tensorboard]"])
 def test_resume_chooses_loggers_as_hydra_does(names: str) -> None:
     """`logger=...` means the same to resume.py and to train.py."""
     chosen = resume.parse([f"logger={names}"], compose("logger=wandb"))
     expected = OmegaConf.to_container(compose(f"logger={names}"), resolve=True)
     assert isinstance(expected, dict)
     assert chosen == {"logger": expected["logger"]}
-
-
-def test_a_replay_logs_nothing(tmp_path: Path) -> None:
-    """Verifying a record needs none of its loggers, and sends nothing to where they point."""
-    run = begun(tmp_path / "run", *of_ours(Failing, where="open"))
-    assert "logger" not in verify.trusted_config(run, ["tests"])
 
 
 def test_a_logger_that_is_not_installed_is_refused(tmp_path: Path) -> None:
