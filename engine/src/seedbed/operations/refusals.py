@@ -1,16 +1,13 @@
 """Operations that deterministic algorithms refuse: which one, where in the model, what instead."""
 
-import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
 
 from seedbed.errors import InputError
-from seedbed.operations.place import Place, locate, names_of
+from seedbed.operations.place import locate, names_of
 from seedbed.operations.substitutes import substitute_for
 from seedbed.operations.trace import REFUSED, Tracer
 
@@ -62,37 +59,6 @@ def explained(
             f"{operation}: expected an operation with a deterministic implementation, got none, in "
             f"the {place}; {instead}, or say determinism.on_nondeterministic=warn"
         ) from None
-
-
-@contextmanager
-def reported(model: nn.Module | None, log: Callable[[str], None]) -> Iterator[None]:
-    """Log once for each operation and place what deterministic algorithms warn of meanwhile.
-
-    Of a backward pass no module is named: PyTorch warns of its kernels when the pass is over.
-    """
-    seen: set[str] = set()
-    show, names = warnings.showwarning, names_of(model)
-
-    def hook(message: Any, category: Any, *rest: Any, **named: Any) -> None:
-        if not REFUSED.search(str(message)):
-            show(message, category, *rest, **named)
-            return
-        place = locate(reversed([*traceback.walk_stack(sys._getframe(1))]), names)
-        line = line_of(str(message), place)
-        if line not in seen:
-            seen.add(line)
-            log(line)
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=".*deterministic implementation")
-        warnings.showwarning = hook
-        yield
-
-
-def line_of(message: str, place: Place) -> str:
-    """Return a line on an operation that PyTorch's message warns of."""
-    operation, instead = describe(message)
-    return f"{operation} has no deterministic implementation: {place}; {instead}"
 
 
 def describe(message: str) -> tuple[str, str]:

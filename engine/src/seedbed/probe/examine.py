@@ -35,22 +35,24 @@ def examine(settings: config.Settings) -> list[str]:
         warnings.simplefilter("ignore")
         if is_strict:
             set_on_nondeterministic("warn")  # the same kernels, and no stop at the first refusal
-        trace, refused = traced_step_1(settings)
+        trace = refusing = replay(settings, 1)
         lines = difference(trace, replay(settings, 1), "is taken twice") or resumed(settings)
         if not is_strict:  # strict may take other kernels, so nothing is compared with these
             set_on_nondeterministic("warn")
-            _, refused = traced_step_1(settings)
-    return refused + lines
+            refusing = replay(settings, 1)
+    return refusals_in(refusing) + lines
 
 
-def traced_step_1(settings: config.Settings) -> tuple[Trace, list[str]]:
-    """Return the trace of step 1, and a line for each operation that PyTorch warns of."""
-    refused: list[str] = []
-    with refusals.reported(None, refused.append):  # in what is built and loaded
-        trace = replay(settings, 1)
-    events = [event for event in trace.events if event.refusal]
-    refused += [refusals.line_of(event.refusal, event.place) for event in events]
-    return trace, list(dict.fromkeys(refused))
+def refusals_in(trace: Trace) -> list[str]:
+    """Return a line for each operation and place that PyTorch warns of."""
+    lines = []
+    for event in trace.events:
+        if event.refusal:
+            operation, instead = refusals.describe(event.refusal)
+            lines.append(
+                f"{operation} has no deterministic implementation: {event.place}; {instead}"
+            )
+    return list(dict.fromkeys(lines))
 
 
 def resumed(settings: config.Settings) -> list[str]:

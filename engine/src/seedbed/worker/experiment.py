@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, fingerprint, record
-from seedbed.operations import refusals
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate, look_at
@@ -94,15 +92,12 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
             history = loggers.history(job.folder)
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
             run_logger.observers.append(loggers.open_all(run, run_logger.log))
-        warns = settings.determinism.on_nondeterministic == "warn"
-        model, log = parts.training.model, run_logger.log
-        with refusals.reported(model, lambda s: log(f"warning: {s}")) if warns else nullcontext():
-            if progress.step == 0:  # a run that is resumed has been looked at
-                first_look.look(parts, run_logger)
-            train(parts, progress, run_logger, variables)
-            tested = test(parts, progress, run_logger, job.folder)
-            parts.training.require_flags()
-            end_training(parts.training, run_logger.log)
+        if progress.step == 0:  # a run that is resumed has been looked at
+            first_look.look(parts, run_logger)
+        train(parts, progress, run_logger, variables)
+        tested = test(parts, progress, run_logger, job.folder)
+        parts.training.require_flags()
+        end_training(parts.training, run_logger.log)
     finally:
         run_logger.close()
         if job.leads:
