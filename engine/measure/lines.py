@@ -50,7 +50,7 @@ OVER: dict[str, int] = {
     "tools": 254,
     "cli": 433,
     "engine": 14139,
-    "engine/tests": 16327,
+    "engine/tests": 16135,
     "engine/measure": 1126,
 }
 OTHERS = {

@@ -313,7 +313,7 @@ def _take(asked: Asked, streams: Sequence[int]) -> None:
     if asked["group"] not in (None, -1):
         os.setpgid(0, asked["group"])
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        if callable(signal.getsignal(number)):
+        if signal.getsignal(number) not in (signal.SIG_DFL, None):  # also what nohup ignores
             signal.signal(number, signal.SIG_DFL)
         if number in asked["ignored"]:
             signal.signal(number, signal.SIG_IGN)

@@ -90,10 +90,6 @@ def jagged(samples: Samples) -> tuple[Tensor, Tensor]:
     return torch.nested.nested_tensor(sequences, layout=torch.jagged), targets(samples)
 
 
-def strided(samples: Samples) -> tuple[Tensor, Tensor]:
-    return torch.nested.nested_tensor([sequence for sequence, _ in samples]), targets(samples)
-
-
 # What makes the batch, how many tensors its inputs hold, and which of them is random.
 MAKES: dict[str, tuple[Callable[[Samples], Any], int]] = {
     "packed sequence": (packed, 4),
@@ -101,7 +97,6 @@ MAKES: dict[str, tuple[Callable[[Samples], Any], int]] = {
     "object with to": (graph, 2),
     "mapping with to": (encoding, 1),
     "jagged": (jagged, 2),
-    "nested, strided": (strided, 4),
 }
 
 

@@ -77,19 +77,6 @@ def test_an_emulated_cpu_has_the_fingerprints_of_this_one(
         assert runs.first_difference(emulated[model], fingerprint_rows) == ""
 
 
-def test_a_processor_without_avx_has_the_bits_of_another_experiment(
-    native: dict[str, runs.FingerprintRows], tmp_path: Path
-) -> None:
-    """With oneDNN at SSE4.1 a Westmere joins: same as here, and not what portable gives."""
-    older = ("determinism=portable", "determinism.avx=null")
-    older += ("determinism.env.ONEDNN_MAX_CPU_ISA=SSE41",)
-    here = train_on([], tmp_path / "native", *older)
-    there = train_on(emulator("Westmere"), tmp_path / "emulated", *older)
-    for model in runs.EXPERIMENTS:
-        assert runs.first_difference(there[model], here[model]) == ""
-    assert runs.first_difference(native["cnn"], here["cnn"]) != ""
-
-
 def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> None:
     """Twin: under strict, every model differs between this processor and a Westmere."""
     here = train_on([], tmp_path / "native", "determinism=strict")

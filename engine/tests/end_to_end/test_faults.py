@@ -59,21 +59,6 @@ def explained(*words: str) -> str:
     return done.stdout
 
 
-def test_compare_names_the_operation_from_the_checkpoint_before_it(
-    configs: Path, clean: Path, tmp_path: Path
-) -> None:
-    """A dropout mask redrawn in one run is found in its module, replaying one step."""
-    fault = ("+model.fault=dropout_redrawn", f"+model.step={STEPS - 1}", "+model.where=1")
-    run = trained(configs, tmp_path / "run", *fault)
-    text = explained("scripts/compare.py", str(clean), str(run))
-
-    assert f"diverge at step {STEPS - 1}: loss" in text
-    assert f"Step {STEPS - 1} replayed twice from step {STEPS - 2}," in text
-    assert "forward: aten.bernoulli_.float in module blocks.1.dropout" in text
-    assert "gives different results for the same inputs" in text
-    assert "faults.py:" in text
-
-
 def test_compare_names_the_stage_of_the_data(configs: Path, tmp_path: Path) -> None:
     """Classes numbered by a set of strings follow the seed of its hashes: sample loading."""
     fault = ("+data.train.fault=set_of_strings", "+data.train.sample_id=5", "trainer.max_steps=8")

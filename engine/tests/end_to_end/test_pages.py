@@ -51,14 +51,6 @@ def test_the_trainings_of_a_page_run(page: str, tmp_path: Path) -> None:
         assert done.returncode == 0, (line, done.stdout[-500:], done.stderr[-1500:])
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_scripts_of_a_page_are_there(page: str) -> None:
-    for line in commands(page):
-        script = shlex.split(line)[1]
-        if re.fullmatch(r"scripts/\w+\.py", script):
-            assert (TEMPLATE / script).is_file(), line
-
-
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "engine/README.md"])
 def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
     """Files exist, and so do the headings that links name."""

@@ -50,17 +50,6 @@ def test_four_processes_give_the_bits_of_one(alone: Path, tmp_path: Path) -> Non
     assert log.count("finished after") == 1, "one process speaks"
 
 
-def test_plain_allreduce_is_recorded_as_such(alone: Path, tmp_path: Path) -> None:
-    """The record of trainer.reduce=allreduce says that its bits are those of two processes.
-
-    Twin of the test above: the comparison can fail, here because there are other shards.
-    """
-    run = trained(tmp_path / "run", *TWO, "trainer.reduce=allreduce")
-    found = record.read_json(run / "environment.json")["processes"]
-    assert found == {"count": 2, "bits_depend_on_count": 2}
-    assert differences(alone, run) != []
-
-
 def test_torchrun_alone_is_enough(alone: Path, tmp_path: Path) -> None:
     """torchrun with the module and a folder: it needs a config.yaml and no variable."""
     (tmp_path / "config.yaml").write_bytes((alone / "config.yaml").read_bytes())

@@ -157,25 +157,6 @@ def test_a_signal_stops_the_jobs_with_checkpoints(
     assert not (tmp_path / "2_seed=2").exists()
 
 
-@pytest.mark.long
-def test_jobs_one_at_a_time_outlive_the_shell_that_started_the_sweep(tmp_path: Path) -> None:
-    """joblib then runs jobs in the sweep's own process, whose parent may be gone."""
-    words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1"]
-    words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1"]
-    shell = (
-        "import pathlib, subprocess, sys, time\nquiet = subprocess.DEVNULL\n"
-        "subprocess.Popen([sys.executable, *sys.argv[2:]], stdout=quiet, stderr=quiet)\n"
-        "while not pathlib.Path(sys.argv[1]).exists():\n    time.sleep(0.01)"
-    )
-    begun = str(tmp_path / "0_seed=0" / "config.yaml")
-    subprocess.run([sys.executable, "-c", shell, begun, *words], cwd=ROOT, check=True, timeout=60)
-    end = time.monotonic() + 120
-    while not (tmp_path / "sweep.png").exists() and time.monotonic() < end:
-        time.sleep(0.1)
-    for job in ("0_seed=0", "1_seed=1"):
-        assert record.read_summary(tmp_path / job)["status"] == "finished"
-
-
 def test_two_processes_do_not_lead_one_sweep(copy: Path) -> None:
     """The second is refused. Control: once the first has ended, it is not."""
     with record.lock(copy, "sweep"):

@@ -1,6 +1,5 @@
 """An injected fault is found: step, stage and operation; and nothing is found without one."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +25,6 @@ from seedbed.training import checkpoint
 from seedbed.training.state import Progress, TrainingState
 from tests import fault_score
 from tests.faults import FAULTS
-from tests.running import TEMPLATE
 
 # Another order of sets takes other processes; tests/end_to_end/test_faults.py has it.
 HERE = sorted(name for name, fault in FAULTS.items() if fault.part != "hashes")
@@ -206,16 +204,6 @@ def test_the_first_event_that_differs_is_named(
         assert found is expected
     else:
         assert (found.event.operation, found.reason[: len(expected[1])]) == expected
-
-
-def test_the_page_and_the_faults_name_each_other() -> None:
-    """Every table of causes in docs/debugging.md is backed by faults, and every fault has one."""
-    page = (TEMPLATE / "docs" / "debugging.md").read_text()
-    sections = [s for s in page.split("\n## ") if "\n| cause | how to tell |\n" in s]
-    faults = [" ".join(re.findall(r"^<!-- faults: (.*) -->$", s, re.M)) for s in sections]
-
-    assert all(faults)
-    assert sorted(re.findall(r"`(\w+)`", " ".join(faults))) == sorted(FAULTS)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from seedbed import loading, rng
-from seedbed.data.positions import Shuffled, positions
 from seedbed.errors import InputError
 from seedbed.loading import SeededLoader, seeded_loader
 from tests.tiny.data import Noisy
@@ -70,28 +69,12 @@ def test_neither_workers_nor_a_resume_change_a_bit(dataset: Any) -> None:
         assert steps(loader, first=stopped + 1) == expected[stopped:]
 
 
-def test_its_order_is_the_templates() -> None:
-    loader = seeded_loader(Noisy(SAMPLES), BATCH, 7)
-    places = positions(Shuffled(SAMPLES, BATCH, 7), 0, 12)
-    assert [loader.ids(step).tolist() for step in range(1, 13)] == [p.ids.tolist() for p in places]
-
-
 def test_it_is_a_dataloader() -> None:
     """An epoch for each `iter`, the last batch of which may be smaller."""
     loader = seeded_loader(Noisy(SAMPLES), BATCH, 0, drop_last=False)
     assert isinstance(loader, DataLoader)
     assert len(loader) == 7
     assert [len(labels) for _, labels in loader] == [8] * 6 + [2]
-
-
-def test_what_was_sought_holds_until_it_begins() -> None:
-    """A trainer that sets the epoch before each, and counts otherwise, does not undo it."""
-    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
-    loader.seek(4)
-    loader.set_epoch(1)
-    assert len(list(loader)) == 2
-    loader.set_epoch(0)
-    assert len(list(loader)) == 6
 
 
 def test_processes_share_a_step() -> None:

@@ -28,17 +28,6 @@ def difference(a: Path, b: Path) -> tuple[int, str] | None:
     return None if found is None else (found.step, found.stage)
 
 
-def fingerprints_of(folder: Path, **parts: Any) -> dict[str, str]:
-    """Record one step of a tiny network with some of its parts given; return its row."""
-    torch.manual_seed(0)
-    model = nn.Linear(2, 1)
-    given = {"ids": None, "batch": None, "losses": 1.0, "model": model, "optimizers": None} | parts
-    with Recorder(folder) as recorder:
-        recorder.step(1, **given)
-    (row,) = record.read_fingerprints(folder)
-    return row
-
-
 class TestSteps:
     @pytest.mark.long
     def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(
@@ -64,6 +53,47 @@ class TestSteps:
             assert (run / name).read_bytes() == (again / name).read_bytes()
         assert difference(run, again) is None
         assert all(row[stage] for row in record.read_fingerprints(run) for stage in STAGES)
+
+    def test_parts_of_any_kind_are_seen_by_their_bits(self, tmp_path: Path) -> None:
+        """Arrays as tensors; numbers, texts and nesting count, containers do not. Gradients that
+        were noted early are those before clipping."""
+        x, y, model = torch.ones(2, 3), np.arange(2), nn.Linear(2, 1)
+        ids = [torch.arange(3), np.arange(3), range(3)]
+        other_ids = [["a", "b"], ["a", "c"], [2, 1, 0], None]
+        batches = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
+        others = [
+            (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, np.array(["a", "b"])),
+            (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
+        ]  # fmt: skip
+        model(torch.ones(1, 2)).sum().backward()
+        with Recorder(tmp_path / "a") as recorder:
+            given = [(each, None) for each in ids + other_ids]
+            given += [(None, each) for each in batches + others]
+            for step, (sample_ids, batch) in enumerate(given, 1):
+                recorder.step(step, sample_ids, batch, 1.0, model, None)
+            recorder.note_gradients(model)
+            model.zero_grad()
+            recorder.step(step + 1, None, None, 1.0, model, None)
+        rows = record.read_fingerprints(tmp_path / "a")
+        seen = [row["sample_ids"] for row in rows[: len(ids + other_ids)]]
+        assert len({*seen[: len(ids)]}) == 1
+        assert len({*seen}) == 1 + len(other_ids)
+        seen = [row["batch"] for row in rows[len(ids + other_ids) : -1]]
+        assert len({*seen[: len(batches)]}) == 1
+        assert len({*seen}) == 1 + len(others)
+        assert rows[-1]["gradients"] == rows[0]["gradients"] != ""
+
+    def test_several_networks_losses_and_optimizers(self, tmp_path: Path) -> None:
+        networks = {"critic": nn.Linear(2, 1), "generator": nn.Linear(2, 2)}
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.25) for m in networks.values()]
+        with Recorder(tmp_path / "a") as recorder:
+            for step, losses in enumerate(((1.5, 2.0), (2.0, 1.5)), 1):
+                named = dict(zip(networks, losses, strict=True))
+                recorder.step(step, None, None, named, networks, optimizers)
+        first, second = record.read_fingerprints(tmp_path / "a")
+        assert first["loss"] != second["loss"]
+        logged = record.read_metrics(tmp_path / "a")[0]
+        assert (logged["loss"], logged["learning_rate"]) == ("3.5", "0.25")
 
     @pytest.mark.parametrize("stage", STAGES)
     def test_a_planted_fault_is_named_by_step_and_stage(
@@ -91,53 +121,6 @@ class TestSteps:
                 flat[0] ^= 1
 
         assert difference(run, recorded(tmp_path / "b", fault=fault)) == (FAULT_AT, stage)
-
-    def test_sample_ids_of_any_kind_have_one_fingerprint(self, tmp_path: Path) -> None:
-        kinds = [torch.arange(3), np.arange(3), [0, 1, 2], (0, 1, 2), range(3)]
-        found = {
-            fingerprints_of(tmp_path / str(n), ids=ids)["sample_ids"] for n, ids in enumerate(kinds)
-        }
-        assert len(found) == 1
-        others = [["a", "b"], ["a", "c"], [2, 1, 0], None]
-        found |= {fingerprints_of(tmp_path / repr(ids), ids=ids)["sample_ids"] for ids in others}
-        assert len(found) == 5
-        assert "" in found  # None: no such stage
-
-    def test_a_batch_of_any_kind_is_seen_by_its_bits(self, tmp_path: Path) -> None:
-        """Arrays as tensors; numbers, texts and nesting count, containers do not."""
-        x, y = torch.ones(2, 3), np.arange(2)
-        alike = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
-        found = [fingerprints_of(tmp_path / f"a{n}", batch=b) for n, b in enumerate(alike)]
-        assert len({row["batch"] for row in found}) == 1
-        others = [
-            (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, y[::-1]), (x, np.array(["a", "b"])),
-            (x, y.astype(np.longdouble)), (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
-        ]  # fmt: skip
-        found += [fingerprints_of(tmp_path / f"b{n}", batch=b) for n, b in enumerate(others)]
-        assert len({row["batch"] for row in found}) == 1 + len(others)
-
-    def test_several_networks_losses_and_optimizers(self, tmp_path: Path) -> None:
-        networks = {"critic": nn.Linear(2, 1), "generator": nn.Linear(2, 2)}
-        optimizers = [torch.optim.SGD(m.parameters(), lr=0.25) for m in networks.values()]
-        losses = {"critic": torch.tensor(1.5), "generator": 2.0}
-        parts = {"model": networks, "optimizers": optimizers, "losses": losses}
-        row = fingerprints_of(tmp_path / "a", **parts)
-        assert row != fingerprints_of(
-            tmp_path / "b", **parts | {"losses": {"critic": 2.0, "generator": 1.5}}
-        )
-        (logged,) = record.read_metrics(tmp_path / "a")
-        assert (logged["loss"], logged["learning_rate"]) == ("3.5", "0.25")
-
-    def test_gradients_noted_early_are_those_before_clipping(self, tmp_path: Path) -> None:
-        """The same fingerprint as by the one call, whatever becomes of them afterwards."""
-        model = nn.Linear(2, 1)
-        model(torch.ones(1, 2)).sum().backward()
-        plain = fingerprints_of(tmp_path / "a", model=model)
-        with Recorder(tmp_path / "b") as recorder:
-            recorder.note_gradients(model)
-            model.zero_grad()
-            recorder.step(1, None, None, 1.0, model, None)
-        assert record.read_fingerprints(tmp_path / "b") == [plain]
 
     def test_rows_are_written_before_the_end(self, tmp_path: Path) -> None:
         """A process that is killed loses the rows since the last write, and no more."""

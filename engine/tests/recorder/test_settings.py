@@ -95,9 +95,3 @@ def test_readers_accept_anything(settings: dict[str, Any]) -> None:
     """In bounded size, without resolving: the reader refuses tags, aliases and interpolations."""
     with tempfile.TemporaryDirectory() as folder:
         assert set(read_back(settings, Path(folder))) >= {"recorder", "fingerprint"}
-
-
-def test_a_seed_is_that_of_every_stream() -> None:
-    """For the report on several seeds."""
-    assert "seeds:" in config_yaml({"seed": 3}, 1)[0]
-    assert "seeds:" not in config_yaml({"seed": "three"}, 1)[0]
