@@ -4,14 +4,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from seedbed import config, record
+from seedbed import config
 from seedbed.compare import checkout, report, verify
 from seedbed.config import options
 from seedbed.errors import InputError, printable
 from seedbed.record import archive, text
+
+_PROMISE = "determinism.on_nondeterministic"
 
 
 def main() -> int:
@@ -71,37 +74,24 @@ def main() -> int:
 def lines(
     outcome: verify.Outcome, name: str, tree: checkout.Tree, tolerances: dict[str, float]
 ) -> Iterator[str]:
-    """Yield the lines to print: the outcome first."""
-    a, b, comparison, steps = outcome.record, outcome.replay, outcome.comparison, outcome.steps
-    difference, finished = comparison.difference, b.summary.get("status") == "finished"
+    """Yield the lines to print: the outcome first, then the record and its replay, compared."""
+    a, b = replace(outcome.record, name="the record"), replace(outcome.replay, name="its replay")
+    difference, steps = outcome.comparison.difference, outcome.steps
     if outcome.reproduced:
-        span = f"steps {steps.start + 1:,} to" if steps.start else "through step"
-        yield f"REPRODUCED {name}"
-        yield f"  the same bits {span} {steps.last:,}: {report.compared(comparison)}"
+        yield f"REPRODUCED {name}: steps {steps.start + 1:,} to {steps.last:,}"
     elif difference is not None:
-        first, *more = report.describe(difference)
-        yield f"NOT REPRODUCED: the runs diverge at {first}"
-        yield from more
-    elif finished and outcome.reached_step != steps.last:
-        yield f"NOT REPRODUCED: the record has {steps.last:,} steps"
-        yield f"  the replay of its configuration ends after step {outcome.reached_step:,}"
+        yield f"NOT REPRODUCED: the runs diverge at {next(report.describe(difference))}"
+    elif outcome.reached_step != steps.last:
+        yield f"NOT REPRODUCED: of {steps.last:,} steps, the replay has {outcome.reached_step:,}"
     else:
         yield "NOT REPRODUCED: the bits are the same, but the record states other results"
         yield from (f"  {line}" for line in outcome.forged[:10])
-    if not outcome.reproduced or comparison.notes or record.changes(a.origin, b.origin):
-        yield "A is the record, B its replay"
-    yield from (f"note: {note}" for note in comparison.notes)
-    promises = config.promises_bits(a.config.get("determinism.on_nondeterministic"))
-    if difference is not None and not promises:
-        preset = a.config.get("determinism.name")
-        yield f"note: determinism={preset} does not promise the same bits"
+    if difference is not None and not config.promises_bits(a.config.get(_PROMISE)):
+        yield f"note: determinism={a.config.get('determinism.name')} does not promise the same bits"
     if not (tree.is_recorded or outcome.reproduced) and (advice := verify.advice_on_code(a)):
         yield f"note: {advice}"
-    if outcome.reproduced or difference is not None:
-        yield from report.differing(a, b, same=difference is None)
-    if difference is not None or (finished and not outcome.reproduced):
-        yield from report.metrics_table(a, b, tolerances)
-    if difference is not None and not finished:
+    yield from report.report(a, b, outcome.comparison, tolerances)
+    if difference is not None and b.summary.get("status") != "finished":
         yield "\nTo replay to the end and compare the metrics: --tolerance METRIC=VALUE"
 
 

@@ -12,7 +12,9 @@ from seedbed.record import Change, code, text
 _MOST_LINES = 200  # of a diff
 
 
-def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
+def report(
+    a: Record, b: Record, result: Comparison, tolerances: Mapping[str, float] = {}
+) -> Iterator[str]:
     """Yield the lines to print on two runs."""
     for side, run in (("A", a), ("B", b)):
         keys = ("model.name", "data.name", "optimizer.name", "determinism.name")
@@ -29,9 +31,8 @@ def report(a: Record, b: Record, result: Comparison) -> Iterator[str]:
         first, *more = describe(result.difference)
         yield f"The runs diverge at {first}"
         yield from more
+        yield from metrics_table(a, b, tolerances)
     yield from differing(a, b, same=result.difference is None)
-    if result.difference is not None:
-        yield from metrics_table(a, b)
 
 
 def compared(result: Comparison) -> str:
@@ -112,7 +113,7 @@ def metrics(of: Record) -> dict[str, float]:
     return {str(key): float(v) for key, v in values.items() if isinstance(v, float | int)}
 
 
-def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float] = {}) -> Iterator[str]:
+def metrics_table(a: Record, b: Record, tolerances: Mapping[str, float]) -> Iterator[str]:
     """Yield the metrics that both have, their difference, and whether it is tolerated.
 
     They are those at the end of two runs that finished, or of the last step that both logged.
