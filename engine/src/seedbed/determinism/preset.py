@@ -87,10 +87,7 @@ def differences(preset: Mapping[str, Any]) -> list[str]:
     lines = _differing_flags(preset)
     for name, value in preset["env"].items():
         expected = "unset" if value is None else str(value)
-        got = os.environ.get(name)
-        if got != (None if value is None else expected):
-            lines.append(
-                f"{name}: expected {expected} in the environment, "
-                f"got {'unset' if got is None else got}"
-            )
+        got = os.environ.get(name, "unset")
+        if got != expected:
+            lines.append(f"{name}: expected {expected} in the environment, got {got}")
     return lines

@@ -64,8 +64,7 @@ def of_replay(
         return
     side = _side("the record", run, outcome.record, trust, tree, online)
     heading = "The two replays differ from each other: the step is nondeterministic"
-    how = "both times with this configuration"
-    yield from _explained([side, side], difference, how, heading)
+    yield from _explained([side, side], difference, heading)
 
 
 def of_runs(
@@ -83,20 +82,14 @@ def of_runs(
     """
     each = zip(("run A", "run B"), runs, records, trees, strict=True)
     sides = [_side(name, run, record, trust, tree, online) for name, run, record, tree in each]
-    how = "once with each configuration"
-    how += " and its own code" if all(tree.is_recorded for tree in trees) else ""
-    yield from _explained(sides, difference, how, "First that differs")
+    yield from _explained(sides, difference, "First that differs")
 
 
-def _explained(
-    sides: Sequence[Side], difference: Difference, how: str, heading: str
-) -> Iterator[str]:
+def _explained(sides: Sequence[Side], difference: Difference, heading: str) -> Iterator[str]:
     traces, step, finding = trace_to_the_cause(sides, difference.step)
     starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
     count = len(traces[0].events)
-    yield (
-        f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced, {how}"
-    )
+    yield f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
     if sides[0] is not sides[1]:  # verify.py prints that of its own
         yield from dict.fromkeys(f"note: {side.advice}" for side in sides if side.advice)
     if not _same_shards(sides):

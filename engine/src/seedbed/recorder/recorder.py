@@ -4,7 +4,6 @@ import atexit
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -33,15 +32,14 @@ _GRADIENTS = STAGES.index("gradients")
 
 
 def _recording(method: _Method[_P]) -> _Method[_P]:
-    """Call a method for one thread at a time; do nothing in other ranks, and in forks."""
+    """Call a method unless this is another rank, or a fork."""
 
     @wraps(method)
     def call(self: "Recorder", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         if self._is_first and self._pid == os.getpid():
-            with self._lock:
-                if not self._is_open:
-                    raise InputError(f"recorder: expected no call after close(): {self._folder}")
-                method(self, *args, **kwargs)
+            if not self._is_open:
+                raise InputError(f"recorder: expected no call after close(): {self._folder}")
+            method(self, *args, **kwargs)
 
     return call
 
@@ -83,7 +81,7 @@ class Recorder:
                 written.
         """
         self._is_first, self._pid = process_group()[0] == 0, os.getpid()
-        self._is_open, self._lock = True, threading.RLock()
+        self._is_open = True
         self._folder = Path(folder).absolute()
         self._every, self._write_every = fingerprint_every_steps, write_every_steps
         self._steps_per_epoch, self._higher_is_better = steps_per_epoch, higher_is_better
