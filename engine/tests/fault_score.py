@@ -105,11 +105,11 @@ def inject(name: str, seed: int) -> Result:
     if fault.part == "hashes":
         target = {"fault": name, "sample_id": int(places[-1].ids[0])}
         sides = [settings(data=target)] * 2
-    rows = [of_side(s, i, LAST_STEP, fault, name, step).rows for i, s in enumerate(sides)]
+    rows = [of_side(s, i, LAST_STEP, fault, step).rows for i, s in enumerate(sides)]
     difference = compare.first_difference(*rows)
     if difference is None:
         return Result(name, step, where, "nothing", False, False)
-    traces = [of_side(s, i, difference.step, fault, name, step) for i, s in enumerate(sides)]
+    traces = [of_side(s, i, difference.step, fault, step) for i, s in enumerate(sides)]
     found = first_difference(traces[0].events, traces[1].events)
     right = difference.located and (difference.step, difference.stage) == (step, fault.stage)
     said = f"step {difference.step}, {difference.stage}"
@@ -134,12 +134,12 @@ def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
     )
 
 
-def of_side(side: Settings, index: int, last: int, fault: Fault, name: str, step: int) -> Trace:
+def of_side(side: Settings, index: int, last: int, fault: Fault, step: int) -> Trace:
     """Replay a side: here, or with other hashes of strings in a process of its own."""
     if fault.part == "hashes":
         return in_process(side, last, str(index + 1))
     wrong = fault.part == "order" and index == 1
-    with faults.order(name, step, BATCH) if wrong else nullcontext():
+    with faults.order(step, BATCH) if wrong else nullcontext():
         return replay(side, last)
 
 

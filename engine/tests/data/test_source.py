@@ -1,6 +1,5 @@
 """What is loaded is a function of the position: not of who loads it, when, or how."""
 
-import errno
 import multiprocessing
 import random
 import signal
@@ -272,18 +271,6 @@ def test_no_worker_outlives_its_loading(persistent: bool) -> None:
     assert len(set(multiprocessing.active_children()) - others) == 2
     batches.close()  # type: ignore[attr-defined]
     assert set(multiprocessing.active_children()) <= others
-
-
-def test_workers_without_shared_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where /dev/shm is missing, full or read-only; without workers it is not needed."""
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left")
-
-    monkeypatch.setattr("multiprocessing.synchronize._multiprocessing.SemLock", fail)
-    with pytest.raises(InputError, match=r"^data\.num_workers: .*No space left"):
-        loaded(SOURCES["a user's"](), TWO_WORKERS)
-    assert loaded(SOURCES["a user's"]())
 
 
 ENDS_EARLY = """

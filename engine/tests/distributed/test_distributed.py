@@ -317,16 +317,6 @@ def test_a_rank_that_dies_or_hangs_is_named_by_all(count: int, how: str, said: s
         assert said in message(found[rank])
 
 
-def fail(processes: Processes) -> tuple[str, bool]:
-    time.sleep(0.3 * processes.rank)
-    return processes.first_failure(f"reason {processes.rank}")
-
-
-def test_the_first_failure_is_the_reason_for_all() -> None:
-    """The first process to fail says why; the others know its reason and are silent."""
-    assert in_processes(2, fail) == {0: ("reason 0", True), 1: ("reason 0", False)}
-
-
 def drift(processes: Processes, rank: int | None) -> None:
     torch.manual_seed(0)
     training = training_of()
@@ -514,10 +504,7 @@ def skipping(processes: Processes | None, names: Sequence[str] = ("a",) * SHARDS
             found.append(taken.stages.tolist())
     except InputError as error:
         return str(error)
-    assert [name for name, p in model.named_parameters() if p.grad is None] == [
-        "unused.weight",
-        "unused.bias",
-    ]
+    assert [name for name, p in model.named_parameters() if p.grad is None] == UNUSED
     return found, [parameter.tolist() for parameter in model.parameters()]
 
 
@@ -529,10 +516,7 @@ def test_weights_that_no_sample_uses_stay_on_any_number_of_processes(count: int)
     torch.manual_seed(0)
     began = {name: parameter.tolist() for name, parameter in Skips().named_parameters()}
     pairs = zip(began.items(), alone[1], strict=True)
-    assert [name for (name, before), after in pairs if before == after] == [
-        "unused.weight",
-        "unused.bias",
-    ]
+    assert [name for (name, before), after in pairs if before == after] == UNUSED
 
 
 def test_values_of_other_names_are_refused_whoever_has_the_slice() -> None:

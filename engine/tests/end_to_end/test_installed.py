@@ -70,20 +70,13 @@ def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_
         done = run(site, tmp_path, "loop.py", name, seed)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(str(site))
-    words = ("-m", "seedbed", "compare", "a", "b")
-    same, other = (run(site, tmp_path, *words[:-1], name) for name in ("b", "c"))
+    words = (str(site / "bin" / "seedbed"), "compare", "a")
+    same, other = (run(site, tmp_path, *words, name) for name in ("b", "c"))
     assert same.returncode == 0, same.stderr
     assert "The same bits at every step compared (6)" in same.stdout
     assert other.returncode == 1
     assert "diverge at step 1: sample ids" in other.stdout
     assert "loop.py" in (tmp_path / "a/environment.json").read_text()  # no repository: by content
-
-
-def test_the_command_is_installed(site: Path, tmp_path: Path) -> None:
-    for words in ([str(site / "bin" / "seedbed")], ["-m", "seedbed"]):
-        done = run(site, tmp_path, *words, "compare", "none", "none")
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: none: expected a run folder")
 
 
 def test_the_presets_are_installed(site: Path, tmp_path: Path) -> None:

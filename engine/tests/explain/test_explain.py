@@ -1,24 +1,18 @@
 """An injected fault is found: step, stage and operation; and nothing is found without one."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from seedbed import record
 from seedbed.compare import checkout
-from seedbed.data.positions import Position
-from seedbed.data.source import Source
 from seedbed.explain import explain, replay
 from seedbed.explain.replay import AFTER, BEFORE
 from seedbed.explain.trace_compare import first_difference
-from seedbed.explain.trace_data import AUGMENTATION, noted
 from seedbed.operations.place import Place
 from seedbed.operations.trace import Event
 from seedbed.training import checkpoint
@@ -116,31 +110,6 @@ def test_a_trace_reads_back(tmp_path: Path) -> None:
         *("data order", "sample loading", "augmentation", "collate"),
         *("before the step", "forward", "backward", "update", "after the step"),
     }
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """A data set that cannot be changed."""
-
-    transform: Callable[[Tensor], Tensor] = torch.neg
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.transform(torch.ones(2)), index
-
-
-def test_a_frozen_data_set_is_noted_and_left_as_it_was() -> None:
-    """Its transform is an event like any other's, and is its own again afterwards."""
-    source, events = Source(Frozen(), "train", 0), list[Event]()
-    with noted(source, events):
-        source[Position(0, np.array([0, 1]))]
-
-    assert [e.place.module for e in events if e.place.phase == AUGMENTATION] == (
-        ["data.train.transform"] * 2
-    )
-    assert source.dataset == Frozen()
 
 
 def event(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **changes: object) -> Event:

@@ -145,15 +145,6 @@ class TestLightning:
         assert rows[0] == rows[1]
         assert record.read_summary(tmp_path / "b")["resumes"][0]["step"] == 5
 
-    def test_an_exception_is_a_failure(self, tmp_path: Path) -> None:
-        class Failing(Model):
-            def training_step(self, batch: Any, index: int) -> torch.Tensor:
-                raise RuntimeError("no")
-
-        with pytest.raises(RuntimeError, match="no"):
-            fit(tmp_path / "b", Failing())
-        assert record.read_summary(tmp_path / "b")["error"] == "RuntimeError: no"
-
 
 def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) -> None:
     """Train a tiny language model with the Trainer of transformers, with dropout."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from seedbed import loading, rng
 from seedbed.errors import InputError
@@ -67,14 +67,6 @@ def test_neither_workers_nor_a_resume_change_a_bit(dataset: Any) -> None:
         loader = seeded_loader(dataset, BATCH, 3, workers=stopped % 2)
         loader.load_state_dict(before.state_dict())  # which seeks
         assert steps(loader, first=stopped + 1) == expected[stopped:]
-
-
-def test_it_is_a_dataloader() -> None:
-    """An epoch for each `iter`, the last batch of which may be smaller."""
-    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0, drop_last=False)
-    assert isinstance(loader, DataLoader)
-    assert len(loader) == 7
-    assert [len(labels) for _, labels in loader] == [8] * 6 + [2]
 
 
 def test_processes_share_a_step() -> None:

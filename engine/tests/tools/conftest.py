@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_up_runs import contents
 from tests.once import made_once
 from tests.running import trained
 
@@ -18,7 +19,3 @@ def run(shared: Path) -> Path:
 def before(run: Path) -> dict[Path, bytes]:
     """What the run's folder held before any command read it."""
     return contents(run)
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -11,8 +11,8 @@ import pytest
 from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.tools import request, weights
+from tests.made_up_runs import contents
 from tests.running import command, refusal
-from tests.tools.conftest import contents
 
 SCRIPT = "scripts/evaluate.py"
 

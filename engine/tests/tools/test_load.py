@@ -12,9 +12,9 @@ import torch
 
 import seedbed
 from seedbed.errors import InputError
+from tests.made_up_runs import contents
 from tests.pages import blocks
 from tests.running import ROOT, TEMPLATE
-from tests.tools.conftest import contents
 
 
 def test_the_weights_are_those_of_the_checkpoint(

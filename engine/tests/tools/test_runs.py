@@ -103,14 +103,3 @@ def test_invalid_requests_are_one_line(runs: Path) -> None:
     before = inside.read_bytes()
     assert "outside run folders" in refused(runs, "--csv", inside)
     assert inside.read_bytes() == before
-
-
-def test_no_torch_is_imported(runs: Path) -> None:
-    """A table is there before a torch import would be."""
-    code = (
-        "import sys; sys.argv[1:] = [sys.argv[2]]\n"
-        "from seedbed import cli; assert cli.run('runs') == 0\n"
-        "assert 'torch' not in sys.modules and 'seedbed.tools.table' in sys.modules"
-    )
-    done = command("-c", code, "--", str(runs))
-    assert done.returncode == 0, done.stderr
