@@ -3,8 +3,9 @@
 Half of a short run's time is imports. `install()` puts a `subprocess.Popen` in place that starts
 `python script.py ...`, `python -m seedbed...` and `python -m tests...` by a fork of a process that
 has imported what a training process imports. They are real processes, with an id, an environment,
-streams, a group and an exit status of their own, that can be killed and signalled. What such a
-process starts in turn is forked from it, so that parents are who they would be.
+streams, a session and an exit status of their own, that can be killed and signalled: the server
+forks twice, so that they become children of who asked (PR_SET_CHILD_SUBREAPER). What such a process
+starts in turn is forked from it, so that parents are who they would be.
 
 Variables that math libraries read when they are loaded must be in force before that: there is a
 server for each set of them, started on demand. What cannot be served is started as it always was:
@@ -12,23 +13,26 @@ another interpreter or checkout, `preexec_fn`, `-c`, or inside `with true_comman
 """
 
 import atexit
+import ctypes
+import functools
 import gc
 import importlib
 import json
 import os
 import random
 import runpy
-import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -42,7 +46,7 @@ _AT_START = (
 # Applied after the fork; and how threads wait, which changes no result: in servers they sleep.
 _LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "OMP_WAIT_POLICY")
 _IMPORTED = (
-    *("torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
+    *("scipy.linalg", "torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
     *("seedbed.worker.worker", "seedbed.worker.experiment"),
 )
 Asked = Mapping[str, Any]  # a command line, and what its process has from the one that starts it
@@ -52,6 +56,7 @@ class _Here:
     """What is known of this process."""
 
     servers: dict[str, socket.socket] = {}  # noqa: RUF012  by the variables they were started with
+    one_at_a_time = threading.Lock()  # who asks a server waits for its answer
     served: str | None = None  # the variables of the server that this process is a fork of
     modules: frozenset[str] = frozenset()  # what that server has imported
     on = True  # whether commands are forked
@@ -61,7 +66,8 @@ class _Here:
 
 def install() -> None:
     """Let `subprocess` start Python by forks, where it can, from now on."""
-    if hasattr(os, "pidfd_open"):  # Linux
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
         subprocess.Popen = Popen  # type: ignore[misc]
 
 
@@ -73,86 +79,53 @@ def true_commands() -> Iterator[None]:
 
 
 class Popen(TruePopen):  # type: ignore[type-arg]
-    """`subprocess.Popen`, by a fork where one can be had.
-
-    Attributes:
-        _reply: where a server sends the exit status of its fork; None: it is our child.
-    """
-
-    _reply: socket.socket | None = None
+    """`subprocess.Popen`, by a fork where one can be had."""
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
         close_fds, pass_fds, cwd, env, _, _, shell, *pipes = others[:13]
-        *_, new_session, group = others
-        words = [str(word) for word in args[1:]] if isinstance(args, list | tuple) else []
-        environment = os.environ if env is None else env
+        *_, new_session, _ = others
         asked = {
-            "words": words,
-            "environment": {str(name): str(value) for name, value in environment.items()},
+            "words": [str(word) for word in args[1:]] if isinstance(args, list | tuple) else [],
+            "environment": {str(name): str(value) for name, value in (env or os.environ).items()},
             "folder": str(cwd or os.getcwd()),
             "session": bool(new_session),
-            "group": group,
             "ignored": [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN],
             "blocked": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         }
         plain = not (preexec_fn or executable or shell or pass_fds) and close_fds
-        if _Here.on and plain and words and args[0] == sys.executable and _is_served(asked):
+        if _Here.on and plain and args[0] == sys.executable and _is_served(asked):
             ends = (pipes[0], pipes[3], pipes[5])
-            streams = [fd if fd != -1 else number for number, fd in enumerate(ends)]
-            self.pid, self._reply = _start(asked, streams)
-        if self.pid is None:
+            self.pid = _start(asked, [fd if fd != -1 else number for number, fd in enumerate(ends)])
+        if not self.pid:
             super()._execute_child(args, executable, preexec_fn, *others)  # type: ignore[misc]
             return
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
-    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        if self._reply is None:
-            return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
-        if wait_flags & os.WNOHANG and not select.select([self._reply], [], [], 0)[0]:
-            return 0, 0
-        status = self._reply.recv(100)
-        self._reply.close()
-        return self.pid, int(status or signal.SIGKILL)
-
-    def _internal_poll(self, *arguments: Any, **named: Any) -> int | None:
-        if self._reply is None:
-            return super()._internal_poll(*arguments, **named)  # type: ignore[misc, no-any-return]
-        if self.returncode is None:
-            pid, status = self._try_wait(os.WNOHANG)
-            if pid:
-                self._handle_exitstatus(status)  # type: ignore[attr-defined]
-        return self.returncode
-
 
 def _is_served(asked: Asked) -> bool:
     """Return whether a command line is one of those that forks are for."""
-    words = asked["words"]
-    if words[0] == "-m":
-        ours = words[1].split(".")[0] in ("seedbed", "tests")
-    else:
-        ours = words[0].endswith(".py")
+    first, *others = asked["words"] or [""]
+    ours = others[0].split(".")[0] in ("seedbed", "tests") if first == "-m" else first[-3:] == ".py"
     return ours and Path(asked["folder"]).is_dir()
 
 
-def _start(asked: Asked, streams: Sequence[int]) -> tuple[int | None, socket.socket | None]:
-    """Fork a process; return its id, None where none can be had, and who sends its status."""
+def _start(asked: Asked, streams: Sequence[int]) -> int:
+    """Fork a process; return its id, 0 where none can be had."""
     if _Here.served is not None:  # we are a fork: what we start is our child
         fitting = _Here.served == at_start(asked["environment"]) or not _trains(asked)
         if not fitting or _shadows(asked) or len(os.listdir("/proc/self/task")) > 1:
-            return None, None
+            return 0
         sys.stdout.flush()
         sys.stderr.flush()
-        return os.fork() or _become(asked, [os.dup(fd) for fd in streams]), None
-    server = _server(_variables(asked))
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, suppress(OSError):  # it could not import, and has said why
-        socket.send_fds(server, [json.dumps(asked).encode()], [*streams, theirs.fileno()])
-    pid = int(ours.recv(100) or 0)
-    if pid:
-        return pid, ours
-    ours.close()
-    return None, None
+        return os.fork() or _become(asked, [os.dup(fd) for fd in streams])
+    with _Here.one_at_a_time:
+        server = _server(_variables(asked))
+        try:
+            socket.send_fds(server, [json.dumps(asked).encode()], [*streams])
+            return int(server.recv(100) or 0)
+        except OSError:  # it could not import, and has said why
+            return 0
 
 
 def _trains(asked: Asked) -> bool:
@@ -178,17 +151,21 @@ def _variables(asked: Asked) -> str:
     environment, words = asked["environment"], asked["words"]
     if _trains(asked):
         return at_start(environment)
-    from seedbed import launch
-    from seedbed.config import compose
-
     preset = [word for word in words if word.startswith(("determinism=", "determinism.threads="))]
     if not any(word.startswith("determinism.threads=") for word in preset):
         preset += [] if words[0].endswith("train.py") else ["determinism.threads=1"]
     try:
-        settings = compose.configuration(*preset)
-        return at_start({**environment, **launch.training_environment(settings)})
+        return at_start({**environment, **_of_preset(*preset)})
     except Exception:  # the command itself will say why
         return at_start(environment)
+
+
+@functools.cache
+def _of_preset(*words: str) -> dict[str, str]:
+    from seedbed import launch
+    from seedbed.config import compose
+
+    return launch.training_environment(compose.configuration(*words))
 
 
 def _server(variables: str) -> socket.socket:
@@ -207,9 +184,9 @@ def _server(variables: str) -> socket.socket:
 def serve(control: socket.socket) -> None:
     """Fork a process for each request, until the one who asks is gone."""
     _Here.served = at_start(os.environ)
-    install()
+    subprocess.Popen = Popen  # type: ignore[misc]
     sys.path[:] = sys.path[1:]  # not the folder of this file
-    importlib.import_module("scipy.linalg")  # OpenBLAS, whose threads know of forks
+    importlib.import_module(_IMPORTED[0])  # OpenBLAS, whose threads know of forks
     threads = len(os.listdir("/proc/self/task"))
     for name in _IMPORTED:
         importlib.import_module(name)
@@ -217,31 +194,35 @@ def serve(control: socket.socket) -> None:
     assert len(os.listdir("/proc/self/task")) == threads, "PyTorch's do not survive a fork"
     gc.collect()
     gc.freeze()
-    replies: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        for descriptor in select.select([control, *replies], [], [])[0]:
-            if descriptor in replies:
-                pid, reply = replies.pop(descriptor)
-                os.close(descriptor)
-                _send(reply, os.waitpid(pid, 0)[1])
-                continue
-            message, streams, _, _ = socket.recv_fds(control, 2**20, 4)
-            if not message:
-                return
-            reply, asked = socket.socket(fileno=streams.pop()), json.loads(message)
-            if _shadows(asked):
-                _send(reply, 0)
-            else:
-                pid = os.fork() or _become(asked, streams)
-                replies[os.pidfd_open(pid)] = pid, reply
-                _send(reply, pid)
-            for stream in streams:
-                os.close(stream)
+        message, streams, _, _ = socket.recv_fds(control, 2**20, 3)
+        if not message:
+            return
+        asked = json.loads(message)
+        # Sent when the one between has ended: from then on it is the child of who asked.
+        control.send(b"0" if _shadows(asked) else _forked(asked, streams))
+        for stream in streams:
+            os.close(stream)
 
 
-def _send(reply: socket.socket, number: int) -> None:
-    with suppress(OSError):  # nobody waits for it
-        reply.send(str(number).encode())
+def _forked(asked: Asked, streams: Sequence[int]) -> bytes:
+    """Fork a process that is nobody's child here; return its id."""
+    read, write = os.pipe()
+    between = os.fork()
+    if not between:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            os.write(write, str(pid).encode())
+            os._exit(0)
+        while os.getppid() == parent:
+            time.sleep(0.001)
+        _become(asked, streams)
+    os.waitpid(between, 0)
+    pid_text = os.read(read, 100)
+    os.close(read)
+    os.close(write)
+    return pid_text
 
 
 def _path(asked: Asked) -> list[str]:
@@ -257,16 +238,12 @@ def _path(asked: Asked) -> list[str]:
 
 def _shadows(asked: Asked) -> bool:
     """Return whether a process would import other files than those that are imported here."""
-    for place in map(Path, _path(asked)):
-        for entry in place.iterdir() if place.is_dir() else ():
-            name = entry.name.removesuffix(".py")
-            if name in ("sitecustomize", "usercustomize"):
-                return True
-            files = [file for file in (entry, entry / "__init__.py") if file.suffix == ".py"]
-            imported = Path(getattr(sys.modules.get(name), "__file__", None) or "")
-            ours = name not in _Here.modules or imported in files
-            if not ours and any(file.is_file() for file in files):
-                return True
+    importlib.invalidate_caches()
+    for name in ("sitecustomize", "usercustomize", *_Here.modules):
+        spec = None if "." in name else PathFinder.find_spec(name, _path(asked))
+        ours = getattr(sys.modules.get(name), "__file__", None)
+        if spec is not None and spec.origin not in (None, ours):
+            return True
     return False
 
 
@@ -310,8 +287,6 @@ def _take(asked: Asked, streams: Sequence[int]) -> None:
     os.closerange(3, 1024)
     if asked["session"]:
         os.setsid()
-    if asked["group"] not in (None, -1):
-        os.setpgid(0, asked["group"])
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) not in (signal.SIG_DFL, None):  # also what nohup ignores
             signal.signal(number, signal.SIG_DFL)
@@ -327,7 +302,6 @@ def _take(asked: Asked, streams: Sequence[int]) -> None:
     libraries = [place for place in sys.path if place not in _Here.own]
     _Here.own = _path(asked)
     sys.path[:] = [*_Here.own, *libraries]
-    importlib.invalidate_caches()
     tempfile.tempdir = None
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # temporary folders of others
     for name in set(sys.modules) - _Here.modules:  # imported since the server was forked
