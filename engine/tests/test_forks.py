@@ -74,14 +74,6 @@ def test_a_fork_can_be_killed_and_shows_its_traceback(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[1:2] == [f'  File "{script}", line 1, in <module>']
 
 
-def test_a_folder_with_other_modules_is_not_served(tmp_path: Path) -> None:
-    """What the path puts before ours is what is imported."""
-    (tmp_path / "yaml.py").write_text("print('mine')\n")
-    (tmp_path / "script.py").write_text("import yaml\n")
-    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True)
-    assert done.stdout == b"mine\n"
-
-
 def test_a_training_has_the_bits_and_the_record_of_the_true_command(
     quick_run: Path, tmp_path: Path
 ) -> None:

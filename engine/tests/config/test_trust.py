@@ -75,15 +75,3 @@ def test_a_record_sets_no_variable_that_no_preset_names(name: str, value: str | 
     with pytest.raises(InputError, match=f"configs/determinism names, got {name} in the record"):
         config.require_trusted(record(f"determinism.env.{name}", value), RUN)
     config.require_trusted(record("determinism.env.MKL_CBWR", "AVX2"), RUN)
-
-
-def test_every_name_in_settings_is_found() -> None:
-    """Wherever it stands; values of other keys are no names."""
-    tree = {
-        "model": {"_target_": "a.B", "x": [{"_target_": "c.D", "collate": "mean"}], "y": None},
-        "data": {"collate": "e.f", "training_collate": {"_target_": "g.H"}},
-    }
-    assert dict(config.targets_of(tree)) == {
-        "model._target_": "a.B", "model.x.0._target_": "c.D",
-        "data.collate": "e.f", "data.training_collate._target_": "g.H",
-    }  # fmt: skip

@@ -9,7 +9,7 @@ import functools
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,6 @@ class Data:
     def __init__(self) -> None:
         self.points = torch.from_numpy(rng.uniform(1, np.arange(SAMPLES), FEATURES)).float()
         self.calls, self.kept = 0, {}
-        self.draws = np.random.default_rng(0)
 
     def __len__(self) -> int:
         return SAMPLES
@@ -68,10 +67,6 @@ class Data:
 _holder = Data()
 
 
-def plain_schedule() -> Callable[[int], float]:
-    return lambda step: 1 - step / 10
-
-
 @dataclass(frozen=True)
 class Case:
     """One of them; what is not named is harmless."""
@@ -81,7 +76,6 @@ class Case:
     optimizer: Any = torch.optim.SGD
     data: Callable[[], Any] = Data
     collate: Callable[[], Any] = lambda: None
-    schedule: Callable[[], Callable[[int], float]] = plain_schedule
 
 
 def forward(function: Forward) -> Case:
@@ -266,35 +260,6 @@ class Smoothing(Supervised):
         return {**returned, "smooth": self.smooth}
 
 
-class Watching(Supervised):
-    """Evaluates an average of weights that it keeps itself."""
-
-    average: Any = None
-
-    def on_step_end(self, model: nn.Module, step: int) -> None:
-        weights = [p.detach().clone() for p in model.parameters()]
-        before = self.average or weights
-        self.average = [a.lerp(w, 0.1) for a, w in zip(before, weights, strict=True)]
-
-    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
-        names = dict(model.named_parameters())
-        average = dict(zip(names, self.average or names.values(), strict=True))
-        outputs = torch.func.functional_call(model, average, (batch.inputs,))
-        losses = nn.functional.cross_entropy(outputs, batch.targets, reduction="none")
-        return {"loss": losses, "accuracy": outputs[:, 0], "outputs": outputs}
-
-
-class Decaying(Supervised):
-    """Shrinks the weights after each step, by a factor of its own."""
-
-    factor = 1.0
-
-    def on_step_end(self, model: nn.Module, step: int) -> None:
-        self.factor *= 0.9
-        for weight in model.parameters():
-            weight.mul_(self.factor)
-
-
 class Late(Supervised):
     """Follows the weights from step 3 on, in an attribute."""
 
@@ -403,20 +368,6 @@ class Centralised(Sharing):
         super().step()
 
 
-class AdaptiveSAM(SAM):
-    """Moves as far as the last gradients say, which it keeps."""
-
-    def __init__(self, parameters: Any, lr: float) -> None:
-        super().__init__(parameters, lr, rho=0.1)
-        self.last = 1.0
-
-    def step(self, closure: Any) -> None:  # type: ignore[override]
-        self.param_groups[0]["rho"] = 0.1 / self.last
-        super().step(closure)
-        norms = [float(p.grad.norm()) for p in self.param_groups[0]["params"]]
-        self.last = sum(norms)
-
-
 class OnParameters(torch.optim.SGD):
     """Keeps its momentum on the parameters."""
 
@@ -488,11 +439,6 @@ class Counting(Data):
         return x * self.calls
 
 
-class Drawing(Data):
-    def change(self, x: Tensor, index: int) -> Any:
-        return x + float(self.draws.random())
-
-
 class Memoised(Data):
     """Keeps samples with what was drawn for them, in the first epoch for all."""
 
@@ -526,11 +472,6 @@ def mixing_collate() -> Any:
     return collate
 
 
-def counting_schedule() -> Callable[[int], float]:
-    calls: Iterator[int] = itertools.count(1)
-    return lambda _: 1 / next(calls)
-
-
 HARMFUL = {
     **{f.__name__: forward(f) for f in (
         counts, averages_in_place, counts_evaluations, grows_gradients, counts_in_module,
@@ -549,13 +490,12 @@ HARMFUL = {
     "a defaultdict": multiplied_by(lambda: _defaults[0]),
     "a default": multiplied_by(lambda: drawn_into_a_default()),
     "hooked": Case(model=hooked),
-    **{c.__name__: Case(method=c) for c in (Momentum, Watching, Decaying)},
+    "Momentum": Case(method=Momentum),
     **{c.__name__: Case(optimizer=c) for c in (
-        Hiding, HiddenLookahead, AdaptiveSAM, OnParameters, CountingSteps, Wide,
+        Hiding, HiddenLookahead, OnParameters, CountingSteps, Wide,
     )},
-    **{c.__name__: Case(data=c) for c in (Counting, Drawing)},
+    "Counting": Case(data=Counting),
     "counting_collate": Case(collate=counting_collate),
-    "counting_schedule": Case(schedule=counting_schedule),
 }  # fmt: skip
 LATE = {
     "begins_later": forward(begins_later),

@@ -1,6 +1,5 @@
 """Checkpoints: the last good one is never at risk, a damaged one is noticed, code never runs."""
 
-import errno
 import hashlib
 import io
 import itertools
@@ -229,20 +228,3 @@ def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-
-
-def test_a_full_disk_leaves_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What could not be written is removed."""
-    checkpoint.save(state(1), tmp_path / "last.pt")
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            checkpoint.save(state(2), tmp_path / "last.pt")
-    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
-    assert step_of(checkpoint.load_newest(tmp_path)[0]) == 1
