@@ -50,7 +50,7 @@ OVER: dict[str, int] = {
     "tools": 254,
     "cli": 423,
     "engine": 14118,
-    "engine/tests": 15977,
+    "engine/tests": 15820,
     "engine/measure": 1126,
 }
 OTHERS = {
