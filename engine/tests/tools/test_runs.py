@@ -72,7 +72,7 @@ def test_tags_and_notes_are_shown(tmp_path: Path) -> None:
     assert "notes" not in command(SCRIPT, str(b)).stdout.splitlines()[0]
 
 
-def test_damaged_records_are_named_and_counted(runs: Path) -> None:
+def test_damaged_records_are_named(runs: Path) -> None:
     """One line each, and the others are shown all the same; aliases are not expanded, and escape
     sequences of a stranger's record are shown, not obeyed."""
     (runs / "sweep" / "seed=2" / "summary.json").write_text("{")
@@ -83,10 +83,9 @@ def test_damaged_records_are_named_and_counted(runs: Path) -> None:
     done = command(SCRIPT, str(runs))
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 4
-    first, second, count = done.stderr.splitlines()
+    first, second = done.stderr.splitlines()
     assert str(runs / "bomb") in first
     assert "seed=2" in second
-    assert count == "unreadable records: 2 of 5"
     assert "\x1b" not in done.stdout
     assert "evil" in done.stdout
 

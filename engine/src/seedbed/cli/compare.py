@@ -7,7 +7,6 @@ from pathlib import Path
 from seedbed import compare
 from seedbed.compare import checkout, report
 from seedbed.config import options
-from seedbed.errors import InputError
 from seedbed.record import archive, change, text
 
 
@@ -18,8 +17,6 @@ def main() -> int:
     parser.add("--plot", type=Path, metavar="FILE.png", help="draw both runs and the difference")
     parser.add_common("--json", "--explain", "--restore-code", "--trust", "--online")
     arguments = parser.parse_args()
-    if arguments.json and arguments.explain:
-        raise InputError("--json: expected it without --explain, got both")
     paths = (arguments.run_a, arguments.run_b)
     with ExitStack() as stack:
         folder_a, folder_b = (stack.enter_context(archive.run_folder(path)) for path in paths)
@@ -34,7 +31,7 @@ def main() -> int:
             print(text.as_json(report.as_dict(a, b, result)))
         else:
             options.show(report.report(a, b, result))
-        if result.difference is None or not arguments.explain:
+        if result.difference is None or arguments.json or not arguments.explain:
             return 0 if result.difference is None else 1
         trees = [checkout.here()] * 2
         if arguments.restore_code:

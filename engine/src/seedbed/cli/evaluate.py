@@ -32,7 +32,6 @@ def main() -> int:
             "checkpoint": arguments.checkpoint,
             "split": arguments.split,
             "predictions": arguments.predictions and str(arguments.predictions),
-            "overrides": arguments.overrides,
         }
         try:
             settings = request.settings_of(run, arguments.overrides, arguments.trust)

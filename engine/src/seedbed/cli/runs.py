@@ -44,8 +44,6 @@ def read(folders: list[Path]) -> list[table.Row]:
             rows.append(table.read_row(path))
         except InputError as error:
             print(printable(f"skipped {path}: {error}".replace("\n", " ")), file=sys.stderr)
-    if len(rows) < len(paths):
-        print(f"unreadable records: {len(paths) - len(rows)} of {len(paths)}", file=sys.stderr)
     if not rows:
         places = ", ".join(map(str, folders))
         raise InputError(f"{places}: expected at least one run that can be read, got none")

@@ -27,11 +27,6 @@ def main() -> int:
     training, step = weights.of_checkpoint(settings, path, source)
     shards = Shards()
     result = evaluate(training, parts.evaluation_batches(settings, source, shards), shards)
-    as_recorded = None  # where the run recorded nothing of these weights and samples
-    rows = [r for r in record.read_metrics(run) if (r["phase"], r["step"]) == (split, str(step))]
-    if rows and split != "train" and not asked["overrides"]:
-        recorded = record.values_of(rows[-1])  # with what callbacks logged
-        as_recorded = all(recorded.get(name) == repr(each) for name, each in result.values.items())
     row = {
         "checkpoint": asked["checkpoint"],
         "step": step,
@@ -40,7 +35,6 @@ def main() -> int:
         "samples": len(source),
         "device": str(training.device),
         **{f"{split}_{name}": value for name, value in result.values.items()},
-        "as_recorded": as_recorded,
     }
     if asked["predictions"]:
         if result.predictions is None:
