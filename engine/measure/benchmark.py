@@ -6,13 +6,8 @@ usage: python engine/measure/benchmark.py [--rounds N] [--only WORD] [--gpu cuda
   --only WORD   print the tables whose titles have it, and write none
   --gpu DEVICE  the gates of engine/tests/gpu and speed on a GPU instead; `cpu` tries it
 
-example:
-    python engine/measure/benchmark.py                     everything, about fifteen minutes
-    python engine/measure/benchmark.py --only samples      print one table
-    python engine/measure/benchmark.py --gpu cuda --only gates    where time is short: print a part
-
-Programs take turns; up to ten of them are in memory at a time, about 0.6 GB each. Leave the machine
-alone meanwhile. Lightning is measured where it is installed.
+It takes about fifteen minutes. Programs take turns; up to ten of them are in memory at a time,
+about 0.6 GB each. Leave the machine alone meanwhile. Lightning is measured where it is installed.
 
 exit status: 0 measured, 1 a gate failed, 2 it cannot be measured
 """
@@ -28,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -76,43 +72,37 @@ def main() -> int:
     """Measure, print and write."""
     parser = options.Parser(__doc__).add("--rounds", type=int, default=3).add("--only", default="")
     arguments = parser.add("--gpu", choices=("cuda", "cpu")).parse_args()
-    tables: dict[str, str] = {}
-    passed = True
-
-    def add(title: str, make: Callable[[], str]) -> None:
-        if arguments.only.lower() in title.lower():
-            tables[title] = f"### {title}\n\n{make()}"
-            print(tables[title], flush=True)
-
+    parts = []
     with tempfile.TemporaryDirectory(prefix="seedbed-benchmark-") as temporary:
         folder = Path(temporary)
         device = f"trainer.device={arguments.gpu or 'cpu'}"
         first = compare.read(ways.plainly(folder / "first", ["trainer.max_steps=2", device]))
-        digits = write_digits(folder / "digits")
-        rounds: tuple[Any, ...] = (arguments.rounds,)
-        programs_by_title = sections(digits)
-        if arguments.gpu:
-            add("Gates", lambda: gates(arguments.gpu))
-            passed = "failed" not in tables.get("Gates", "")
-            # A GPU finishes what is queued after its process is stopped: few, long turns.
-            rounds, programs_by_title = (1, 3, 3.0), sections_of_gpu(arguments.gpu, digits)
-        for title, programs in programs_by_title.items():
-
-            def measured(title: str = title, programs: list[Program] = programs) -> str:
-                return table(programs, timing.measure(programs, folder / title, *rounds))
-
-            add(title, measured)
-        if not arguments.gpu:
-            starts = [folder / f"start_{number}" for number in range(arguments.rounds + 2)]
-            seconds = "`python train.py`: {} s".format
-            add(
-                "From the shell to the first step",
-                lambda: seconds(timing.ratio(list(map(seconds_to_first_step, starts)))),
-            )
+        for title, make in tables(arguments.gpu, arguments.rounds, folder).items():
+            if arguments.only.lower() in title.lower():
+                parts.append(f"### {title}\n\n{make()}")
+                print(parts[-1], flush=True)
     if not arguments.only:
-        section = "gpu" if arguments.gpu else "benchmark"
-        page.write_section(section, list(tables.values()), first)
-    return 0 if passed else 1
+        page.write_section("gpu" if arguments.gpu else "benchmark", parts, first)
+    return int(any(" failed" in part for part in parts))
+
+
+def tables(gpu: str | None, rounds: int, folder: Path) -> dict[str, Callable[[], str]]:
+    """Return what makes each table, by title."""
+    digits = write_digits(folder / "digits")
+
+    def measured(title: str, programs: Sequence[Program], *how: Any) -> str:
+        return table(programs, timing.measure(programs, folder / title, *how))
+
+    if gpu is None:
+        found = {x: partial(measured, x, y, rounds) for x, y in sections(digits).items()}
+        starts = [folder / f"start_{number}" for number in range(rounds + 2)]
+        return {**found, "From the shell to the first step": partial(seconds_to_start, starts)}
+    # A GPU finishes what is queued after its process is stopped: few, long turns.
+    of_gpu = sections_of_gpu(gpu, digits).items()
+    return {
+        "Gates": partial(gates, gpu),
+        **{x: partial(measured, x, y, 1, 3, 3.0) for x, y in of_gpu},
+    }
 
 
 def gates(device: str) -> str:
@@ -245,6 +235,11 @@ def table(programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]])
         cells = (timing.ratio(milliseconds), timing.ratio(speed), timing.ratio(memory))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def seconds_to_start(folders: Sequence[Path]) -> str:
+    """Return from the shell to the first step, in seconds."""
+    return f"`python train.py`: {timing.ratio(list(map(seconds_to_first_step, folders)))} s"
 
 
 def seconds_to_first_step(run: Path) -> float:
