@@ -50,8 +50,8 @@ OVER: dict[str, int] = {
     "tools": 248,
     "cli": 417,
     "engine": 14106,
-    "engine/tests": 15819,
-    "engine/measure": 1126,
+    "engine/tests": 15798,
+    "engine/measure": 1100,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 OTHERS = {
