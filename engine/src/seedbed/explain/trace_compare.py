@@ -14,7 +14,6 @@ _STATE = {
     BEFORE: "differs when the step begins",
     AFTER: "differs after the step, but no PyTorch operation of the step changed it",
 }
-_MOST_SHAPES = 4
 
 
 @dataclass(frozen=True)
@@ -147,9 +146,6 @@ def describe(finding: Finding, roots: Sequence[Path]) -> Iterator[str]:
     module = f" in module {event.place.module}" if event.place.module else ""
     yield f"  {finding.phase}: {event.operation}{module}"
     yield f"    {finding.reason}"
-    if event.taken or event.given:
-        yield f"    inputs {_listed(event.taken)}"
-        yield f"    outputs {_listed(event.given)}"
     seen = set()
     for name, side, root in zip("AB", (finding.a, finding.b), roots, strict=True):
         file, _, number = (side.place.line if side else "").rpartition(":")
@@ -160,8 +156,3 @@ def describe(finding: Finding, roots: Sequence[Path]) -> Iterator[str]:
         if (where, text) not in seen:  # otherwise the same line of both
             yield f"    at {where} in {name}" + (f": {text}" if text else "")
         seen.add((where, text))
-
-
-def _listed(shapes: Sequence[str]) -> str:
-    shown = "; ".join(shapes[:_MOST_SHAPES]) or "no tensor"
-    return shown + (f"; ... ({len(shapes)} tensors)" if len(shapes) > _MOST_SHAPES else "")

@@ -32,7 +32,7 @@ class Event:
         inputs, outputs: hashes of the tensors; those changed in place count among the outputs, and
             so do those that they are views of.
         numbers: the arguments that are no tensors, as text.
-        taken, given: dtype and shape of each input and output, as text.
+        taken: dtype and shape of each input, as text.
         names: of the inputs that the model or the optimizer holds, "" for the others.
         is_view: whether it made nothing but another view of what it was given.
         draws: whether it drew random numbers.
@@ -45,7 +45,6 @@ class Event:
     outputs: tuple[int, ...]
     numbers: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     is_view: bool = False
     draws: bool = False
@@ -119,7 +118,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 outputs=() if str(func).startswith(_UNWRITTEN) else hashes(given),
                 numbers=tuple(str(x) for x in leaves if isinstance(x, _NUMBERS)),
                 taken=tuple(map(_shape, taken)),
-                given=tuple(map(_shape, given)),
                 names=names,
                 is_view=any(alias is not None and not alias.is_write for alias in returned),
                 draws=torch.Tag.nondeterministic_seeded in func.tags,
