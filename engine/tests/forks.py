@@ -44,7 +44,7 @@ _AT_START = (
     *("GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "TQDM_", "MPL", "CUDA_", "PYTHON"),
 )
 # Applied after the fork; and how threads wait, which changes no result: in servers they sleep.
-_LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "OMP_WAIT_POLICY")
+_LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "OMP_WAIT_POLICY")
 _IMPORTED = (
     *("scipy.linalg", "torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
     *("seedbed.worker.worker", "seedbed.worker.experiment"),
@@ -313,15 +313,13 @@ def _take(asked: Asked, streams: Sequence[int]) -> None:
     random.seed()
     sys.modules["numpy"].random.seed()
     sys.modules["torch"].default_generator.seed()
-    through = bool(asked["environment"].get("PYTHONUNBUFFERED"))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         _Here.kept.append(getattr(sys, name))
         errors = "backslashreplace" if number == 2 else None
         mode = "w" if number else "r"
         stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)
         if number:
-            lines = number == 2 or os.isatty(number)
-            stream.reconfigure(line_buffering=lines, write_through=through)
+            stream.reconfigure(line_buffering=number == 2 or os.isatty(number))
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

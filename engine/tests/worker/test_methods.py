@@ -57,7 +57,6 @@ CASES: dict[str, tuple[str, ...]] = {
     "LBFGS, which repeats its passes": LBFGS,
     "a schedule of groups": SAWTOOTH,
     "a callback of a GAN": (*GAN, NORMS),
-    "a method that sets options": of_method("Decaying", **OWN),
     "a method that clears its optimizer": of_method("Forgetting", **OWN),
     "two optimizers, one frozen": of_method("TwoFrozen", **OWN),
     "a model that freezes later": of_method("Freezing", **OWN),
@@ -207,8 +206,8 @@ class TestWhatIsTrained:
         assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
 
 
-class Decaying(Supervised):
-    """Changes an option of its optimizer after each step."""
+class Forgetting(Supervised):
+    """Sets an option of its optimizer, and empties it in the second step after the resume."""
 
     def configure_optimizers(self, model: nn.Module, make: Make) -> Any:
         self.kept = make(model.named_parameters())
@@ -216,12 +215,6 @@ class Decaying(Supervised):
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
         self.kept.param_groups[0]["weight_decay"] = 0.1 * step
-
-
-class Forgetting(Decaying):
-    """Empties its optimizer in the second step of the process that resumes."""
-
-    def on_step_end(self, model: nn.Module, step: int) -> None:
         if step == 7:
             self.kept.state.clear()
 

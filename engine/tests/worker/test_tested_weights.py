@@ -16,7 +16,7 @@ from seedbed.training import checkpoint
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.worker import best, parts, run_logger
-from tests.running import train, typed
+from tests.running import typed
 from tests.tiny.data import Noisy
 from tests.ways import differences
 from tests.worker.runs import EARLY_STOPPING, LSTM, StopAt, begun, work
@@ -139,15 +139,3 @@ def test_other_best_weights_than_the_run_knows_of_are_refused(
         best.weights_of(tmp_path, 8, model, torch.device("cpu")),
     ):
         pass
-
-
-@pytest.mark.long
-def test_processes_test_the_same_weights(tmp_path: Path) -> None:
-    runs = []
-    for processes in (1, 2):
-        runs.append(tmp_path / str(processes))
-        words = (*LSTM, *EARLY_STOPPING, "trainer.shards=2", f"trainer.processes={processes}")
-        done = train(runs[-1], *words)
-        assert done.returncode == 0, done.stderr
-    assert differences(*runs) == []
-    assert record.read_summary(runs[0])["stopped_early"] is not None
