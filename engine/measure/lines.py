@@ -49,8 +49,8 @@ OVER: dict[str, int] = {
     "tools": 248,
     "cli": 417,
     "engine": 14095,
-    "engine/tests": 15733,
-    "engine/measure": 1100,
+    "engine/tests": 15668,
+    "engine/measure": 1099,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 OTHERS = {

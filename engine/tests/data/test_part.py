@@ -11,7 +11,6 @@ from torch.utils.data import Dataset, TensorDataset
 from seedbed.data.part import Fold, Part
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
-from seedbed.errors import InputError
 
 N = 23
 
@@ -57,11 +56,3 @@ def test_a_part_loads_whole_batches_if_the_whole_does(kind: type) -> None:
     plain = kind(TensorDataset(torch.arange(N)), part="train", seed=0, **arguments)
     assert not hasattr(plain, "fetch")
     assert not hasattr(plain, "sha256")
-
-
-@pytest.mark.parametrize(
-    ("fold", "folds", "key"), [(5, 5, "fold"), (-1, 5, "fold"), (0, 1, "folds")]
-)
-def test_a_fold_that_is_none_is_refused(fold: int, folds: int, key: str) -> None:
-    with pytest.raises(InputError, match=rf"^data\.{key}: expected from"):
-        ids_of(fold, "train", folds)
