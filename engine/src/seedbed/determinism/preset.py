@@ -45,8 +45,7 @@ def apply(preset: Mapping[str, Any], threads: int | None = None) -> None:
     table = backends.flags()
     for path, value in asked_flags(preset).items():
         setter = table[path].set
-        if path == "threads" and threads is not None:
-            value = threads
+        value = threads if path == "threads" and threads is not None else value
         if setter is not None and value is not None:
             with suppress(RuntimeError):
                 setter(value)

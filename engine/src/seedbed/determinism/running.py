@@ -64,9 +64,7 @@ def apply_preset(name: str, **settings: Any) -> list[str]:
         words = [f"-u {key}" for key, v in missed if v is None]  # which `env` takes first
         words += [f"{key}={v}" for key, v in missed if v is not None]
         start = f"; start Python under: env {' '.join(words)}" if words else ""
-        warnings.warn(
-            f"determinism={name}: {len(lines)} settings are not in force: {lines[0]}"
-            f"{' ...' if len(lines) > 1 else ''}{start}",
-            stacklevel=2,
-        )
+        first = f"{lines[0]} ..." if len(lines) > 1 else lines[0]
+        text = f"determinism={name}: {len(lines)} settings are not in force: {first}{start}"
+        warnings.warn(text, stacklevel=2)
     return lines
