@@ -20,9 +20,6 @@ def main() -> int:
     parser.add("--columns", type=lambda keys: keys.split(","), metavar="KEY,KEY")
     parser.add("--csv", type=options.output, metavar="FILE", help="write the table, all digits")
     arguments = parser.add_common("--json").parse_args()
-    for folder in arguments.folders:
-        if not folder.is_dir():
-            raise InputError(f"{folder}: expected a folder of runs, got no folder")
     rows = read(arguments.folders or [Path("runs"), Path("sweeps")])
     columns = arguments.columns or table.default_columns(rows)
     table.require_known(columns, rows)

@@ -14,9 +14,7 @@ from seedbed.sweeps import groups, report
 
 def main() -> int:
     parser = options.Parser(__doc__).add("sweep", type=Path).add("other", type=Path, nargs="?")
-    parser.add(
-        "--metric", help="such as validation_loss; default: the monitored metric, on the test set"
-    )
+    parser.add("--metric", help="such as validation_loss; default: the monitored one, on test data")
     arguments = parser.add_common("--json").parse_args()
     named = filter(None, [arguments.sweep, arguments.other])
     sweeps = [groups.read(folder, arguments.metric) for folder in named]
