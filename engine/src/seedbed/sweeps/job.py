@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import time
-import traceback
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -72,9 +71,6 @@ class SweepFolder(Callback):
             raise SystemExit(print_error(error)) from None
         except OSError:  # Hydra meets it again when it writes there, and reports it then
             return
-        except Exception:
-            traceback.print_exc()
-            raise SystemExit(1) from None
         command.at_end.append(partial(report_sweep, folder))
 
 

@@ -1,15 +1,12 @@
 """The picture of a sweep: where each run ended, and the mean of each group."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from seedbed.record import plots
 from seedbed.sweeps.groups import Sweep
 
-# Okabe & Ito (2008), in an order that keeps neighbours apart.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#777777")
 _MOST_LETTERS = 24  # of a name
 
 
@@ -27,12 +24,12 @@ def draw(sweep: Sweep, path: Path) -> None:
         figure = Figure(figsize=(4.8, height), layout="constrained")
         axes, names = figure.subplots(), []
         for number, group in enumerate(groups):
-            style: dict[str, Any] = {"color": _COLORS[number % len(_COLORS)]}
             values, mean = list(group.values.values()), group.summary
-            axes.plot(values, [number - 0.12] * len(values), "o", alpha=0.5, mew=0, **style)
+            axes.plot(values, [number - 0.12] * len(values), "o", alpha=0.5, mew=0, c=plots.BLUE)
             if mean.interval is not None:
                 ends = np.abs(np.array(mean.interval) - mean.mean)[:, None]
-                axes.errorbar(mean.mean, number + 0.12, xerr=ends, fmt="D", capsize=3, **style)
+                where = (mean.mean, number + 0.12)
+                axes.errorbar(*where, xerr=ends, fmt="D", capsize=3, color=plots.BLUE)
             lines = [*map(_text, filter(None, group.label.split(", "))), f"n={mean.n}"]
             names.append("\n".join(lines))
         axes.set_yticks(range(len(groups)), names)
