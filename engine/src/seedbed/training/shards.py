@@ -104,8 +104,8 @@ class Shards:
                 raise InputError(
                     f"model.{path}: expected state that no forward pass changes with "
                     "trainer.shards > 1, where processes share the slices of a batch, got one that "
-                    "does; use GroupNorm for BatchNorm, make buffers in __init__, or set "
-                    "trainer.shards=1"
+                    "does; change it in on_step_end, set trainer.shards=1, or use GroupNorm "
+                    "for BatchNorm"
                 )
 
     def compare(self, training: TrainingState, step: int) -> None:
