@@ -25,6 +25,7 @@ from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from tests.data.loading import PRESET, hashes
+from tests.end_to_end.live import processes
 from tests.running import command
 
 # Five workers are more than this machine may have cores.
@@ -309,12 +310,12 @@ def test_no_worker_outlives_a_killed_training_process(tmp_path: Path) -> None:
     """Nobody reads what it wants to hand over, and nobody tells it; it notices all the same."""
     done = early_end(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     assert done.returncode == -signal.SIGKILL, done.stderr
-    workers = [Path("/proc", pid) for pid in done.stdout.split()]
+    workers = {int(pid) for pid in done.stdout.split()}
     assert len(workers) == 2
     deadline = time.monotonic() + 20
-    while any(worker.exists() for worker in workers) and time.monotonic() < deadline:
+    while workers & {*processes()} and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not [worker for worker in workers if worker.exists()]
+    assert not workers & {*processes()}
 
 
 @pytest.mark.parametrize(("data", "collate"), [(Kept, unstacked), (Whole, None)])

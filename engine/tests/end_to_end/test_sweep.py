@@ -50,8 +50,7 @@ def test_a_sweep_ends_with_table_csv_and_picture(quick_sweep: Path) -> None:
 def test_a_finished_sweep_trains_nothing_and_lost_runs_are_started(
     quick_sweep: Path, copy: Path
 ) -> None:
-    """By the command that resume.py prints, in a folder with a space. Negative control: `different`
-    can fail."""
+    """By the command that resume.py prints. Negative control: `different` can fail."""
     before = (copy / "1_seed=1" / "summary.json").stat().st_mtime_ns
     shutil.rmtree(copy / "0_seed=0")
     assert different(quick_sweep, copy) != []
