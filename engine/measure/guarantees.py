@@ -92,6 +92,7 @@ MAY_CHANGE = (
         (TWO_WORKERS,),
         partial(ways.interrupted, number=signal.SIGKILL, changed=("data.num_workers=3",)),
     ),
+    Row("two busy processes per core beside it", train=ways.beside_a_load),
 )
 
 

@@ -47,8 +47,8 @@ OVER: dict[str, int] = {
     "recorder, integrations": 825,
     "tools": 248,
     "engine": 14067,
-    "engine/tests": 15659,
-    "engine/measure": 1097,
+    "engine/tests": 15662,
+    "engine/measure": 1110,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 OTHERS = {

@@ -43,21 +43,24 @@ class PackedLSTM(nn.Module):
         return self.head(self.lstm(packed)[1][0][-1])
 
 
-class TiedWeights(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
-        self.down.weight = self.up.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.features(x).mean((2, 3))
-        return self.head(self.down(self.up(features).relu()))
-
-
 class GradientCheckpointing(Base):
     def forward(self, x: Tensor) -> Tensor:
         features: Tensor = checkpoint(self.features, x, use_reentrant=False)
         return self.head(features.mean((2, 3)))
+
+
+class CachedPositions(Base):
+    """Fills a cache in its first forward pass, which may be one of an evaluation, as timm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, CLASSES)
+        self.register_buffer("positions", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.positions.shape != x.shape[2:]:
+            self.positions = torch.ones(x.shape[2:], device=x.device).cumsum(1)
+        return super().forward(x + 0.01 * self.positions)
 
 
 class RenormalizedEmbedding(nn.Module):
