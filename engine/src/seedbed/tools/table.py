@@ -11,14 +11,14 @@ from seedbed.record import text, untrusted
 
 Row = Mapping[str, Any]  # the values of a run, by key
 _MOST_SHOWN = 80  # characters of a cell
-_ALWAYS = ("run", "status", "model.name", "data.name", "determinism.name", "seed", "steps")
+_NAMES = ("model.name", "data.name", "optimizer.name", "optimizer.lr", "determinism.name")
+_ALWAYS = ("run", "status", *_NAMES, "seed", "steps")
 
 
 def read_row(folder: Path) -> Row:
     """Return all values of a run: keys of its configuration and of its summary.
 
-    Metrics go by their own names (`test_accuracy`), the folder by `run`. A run that was killed
-    before it wrote a summary has none.
+    Metrics go by their own names (`test_accuracy`), the folder by `run`.
 
     Raises:
         InputError: the record cannot be read.
