@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from seedbed import compare, project
+from seedbed import compare, project, record
 from seedbed.errors import InputError
 
 
@@ -34,7 +34,7 @@ def write_section(name: str, tables: list[str], of: compare.Record) -> None:
 
 def machine(of: compare.Record) -> str:
     """Return what a run ran on, in a few words."""
-    found = of.origin.environment
+    found = record.flatten(of.origin.environment)
     gpu = f"{found['gpu.0.name']}, " if "gpu.0.name" in found else ""
     return (
         f"{gpu}{found['cpu.model']} ({found['cpu.cores']} cores, {found['cpu.capability']}, "
