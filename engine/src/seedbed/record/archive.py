@@ -16,6 +16,7 @@ from seedbed.record.folder import runs_below
 
 MAX_CODE_BYTES = 64 << 20
 MAX_RUN_BYTES = 8 << 30
+MAX_DIRECTORY_BYTES = 4 << 20  # of the list of entries at the end of a zip file
 MAX_RATIO = 200  # zeros shrink to a thousandth; tables and weights to a tenth at best
 _UNREADABLE = (OSError, EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile)
 
@@ -69,17 +70,40 @@ def is_inside(name: str) -> bool:
 
 @contextmanager
 def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list[str]]]:
-    """Yield a zip file, and the names of the files in it, all of which lie inside a folder."""
+    """Yield a zip file, and the names of its entries, if all are plain files inside a folder."""
     try:
-        with untrusted.open_file(path, most_bytes) as file, zipfile.ZipFile(file) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            for entry in entries:
-                if not is_inside(entry.filename):
-                    raise ValueError(f"an entry {entry.filename[:100]!r} outside of its folder")
-            most_bytes = min(most_bytes, (1 << 20) + MAX_RATIO * os.fstat(file.fileno()).st_size)
-            if sum(entry.file_size for entry in entries) > most_bytes:
-                raise ValueError(f"files of more than {most_bytes:,} bytes")
-            yield archive, [entry.filename for entry in entries]
+        with untrusted.open_file(path, most_bytes) as file:
+            size = _require_short_directory(file.fileno())
+            with zipfile.ZipFile(file) as archive:
+                entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+                names = [entry.filename for entry in entries]
+                if len(set(names)) < len(names):
+                    raise ValueError("one with two entries of one name")
+                for entry in entries:
+                    is_file = entry.external_attr >> 28 in (0, 0o10)
+                    is_known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                    if not (is_inside(entry.filename) and is_file and is_known):
+                        name = entry.filename[:100]
+                        raise ValueError(f"an entry {name!r} that is no plain file inside a folder")
+                most_bytes = min(most_bytes, (1 << 20) + MAX_RATIO * size)
+                if sum(entry.file_size for entry in entries) > most_bytes:
+                    raise ValueError(f"files of more than {most_bytes:,} bytes")
+                yield archive, names
     except _UNREADABLE as error:
         reason = getattr(error, "strerror", None) or str(error) or "one that is cut off"
         raise InputError(f"{path}: expected a zip file of a record, got {reason}") from None
+
+
+def _require_short_directory(descriptor: int) -> int:
+    """Return the size of a zip file; raise ValueError if its list of entries takes long to read.
+
+    `zipfile` reads it at once. A zip of a record has no comment, nor the form for over 4 GiB.
+    """
+    size = os.fstat(descriptor).st_size
+    both = os.pread(descriptor, 20 + 22, max(0, size - 20 - 22))
+    locator, end = both[:20], both[20:]  # the first only a large file has
+    if not end.startswith(b"PK\5\6") or locator.startswith(b"PK\6\7"):
+        raise ValueError("another file, one that is cut off, of more than 4 GiB, or with a comment")
+    if int.from_bytes(end[12:16], "little") > MAX_DIRECTORY_BYTES:
+        raise ValueError("too many entries")
+    return size
