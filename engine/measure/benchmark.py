@@ -83,7 +83,7 @@ def main() -> int:
                 print(parts[-1], flush=True)
     if not arguments.only:
         page.write_section("gpu" if arguments.gpu else "benchmark", parts, first)
-    return int(any(" failed" in part for part in parts))
+    return int(any("FAILED" in part for part in parts))
 
 
 def tables(gpu: str | None, rounds: int, folder: Path) -> dict[str, Callable[[], str]]:
@@ -113,7 +113,10 @@ def gates(device: str) -> str:
         environment = {**os.environ, "SEEDBED_GPU_TESTS_DEVICE": device}
         engine = Path(__file__).resolve().parents[1]
         done = subprocess.run(words, cwd=engine, env=environment, capture_output=True, text=True)
-        lines.append(f"| {name} | {(done.stdout.strip().splitlines() or ['failed'])[-1]} |")
+        *_, last = ["no output", *done.stdout.strip().splitlines()]
+        # What only CUDA has is skipped elsewhere; of the others, some must have been tried.
+        passed = done.returncode == 0 and (" passed" in last or file == "test_cuda.py")
+        lines.append(f"| {name} | {'' if passed else 'FAILED: '}{last} |")
     return "\n".join(lines)
 
 

@@ -59,7 +59,7 @@ def figure(folders: list[Path], title: str) -> Figure:
     steps, base = curves[0]
     for curve, label, look in zip(curves, RUNS, LOOKS, strict=True):
         above.plot(*plots.running_mean(*curve, 10), label=label, **look)
-        apart = np.maximum(np.abs(curve[1] - base), ZERO)
+        apart = np.where(curve[1] == base, ZERO, np.abs(curve[1] - base))
         if label[0] != "A":
             below.plot(steps, apart, ".", color=look["color"], markersize=2.5)
     plots.legend(drawing)

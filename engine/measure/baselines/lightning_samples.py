@@ -8,7 +8,7 @@ from pathlib import Path
 import lightning
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from loop import loader
 from project.models.cnn import CNN
@@ -30,8 +30,18 @@ class Digits(lightning.LightningModule):
         self.log("train_loss", loss, prog_bar=True)
         return loss
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), **self.hparams.optimizer)
+    def configure_optimizers(self) -> dict:
+        optimizer = torch.optim.AdamW(self.parameters(), **self.hparams.optimizer)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            self.hparams.optimizer["lr"],
+            total_steps=int(self.trainer.estimated_stepping_batches),
+            pct_start=0.25,
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
 
 class Clock(lightning.Callback):
@@ -56,7 +66,11 @@ def main() -> None:
         max_steps=10**7,
         gradient_clip_val=1.0,
         logger=CSVLogger(out),
-        callbacks=[Clock(out), ModelCheckpoint(monitor="train_loss", save_last=True)],
+        callbacks=[
+            Clock(out),
+            ModelCheckpoint(monitor="train_loss", save_last=True),
+            LearningRateMonitor(),
+        ],
     )
     module = Digits(settings["model"], settings["optimizer"])
     trainer.fit(module, loader(settings))

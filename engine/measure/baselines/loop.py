@@ -1,8 +1,8 @@
 """A training loop as people write it; `benchmark.py` starts it with its settings as JSON.
 
-With `workers`: a plain loop over torchvision's MNIST, with Seedbed's default augmentation as
-torchvision has it. Without: a raw loop over random tensors in memory, eager, nothing but the steps.
-Neither logs or records.
+With `workers`: a plain loop over torchvision's MNIST, with Seedbed's default augmentation and
+schedule written with what torchvision and PyTorch have for them. Without: a raw loop over random
+tensors in memory, eager, nothing but the steps. Neither logs or records.
 """
 
 import itertools
@@ -22,8 +22,11 @@ from torchvision import datasets, transforms
 
 def loader(settings: dict) -> DataLoader:
     """Return torchvision's MNIST, augmented, as PyTorch's own examples load it."""
-    bilinear = transforms.InterpolationMode.BILINEAR
-    affine = transforms.RandomAffine(10, (2 / 28, 2 / 28), interpolation=bilinear)
+    affine = transforms.RandomAffine(
+        degrees=10,
+        translate=(2 / 28, 2 / 28),
+        interpolation=transforms.InterpolationMode.BILINEAR,
+    )
     normalize = transforms.Normalize((0.1307,), (0.3081,))
     transform = transforms.Compose([affine, transforms.ToTensor(), normalize])
     workers = settings["workers"]
@@ -39,9 +42,11 @@ def loader(settings: dict) -> DataLoader:
 
 def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """Return the batches of an epoch of random samples."""
-    inputs, targets = torch.rand(4000, *settings["model"]["input_shape"]), torch.rand(4000, 1)
+    shape = settings["model"]["input_shape"]
     if settings["workload"] == "cnn":
-        targets = torch.randint(10, (4000,))
+        inputs, targets = torch.randn(4000, *shape), torch.randint(10, (4000,))
+    else:
+        inputs, targets = torch.rand(4000, *shape), torch.rand(4000, 1)
     if settings.get("channels_last"):
         inputs = inputs.to(memory_format=torch.channels_last)
     size = settings["batch_size"]
@@ -60,6 +65,9 @@ def main() -> None:
     if settings.get("channels_last"):
         model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), **settings["optimizer"])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, settings["optimizer"]["lr"], total_steps=10**7, pct_start=0.25
+    )
     lower = torch.autocast(device.type, torch.bfloat16, settings.get("precision") == "bfloat16")
     run = torch.compile(model) if settings.get("compile") else model
     batches = in_memory(settings, device) if is_raw else loader(settings)
@@ -67,12 +75,16 @@ def main() -> None:
     for x, y in itertools.chain.from_iterable(itertools.repeat(batches)):
         with lower:
             outputs = run(x)
-            smooth = {"label_smoothing": 0.1} if is_cnn else {}
-            loss = (F.cross_entropy if is_cnn else F.mse_loss)(outputs, y, **smooth)
+            if is_cnn:
+                loss = F.cross_entropy(outputs, y, label_smoothing=0.1)
+            else:
+                loss = F.mse_loss(outputs, y)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if not is_raw:
+            schedule.step()
         print(time.monotonic(), file=ends)
 
 
