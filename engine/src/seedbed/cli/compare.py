@@ -12,11 +12,12 @@ from seedbed.record import archive, change, text
 
 def main() -> int:
     parser = options.Parser(__doc__)
-    for name in ("run_a", "run_b"):
-        parser.add(name, type=Path, help="a run folder, or a zip of one")
+    parser.add("run_a", type=Path, help="a run folder, or a zip of one").add("run_b", type=Path)
     parser.add("--plot", type=Path, metavar="FILE.png", help="draw both runs and the difference")
     parser.add_common("--json", "--explain", "--restore-code", "--trust", "--online")
     arguments = parser.parse_args()
+    if arguments.json and arguments.explain:
+        parser.error("--json: expected it without --explain, got both")
     paths = (arguments.run_a, arguments.run_b)
     with ExitStack() as stack:
         folder_a, folder_b = (stack.enter_context(archive.run_folder(path)) for path in paths)
@@ -31,7 +32,7 @@ def main() -> int:
             print(text.as_json(report.as_dict(a, b, result)))
         else:
             options.show(report.report(a, b, result))
-        if result.difference is None or arguments.json or not arguments.explain:
+        if result.difference is None or not arguments.explain:
             return 0 if result.difference is None else 1
         trees = [checkout.here()] * 2
         if arguments.restore_code:
@@ -44,6 +45,6 @@ def main() -> int:
             return 1
         from seedbed.explain import of_runs  # needs torch, and can be deleted
 
-        runs, trust = (folder_a, folder_b), arguments.trust
-        options.show(of_runs(runs, (a, b), result.difference, trees, trust, arguments.online))
+        how = (trees, arguments.trust, arguments.online)
+        options.show(of_runs((folder_a, folder_b), (a, b), result.difference, *how))
     return 1

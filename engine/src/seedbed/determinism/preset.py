@@ -85,8 +85,8 @@ def differences(preset: Mapping[str, Any]) -> list[str]:
     """Return a line for each flag and each variable that is not what a preset asks for."""
     lines = _differing_flags(preset)
     for name, value in preset["env"].items():
-        expected = "unset" if value is None else str(value)
-        got = os.environ.get(name, "unset")
-        if got != expected:
+        both = None if value is None else str(value), os.environ.get(name)
+        if both[0] != both[1]:
+            expected, got = ("unset" if each is None else each for each in both)
             lines.append(f"{name}: expected {expected} in the environment, got {got}")
     return lines

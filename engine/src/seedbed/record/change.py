@@ -51,7 +51,8 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     neutral = (*NEUTRAL_KEYS, *(_DATA_PLACES if any(a.values()) and a == b else ()))
     of_settings = list(_differing(*settings, "configuration", neutral))
     # What a preset asks for is read back into env.*, flags.* and cpu.*, and would be said again.
-    preset = {c.key.removeprefix("determinism.") for c in of_settings}
+    sections = [change.key.partition(".") for change in of_settings]
+    preset = {key for section, _, key in sections if section == "determinism"}
     of_environment = _differing(*environments, "environment", NEUTRAL_ENVIRONMENT)
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),

@@ -88,8 +88,8 @@ def _finite(key: str, batch: Batch, where: str) -> Batch:
                 is_sample = tensor.shape[:1] == (len(batch.ids),)
                 of = f" of sample {int(batch.ids[sample])}" if is_sample else ""
                 raise Cause(
-                    f"{key}: expected finite {name}, got {value}{at}{of}, in {where}; mend such "
-                    "samples, or leave them out"
+                    f"{key}: expected finite {name}, got {value}{at}{of}, in {where}; correct "
+                    "these samples, or leave them out"
                 )
     return batch
 
