@@ -186,7 +186,7 @@ def test_seeds_come_first_then_settings_then_the_environment_then_code(tmp_path:
     """Everything that can alter bits, each once; control: what cannot is told from it."""
     config = {
         "seed": 1, "seeds": {"init": 1}, "optimizer": {"lr": 0.1}, "fingerprint": {"x": 1},
-        "determinism": {"threads": 4},
+        "determinism": {"threads": 4}, "TORCH_LOGS": "own",
         "data": {"num_workers": 2, "root": "/elsewhere", "validation": {"path": "/elsewhere"}},
     }  # fmt: skip
     environment = {
@@ -200,7 +200,8 @@ def test_seeds_come_first_then_settings_then_the_environment_then_code(tmp_path:
 
     serious = [change.key for change in found if change.alters_bits]
     assert serious == [
-        *("seed", "seeds.init", "data.validation.path", "determinism.threads", "optimizer.lr"),
+        *("seed", "seeds.init", "TORCH_LOGS", "data.validation.path"),
+        *("determinism.threads", "optimizer.lr"),
         *("cpu.model", "env.TORCH_LOGS", "src/project/cnn.py"),
     ]
     harmless = {change.key for change in found if not change.alters_bits}

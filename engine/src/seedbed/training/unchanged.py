@@ -20,7 +20,7 @@ def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
         InputError: weights or buffers have other bits afterwards, and may not.
     """
 
-    def bits() -> int:  # not of caches, which no checkpoint of PyTorch's holds either
+    def bits() -> int:  # without caches: buffers that `state_dict` leaves out
         return int(fingerprint.of_tensors(filter(torch.is_tensor, model.state_dict().values())))
 
     modes = [(module, module.training) for module in model.modules()]
