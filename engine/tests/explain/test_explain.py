@@ -12,9 +12,9 @@ from seedbed import record
 from seedbed.compare import checkout
 from seedbed.explain import explain, replay
 from seedbed.explain.replay import AFTER, BEFORE
+from seedbed.explain.trace import Event
 from seedbed.explain.trace_compare import first_difference
 from seedbed.operations.place import Place
-from seedbed.operations.trace import Event
 from seedbed.training import checkpoint
 from seedbed.training.state import Progress, TrainingState
 from tests import fault_score

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from seedbed.operations.refusals import explained
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from seedbed.training.step import train_step
 from tests.refused import BackwardRefused, ForwardRefused
 
 
@@ -90,46 +88,3 @@ def test_a_refusal_beside_the_steps_is_named_too() -> None:
     assert " in module " not in str(caught.value)
     with pytest.raises(RuntimeError, match="cannot be multiplied"), explained(model):
         torch.ones(2, 3) @ torch.ones(2, 3)
-
-
-class Viewing(nn.Module):
-    """Flattens the output of a convolution as many tutorials do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), Flattening())
-        self.head = nn.Linear(2 * 26 * 26, 1)
-
-    def forward(self, images: torch.Tensor) -> Any:
-        return self.head(self.body(images))
-
-
-class Flattening(nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.view(images.shape[0], -1)  # flattens
-
-
-def test_a_view_of_images_in_channels_last_is_explained() -> None:
-    """It names module, line and cures; with channels_last=false the model trains."""
-
-    def take_step(channels_last: bool) -> None:
-        device, model = torch.device("cpu"), Viewing()
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        training = TrainingState(
-            model,
-            {"optimizer": optimizer},
-            Supervised(tasks.Regression()),
-            device,
-            channels_last=channels_last,
-        )
-        batch = Batch(torch.arange(2), torch.rand(2, 1, 28, 28), torch.rand(2, 1))
-        with explained(model, channels_last):
-            train_step(training, [batch], 1, Shards(), False, None)
-
-    line = 1 + next(
-        i for i, text in enumerate(open(__file__)) if text.strip().endswith("-1)  # flattens")
-    )
-    cures = r"use reshape or flatten\(1\) there, or set determinism.channels_last=false"
-    with pytest.raises(InputError, match=rf"module body\.1, {__file__}:{line}; {cures}"):
-        take_step(channels_last=True)
-    take_step(channels_last=False)

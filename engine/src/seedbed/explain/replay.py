@@ -17,9 +17,9 @@ import torch
 from seedbed import config, fingerprint, offline, record
 from seedbed.data.positions import positions
 from seedbed.errors import InputError, exit_status
+from seedbed.explain.trace import Event, hashes, state, traced
 from seedbed.explain.trace_data import noted
 from seedbed.operations.place import Place
-from seedbed.operations.trace import Event, hashes, state, traced
 from seedbed.record import Row
 from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards

@@ -7,8 +7,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from seedbed.explain.replay import AFTER, BEFORE
+from seedbed.explain.trace import Event
 from seedbed.explain.trace_data import AUGMENTATION, DATA_PHASES, LOADING
-from seedbed.operations.trace import Event
 
 _STATE = {
     BEFORE: "differs when the step begins",

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from seedbed import rng
 from seedbed.data.source import Source
+from seedbed.explain.trace import Event, hashes
 from seedbed.operations.place import Place
-from seedbed.operations.trace import Event, hashes
 
 ORDER, LOADING = "data order", "sample loading"
 AUGMENTATION, COLLATE = "augmentation", "collate"

@@ -1,14 +1,20 @@
 """Places in a model: where an operation was called, in the forward or the backward pass."""
 
 import runpy
+import sys
+import traceback
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from seedbed import fingerprint
 
 _TORCH = str(Path(torch.__file__).parent)
 _ENGINE = str(Path(__file__).parents[1])
@@ -34,6 +40,11 @@ class Place:
         return f"{self.phase} pass{module}" + (f", {self.line}" if self.line else "")
 
 
+def names_of(model: nn.Module | None) -> dict[int, str]:
+    """Return the path of each module of a model by its id; none while it is being built."""
+    return {} if model is None else {id(module): name for name, module in model.named_modules()}
+
+
 def locate(frames: Iterable[tuple[FrameType, int]], names: Mapping[int, str]) -> Place:
     """Return the place in a model that stack frames, outermost first, lead to.
 
@@ -43,14 +54,48 @@ def locate(frames: Iterable[tuple[FrameType, int]], names: Mapping[int, str]) ->
     module, line, phase = "", "", "forward"
     for frame, number in frames:
         file = frame.f_code.co_filename
-        module = names.get(id(frame.f_locals.get("self")), module)
+        owner = names.get(id(frame.f_locals.get("self")))
+        if owner is not None:  # in an optimizer's step, it is a closure that calls the model
+            module, phase = owner, "forward" if phase == "update" else phase
         if frame.f_code.co_name == "backward" and file.startswith(_TORCH):
             phase = "backward"
+        if "torch/optim" in file or "clip_grad" in file:
+            phase = "update"
         if not file.startswith(_NOT_THE_USERS):
             line = f"{file}:{number}"
-    return Place(module, line, phase)
+    return Place("" if phase == "update" else module, line, phase)
 
 
-def names_of(model: nn.Module | None) -> dict[int, str]:
-    """Return the path of each module of a model by its id; none while it is being built."""
-    return {} if model is None else {id(module): name for name, module in model.named_modules()}
+class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, knows the place of the operation that runs, or ran last.
+
+    A backward pass has no stack of its own: there it is the place of the forward pass. Autograd
+    numbers the operations that it will differentiate.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.place = Place("", "", "forward")
+        self._modules, self._made_at = names_of(model), dict[int, Place]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, having noted its place."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            made = self._made_at.get(node._sequence_nr(), Place("", "", "backward"))
+            self.place = replace(made, phase="backward")
+        else:
+            frames = list(traceback.walk_stack(sys._getframe(1)))
+            if any(frame.f_code.co_filename == fingerprint.__file__ for frame, _ in frames):
+                return func(*args, **(kwargs or {}))  # of no step: it hashes what one made
+            self.place = locate(reversed(frames), self._modules)
+            # An operation that will be differentiated has just been given the number before this
+            # one; one that will not be finds there what was given to another.
+            self._made_at.setdefault(torch._C._autograd._get_sequence_nr() - 1, self.place)
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operation."""
+        return func(*args, **kwargs)

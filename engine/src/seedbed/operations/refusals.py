@@ -1,46 +1,37 @@
 """Operations that deterministic algorithms refuse: which one, where in the model, what instead."""
 
+import re
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from torch import nn
 
 from seedbed.errors import InputError
-from seedbed.operations.place import locate, names_of
+from seedbed.operations.place import Places, locate, names_of
 from seedbed.operations.substitutes import substitute_for
-from seedbed.operations.trace import REFUSED, Tracer
 
-_WRONG_STRIDES = "view size is not compatible with input tensor's size and stride"
+REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
 _NO_BFLOAT16 = "could not create a primitive descriptor for the LSTM"
 
 
 @contextmanager
 def explained(
-    model: nn.Module | None = None,
-    channels_last: bool = False,
-    repeat: Callable[[], object] | None = None,
+    model: nn.Module | None = None, repeat: Callable[[], object] | None = None
 ) -> Iterator[None]:
     """Raise InputError where PyTorch refuses an operation, with place and substitute.
 
     Args:
         model: to name the module; None while it is being built.
-        channels_last: whether images come in that memory order, for which a `view` can be wrong.
         repeat: does the same once more, to find the place where a backward pass is refused.
     """
     try:
         yield
     except RuntimeError as error:
         message = str(error)
-        is_view = channels_last and _WRONG_STRIDES in message
-        if not (is_view or _NO_BFLOAT16 in message or REFUSED.search(message)):
+        if not (_NO_BFLOAT16 in message or REFUSED.search(message)):
             raise
         place = locate(traceback.walk_tb(error.__traceback__), names_of(model))
-        if is_view:
-            raise InputError(
-                f"model: expected an operation for any memory order, got view, in the {place}; use "
-                "reshape or flatten(1) there, or set determinism.channels_last=false"
-            ) from None
         if _NO_BFLOAT16 in message:
             raise InputError(
                 "trainer.precision: expected float32 for an LSTM on a processor without bfloat16 "
@@ -48,12 +39,9 @@ def explained(
                 "determinism.mkldnn.enabled=false, which is slower"
             ) from None
         if place.phase == "backward" and repeat is not None:
-            tracer = Tracer(model)
-            try:
-                with tracer:
-                    repeat()
-            except RuntimeError:
-                place = tracer.place
+            with suppress(RuntimeError), (places := Places(model)):
+                repeat()
+            place = places.place
         operation, instead = describe(message)
         raise InputError(
             f"{operation}: expected an operation with a deterministic implementation, got none, in "

@@ -79,7 +79,7 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
     may_change = not training.strict and shards.count == 1
     with (
         evaluating(training.model, may_change),
-        explained(training.model, training.channels_last),
+        explained(training.model),
     ):
         for batch in batches:
             if shards.asked_to_stop():

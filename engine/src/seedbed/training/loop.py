@@ -82,7 +82,7 @@ def fit(
                 raise Interrupted
             step = progress.step + 1
             schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
-            with explained(training.model, training.channels_last):
+            with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
             logs = plan.is_due(plan.log_every_steps, step)
             hashed = hasher if plan.is_due(plan.fingerprint_every_steps, step) else None
@@ -94,7 +94,7 @@ def fit(
                 # A step that PyTorch refuses is taken once more, to find the operation.
                 with (
                     pace.measured(step) if step in pace.steps else nullcontext(),
-                    explained(training.model, training.channels_last, repeat=take),
+                    explained(training.model, repeat=take),
                 ):
                     result = take()
             progress.step = step

@@ -106,7 +106,7 @@ class Rehearsal:
         _evaluate(training, held_out)
         quiet = copy.copy(training)  # with what it knows of the parameters before some were frozen
         vars(quiet)["callbacks"] = Callbacks()  # they see the step that counts
-        with explained(training.model, training.channels_last):
+        with explained(training.model):
             expected, _ = _take(quiet, batches, step, shards, held_out)
         del quiet
         batches = self._resume(training, saved, step, shards)

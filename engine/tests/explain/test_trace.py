@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from seedbed.explain.trace import Event, traced
 from seedbed.explain.trace_compare import first_difference
-from seedbed.operations.trace import Event, traced
 
 
 def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
@@ -67,4 +67,4 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
     assert found is not None
     assert found.reason == "runs in B only"
     assert found.event.operation.startswith(operation)
-    assert "tests/operations/test_trace.py:" in found.event.place.line
+    assert "tests/explain/test_trace.py:" in found.event.place.line

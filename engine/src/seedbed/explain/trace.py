@@ -1,24 +1,20 @@
 """The operations of a training step as they run: where in the model, what went in and out."""
 
-import re
-import sys
-import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from seedbed import fingerprint
-from seedbed.operations.place import Place, locate, names_of
+from seedbed.operations.place import Place, Places
+from seedbed.operations.refusals import REFUSED
 
-REFUSED = re.compile(r"(.*?) does not have a deterministic implementation")
 # What these return is memory that nobody has written yet.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
 _NUMBERS = (bool, int, float, complex, str, torch.dtype)
@@ -51,50 +47,19 @@ class Event:
     refusal: str = ""
 
 
-class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes each operation while it is active.
+class Tracer(Places):  # type: ignore[no-untyped-call]
+    """Notes each operation while it is active."""
 
-    A backward pass has no stack of its own: there it is the place of the forward pass. Autograd
-    numbers the operations that it will differentiate.
-
-    Attributes:
-        place: of the operation that runs, or ran last.
-    """
-
-    def __init__(
-        self, model: nn.Module | None, optimizers: Iterable[torch.optim.Optimizer] = ()
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.place = Place("", "", "forward")
+    def __init__(self, model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        super().__init__(model)
         self.events: list[Event] = []
         self.warned: Sequence[warnings.WarningMessage] = ()
-        self._modules, self._made_at = names_of(model), dict[int, Place]()
-        self._parameters = [] if model is None else list(model.named_parameters())
-        self._known = {} if model is None else {_address(t): n for n, t in state(model, optimizers)}
+        self._parameters = list(model.named_parameters())
+        self._known = {_address(tensor): name for name, tensor in state(model, optimizers)}
         self._workspaces: dict[int | None, Tensor] = {}  # held, so that no other takes their place
 
-    def _locate(self, frames: Sequence[Any]) -> Place:
-        node = torch._C._current_autograd_node()
-        if node is not None:
-            made = self._made_at.get(node._sequence_nr(), Place("", "", "backward"))
-            return replace(made, phase="backward")
-        place = locate(reversed(frames), self._modules)
-        files = [frame.f_code.co_filename for frame, _ in frames]
-        if any("torch/optim" in file or "clip_grad" in file for file in files):
-            place = replace(place, module="", phase="update")
-        # An operation that will be differentiated has just been given the number before this
-        # one; one that will not be finds there what was given to another.
-        self._made_at.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
-        return place
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation between hashing what goes in and what comes out."""
-        kwargs, frames = kwargs or {}, list(traceback.walk_stack(sys._getframe(1)))
-        if any(frame.f_code.co_filename == fingerprint.__file__ for frame, _ in frames):
-            return func(*args, **kwargs)
-        self.place = self._locate(frames)
         leaves = tree_leaves((args, kwargs))
         taken = [t for t in _tensors(leaves) if _address(t) not in self._workspaces]
         inputs, names = hashes(taken), self._names_of(taken)
