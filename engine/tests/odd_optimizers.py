@@ -65,3 +65,14 @@ class NumPyScale(Master):
         """Take a step."""
         super().step()
         self.state["scale"] = np.sqrt(np.float64(self.state["updates"]))  # type: ignore[index]
+
+
+class Langevin(torch.optim.AdamW):
+    """Draws, from two generators."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Take a step."""
+        super().step(closure)
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(torch.randn_like(parameter) * 0.01 * np.random.rand())

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -54,24 +53,6 @@ def test_a_fork_has_what_a_new_process_has(tmp_path: Path) -> None:
     assert forked.stdout == true.stdout
     assert forked.stdout.endswith("at exit\n")
     assert len({true.stderr, forked.stderr, other.stderr}) == 3
-
-
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forks are served on Linux")
-def test_a_fork_can_be_killed_and_shows_its_traceback(tmp_path: Path) -> None:
-    """A signal ends it and is its exit status; an exception is shown from the script's line on."""
-    script = tmp_path / "script.py"
-    script.write_text("import time\nprint('here', flush=True)\ntime.sleep(60)\n")
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert "forks.py" in Path(f"/proc/{process.pid}/cmdline").read_text()
-    assert process.stdout is not None
-    assert process.stdout.readline() == "here\n"
-    assert process.poll() is None
-    process.kill()
-    assert process.wait(timeout=10) == -signal.SIGKILL
-    script.write_text("1 / 0\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[1:2] == [f'  File "{script}", line 1, in <module>']
 
 
 def test_a_training_has_the_bits_and_the_record_of_the_true_command(

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from seedbed.training.shards import Shards, tree_sum
 from seedbed.training.state import TrainingState
 from seedbed.training.step import train_step
 from tests import tiny
+from tests.odd_optimizers import Langevin
 from tests.tiny import methods
 
 SHARDS, BATCH_SIZE = 4, 16
@@ -133,38 +134,60 @@ class Net(nn.Module):
         return self.last(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
-class Langevin(torch.optim.AdamW):
-    """Draws, after dropout has left each process with other generators."""
+class Skips(nn.Module):
+    """Has weights that no sample uses, and some that one slice of a batch uses."""
 
-    def step(self, closure: Any = None) -> Any:
-        super().step(closure)
-        with torch.no_grad():
-            for parameter in self.param_groups[0]["params"]:
-                parameter.add_(torch.randn_like(parameter) * 0.01)
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.unused = nn.Linear(tiny.FEATURES, tiny.CLASSES), nn.Linear(2, 2)
+        self.rare = nn.Parameter(torch.ones(tiny.CLASSES))
+        self.table = nn.Embedding(16, tiny.CLASSES)
+
+    def forward(self, inputs: Tensor, ids: Tensor | None = None) -> Tensor:
+        outputs: Tensor = self.head(inputs)
+        if ids is not None:
+            outputs = (outputs + self.table(ids)) * (self.rare if 0 in ids else 1)
+        return outputs
 
 
-# Models of methods in tests.tiny.methods; Net is trained by Supervised.
+class Skipping(Supervised):
+    """Trains it."""
+
+    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
+        return nn.functional.cross_entropy(model(batch.inputs, batch.ids), batch.targets)
+
+
+class Unlike(Supervised):
+    """Logs by another name in the second half of a batch."""
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        name = "first" if int(batch.ids[0]) < BATCH_SIZE // 2 else "second"
+        return {"loss": model(batch.inputs).square().mean(), name: 1.0}
+
+
+# What each trains; of tests.tiny.methods unless it is above.
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "Net": Net,
+    "Supervised": Net,
     "WassersteinGAN": methods.Players,
     "Teacher": methods.Averaged,
     "LogsParameters": methods.Scaled,
     "WeighsByBuffer": methods.Scaled,
+    "Skipping": Skips,
 }
 
 
-def training_of(name: str = "Net", model: nn.Module | None = None) -> TrainingState:
+def training_of(name: str = "Supervised", model: nn.Module | None = None) -> TrainingState:
     """Return what a method trains, always the same."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = model or MODELS[name]()
-    method = getattr(methods, name, Supervised)()
+    model = model or MODELS.get(name, Net)()
+    method = (globals().get(name) or getattr(methods, name))()
     method.task = Classification(0.1)
 
     def make(parameters: Any, lr: float = 0.01, **options: Any) -> torch.optim.Optimizer:
         named = [each if isinstance(each, dict) else each[1] for each in parameters]
         trained = [each for each in named if isinstance(each, dict) or each.requires_grad]
-        kind = Langevin if name == "Net" else torch.optim.AdamW
+        kind = Langevin if isinstance(model, Net) else torch.optim.AdamW
         return kind(trained, lr=lr, **options)
 
     found = method.configure_optimizers(model, make)
@@ -187,7 +210,7 @@ def of_ids(whole: Batch, ids: Any) -> Batch:
 
 
 def rows(
-    processes: Processes | None, name: str = "Net", in_tree: bool = True, count: int = SHARDS
+    processes: Processes | None, name: str = "Supervised", in_tree: bool = True, count: int = SHARDS
 ) -> list[Any]:
     """Train for six steps, then evaluate; return fingerprints, losses and values."""
     training = training_of(name)
@@ -214,7 +237,7 @@ def rows(
     ("name", "count"),
     [(name, 2) for name in MODELS]
     # Of as many processes as shards, each sends what its shard returned.
-    + [(name, 4) for name in ("Net", "LogsParameters", "WeighsByBuffer")],
+    + [(name, 4) for name in ("Supervised", "LogsParameters", "WeighsByBuffer", "Skipping")],
 )
 def test_training_does_not_depend_on_the_number_of_processes(name: str, count: int) -> None:
     """Every stage of every step, with dropout, what an optimizer draws, and what is logged."""
@@ -231,70 +254,29 @@ def test_shards_and_the_order_of_sums_show_in_the_bits() -> None:
     assert in_processes(4, partial(rows, in_tree=False))[0] != alone
 
 
-# Who does what
-
-
-class Rank(Processes):
-    """A process that has met nobody."""
-
-    def __init__(self, rank: int, count: int) -> None:
-        self.rank, self.count = rank, count
-
-
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_shards_and_evaluation_batches_are_covered_once_in_order(count: int) -> None:
-    """Ranks in order have the shards in order, and the batches of an evaluation, even if few."""
-    for batches in (1, 3, 8, 21):
-        positions = [Position(0, np.arange(i, i + 2)) for i in range(batches)]
-        everybody = [Shards(8, lambda: False, Rank(r, count)) for r in range(count)]
-        assert [i for shards in everybody for i in shards.mine] == list(range(8))
-        shared = [position for shards in everybody for position in shards.share(positions)]
-        assert [p.ids[0] for p in shared] == [p.ids[0] for p in positions]
-
-
-# Stopping
+# Who stops, and who is missing
 
 
 def steps_until_stop(processes: Processes) -> int:
-    """Count the steps until all agree to stop; rank 2 is asked to in its third."""
+    """Count the steps until all agree to stop, as rank 1 is asked to in its third."""
     step = 0
-    shards = Shards(SHARDS, lambda: processes.rank == 2 and step >= 3, processes)
+    shards = Shards(SHARDS, lambda: processes.rank == 1 and step >= 3, processes)
     while not shards.stop_requested():
         step += 1
-        shards.reduce(iter([[torch.ones(1)]]))
+        shards.reduce(iter([[torch.ones(1)]] * len(shards.mine)))
+
+    def evaluate_a_part() -> None:
+        if processes.rank == 1:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        shards.gather(evaluate_a_part)
     return step
 
 
-def test_all_processes_stop_at_the_same_step() -> None:
-    """One process is asked to stop, and all stop after the same step, the next one."""
-    assert in_processes(4, steps_until_stop) == dict.fromkeys(range(4), 4)
-
-
-def interrupted(processes: Processes) -> str:
-    def work() -> int:
-        if processes.rank == 1:
-            raise Interrupted
-        return processes.rank
-
-    try:
-        return str(Shards(SHARDS, lambda: False, processes).gather(work))
-    except Interrupted:
-        return "interrupted"
-
-
-def test_an_evaluation_is_interrupted_in_all_processes() -> None:
-    """One process is asked to stop while it evaluates, and all hear of it at the end."""
-    assert in_processes(2, interrupted) == {0: "interrupted", 1: "interrupted"}
-
-
-# Who is missing
-
-
-def test_a_rank_that_never_arrives_is_named() -> None:
-    """Three of four processes wait as long as they were told, and say that rank 2 is missing."""
-    found = in_processes(4, lambda _: None, missing=(2,), timeout=SHORT_SECONDS)
-    for rank in (0, 1, 3):
-        assert message(found[rank]).startswith("rank 2: expected 4 processes within 3 s, got 3")
+def test_all_processes_stop_together() -> None:
+    """One is asked to, and all stop after the same step, the next one, and in an evaluation."""
+    assert in_processes(2, steps_until_stop) == dict.fromkeys(range(2), 4)
 
 
 def lose(processes: Processes, how: str) -> None:
@@ -307,11 +289,13 @@ def lose(processes: Processes, how: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "how", "said"),
-    [(4, "dies", "closed"), (4, "hangs", "within 3 s, got none"), (2, "dies", "closed")],
-)
-def test_a_rank_that_dies_or_hangs_is_named_by_all(count: int, how: str, said: str) -> None:
+    [(4, "is not there", "expected 4 processes within 3 s, got 3"), (4, "dies", "closed"),
+     (4, "hangs", "within 3 s, got none"), (2, "dies", "closed")],
+)  # fmt: skip
+def test_a_rank_that_is_missing_is_named_by_all(count: int, how: str, said: str) -> None:
     """Also by those that wait for somebody who waits for it; of two, with reduce=allreduce."""
-    found = in_processes(count, partial(lose, how=how), timeout=SHORT_SECONDS)
+    missing = (count - 1,) if how == "is not there" else ()
+    found = in_processes(count, partial(lose, how=how), missing, SHORT_SECONDS)
     for rank in range(count - 1):
         assert message(found[rank]).startswith(f"rank {count - 1}: ")
         assert said in message(found[rank])
@@ -367,6 +351,9 @@ def test_shards_divide_a_batch_and_processes_divide_them(
         config.check_shards(shards, processes, batch_size)
 
 
+FOUR = SimpleNamespace(rank=1, count=4)
+
+
 @pytest.mark.parametrize(
     ("asked", "gpus", "expected"),
     [("auto", 0, "cpu"), ("cpu", 8, "cpu"), ("auto", 4, "cuda:1"), ("cuda", 8, "cuda:1"),
@@ -381,7 +368,7 @@ def test_each_process_has_a_gpu_of_its_own_or_the_cpu(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     refused = expected.startswith("trainer")
     with pytest.raises(InputError, match=f"^{expected}: ") if refused else nullcontext():
-        assert Rank(1, 4).device_name(asked, gpus) == expected
+        assert Processes.device_name(FOUR, asked, gpus) == expected  # type: ignore[arg-type]
 
 
 class Changing(nn.Module):
@@ -450,82 +437,23 @@ def test_state_that_forward_passes_change_is_refused(what: str) -> None:
             assert found is None if what == "nothing" else message(found).startswith(line)
 
 
-def test_state_that_an_evaluation_changes_is_refused_with_shards() -> None:
-    """Each process would see some of the batches; negative control: without shards."""
-    training = training_of(model=Changing(*CHANGES["head.weight"]))
-    evaluate(training, batch_of(1, Shards()), Shards())
-    with pytest.raises(InputError, match=r"^model: expected an evaluation that leaves"):
-        evaluate(training, batch_of(1, Shards()), Shards(SHARDS))
-
-
-UNUSED = ["unused.weight", "unused.bias"]
-
-
-class Skips(nn.Module):
-    """Has weights that no sample uses, and some that one slice of a batch uses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.unused = nn.Linear(tiny.FEATURES, tiny.CLASSES), nn.Linear(2, 2)
-        self.rare = nn.Parameter(torch.ones(tiny.CLASSES))
-        self.table = nn.Embedding(16, tiny.CLASSES)
-
-    def forward(self, inputs: Tensor, ids: Tensor) -> Tensor:
-        outputs = self.head(inputs) + self.table(ids)
-        return outputs * self.rare if 0 in ids else outputs
-
-
-class Skipping(Supervised):
-    """Trains it; of each slice, values go by names of their own."""
-
-    def __init__(self, names: Sequence[str] = ("a",) * SHARDS) -> None:
-        super().__init__(Classification())
-        self.names = names
-
-    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
-        loss = nn.functional.cross_entropy(model(batch.inputs, batch.ids), batch.targets)
-        slice_of_batch = int(batch.ids[0]) * SHARDS // BATCH_SIZE
-        return {"loss": loss} | dict.fromkeys(self.names[slice_of_batch], 1.0)
-
-
-def skipping(processes: Processes | None, names: Sequence[str] = ("a",) * SHARDS) -> Any:
-    """Take steps; return fingerprints and weights, or the line of a refusal."""
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    model, shards = Skips(), Shards(SHARDS, lambda: False, processes)
-    optimizers = {"optimizer": torch.optim.AdamW(model.parameters(), lr=0.1)}
-    training = TrainingState(model, optimizers, Skipping(names), torch.device("cpu"))
-    hasher = fingerprint.Hasher(training.device)
-    found: list[Any] = []
-    try:
-        for step in range(1, 4):
-            taken = train_step(training, batch_of(step, shards), step, shards, True, hasher)
-            assert taken.stages is not None
-            found.append(taken.stages.tolist())
-    except InputError as error:
-        return str(error)
-    assert [name for name, p in model.named_parameters() if p.grad is None] == UNUSED
-    return found, [parameter.tolist() for parameter in model.parameters()]
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_weights_that_no_sample_uses_stay_on_any_number_of_processes(count: int) -> None:
-    """Decay would move them; what one slice alone uses is updated, in all processes alike."""
-    alone = skipping(None)
-    assert in_processes(count, skipping) == dict.fromkeys(range(count), alone)
-    torch.manual_seed(0)
-    began = {name: parameter.tolist() for name, parameter in Skips().named_parameters()}
-    pairs = zip(began.items(), alone[1], strict=True)
-    assert [name for (name, before), after in pairs if before == after] == UNUSED
+def test_weights_that_no_sample_uses_stay() -> None:
+    """Decay would move them; what one slice alone uses is updated. Several processes: above."""
+    training, shards = training_of("Skipping"), Shards(SHARDS)
+    before = {name: each.tolist() for name, each in training.model.named_parameters()}
+    train_step(training, batch_of(1, shards), 1, shards, False, None)
+    after = {name: each.tolist() for name, each in training.model.named_parameters()}
+    same = [name for name in before if before[name] == after[name]]
+    assert same == ["unused.weight", "unused.bias"]
 
 
 def test_values_of_other_names_are_refused_whoever_has_the_slice() -> None:
-    """Their means would be of different things; negative control: above."""
-    names = "aabb"
+    """Their means would be of different things; negative control: all of the above."""
     start = "method: expected the same names of values for all shards"
-    assert skipping(None, names=names).startswith(start)
-    for line in in_processes(2, partial(skipping, names=names)).values():
-        assert line.startswith(start), line
+    with pytest.raises(InputError, match=start):
+        rows(None, "Unlike")
+    for found in in_processes(2, partial(rows, name="Unlike")).values():
+        assert message(found).startswith(start)
 
 
 def with_closure(processes: Processes) -> None:

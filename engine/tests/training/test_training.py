@@ -28,6 +28,7 @@ from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
 from seedbed.training.step import to_device, train_step
+from tests.odd_optimizers import Langevin
 from tests.tiny import methods
 
 STEPS, SAMPLES, BATCH_SIZE = 9, 24, 8  # three epochs
@@ -345,16 +346,6 @@ def test_targets_may_be_of_any_kind(targets: Any, first: list[Any]) -> None:
     batch_of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
     found = evaluate(trained, [batch_of_two], Shards()).targets.tolist()
     assert [None if math.isnan(x) else x for x in found] == first
-
-
-class Langevin(torch.optim.SGD):
-    """An optimizer that draws."""
-
-    def step(self, closure: Any = None) -> Any:
-        super().step(closure)
-        with torch.no_grad():
-            for parameter in self.param_groups[0]["params"]:
-                parameter.add_(torch.randn_like(parameter) * 0.01 * np.random.rand())
 
 
 def test_what_an_optimizer_draws_belongs_to_the_step() -> None:
