@@ -153,8 +153,9 @@ def merged(base: Tree, change: Tree) -> Tree:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return what every file of a folder holds."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return what every file of a folder holds, but for the lock: it names who holds it."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path: path.read_bytes() for path in files}
 
 
 def edit_summary(run: Path, **changes: object) -> None:

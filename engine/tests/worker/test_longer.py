@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from seedbed import record
+from tests.made_up_runs import contents
 from tests.running import command, refusal, train
 from tests.ways import differences
 
@@ -50,8 +51,7 @@ def test_what_cannot_go_on_is_refused_in_one_line(short: Path, tmp_path: Path) -
         (short, "trainer.max_epochs=3", "expected a run of more than 12 steps"),
         (short, "data.num_workers=1", "one that finished"),
     ):
-        before = {p: p.read_bytes() for p in folder.rglob("*") if p.name != ".lock" and p.is_file()}
+        before = contents(folder)
         line = refusal(command("scripts/resume.py", str(folder), override))
         assert reason in line, line
-        after = {p: p.read_bytes() for p in folder.rglob("*") if p.name != ".lock" and p.is_file()}
-        assert after == before
+        assert contents(folder) == before
