@@ -1,39 +1,44 @@
 """Optimizers whose state is of kinds that PyTorch's own have not."""
 
+from collections import Counter, OrderedDict
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 
-class Master(torch.optim.Optimizer):
-    """SGD with float64 master weights, counts, and options of its own for vectors."""
+class AllKinds(torch.optim.Optimizer):
+    """SGD as people write it: state of all kinds, under parameters and under names."""
 
-    def __init__(self, parameters: Any, lr: float, betas: tuple[float, float] = (0.5, 0.9)) -> None:
-        parameters = list(parameters)
-        vectors = {"params": [p for p in parameters if p.dim() < 2], "lr": lr / 2}
-        matrices = {"params": [p for p in parameters if p.dim() > 1]}
-        super().__init__([vectors, matrices], {"lr": lr, "betas": tuple(betas)})
+    def __init__(self, parameters: Any, lr: float = 0.01) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": (0.9, 0.99), "seen": [0]})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take a step."""
         self.state["updates"] = self.state.get("updates", 0) + 1  # type: ignore[index, call-overload]
+        self.state["sums"] = {"all": [torch.tensor(0.5, dtype=torch.float64)], "phase": "warm"}  # type: ignore[index]
         for group in self.param_groups:
+            group["seen"][0] += 1
             for parameter in group["params"]:
                 state = self.state[parameter]
-                state.setdefault("master", parameter.double())
-                state["averages"] = self._averages(state.get("averages"), parameter, group)
-                size = group["lr"] * (1 + 1 / self.state["updates"])  # type: ignore[index]
-                state["master"] -= size * sum(state["averages"])
+                if not state:
+                    state["master"] = parameter.detach().float().clone()
+                    state["momentum"] = torch.zeros_like(parameter, dtype=torch.float64)
+                    state["other order"] = torch.zeros(parameter.shape[::-1]).t()
+                    state["count"], state["frozen"], state["nothing"] = 0, False, None
+                    state["phase"], state["bytes"] = "warm", b"\x00\x01"
+                    state["history"] = [torch.zeros((), dtype=torch.int64), (1, "two", 3.0)]
+                    state["kinds"] = OrderedDict(a=Counter("aab"), b={"texts"})
+                    state["wrapped"] = nn.Parameter(torch.ones(2, dtype=torch.float64))
+                state["count"] += 1
+                state["history"][0] += 1
+                state["momentum"].mul_(0.9).add_(parameter.grad.double())
+                state["other order"].add_(parameter.grad)
+                factor = self.state["updates"] / state["history"][0].item()  # type: ignore[index]
+                state["master"].sub_(0.01 * factor * state["momentum"])
                 parameter.copy_(state["master"])
-
-    def _averages(
-        self, before: list[torch.Tensor] | None, parameter: torch.Tensor, group: dict[str, Any]
-    ) -> list[torch.Tensor]:
-        gradient = parameter.grad.double()  # type: ignore[union-attr]
-        old = before or [torch.zeros_like(gradient) for _ in group["betas"]]
-        return [torch.lerp(gradient, a, b) for a, b in zip(old, group["betas"], strict=True)]
 
 
 class SAM(torch.optim.Optimizer):
@@ -58,7 +63,7 @@ class SAM(torch.optim.Optimizer):
         self.state.setdefault("losses", []).append((before, moved))  # type: ignore[arg-type, call-overload]
 
 
-class NumPyScale(Master):
+class NumPyScale(AllKinds):
     """Keeps a NumPy scalar, which no checkpoint brings back."""
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -4,7 +4,6 @@ A harmful one gives a resumed run other bits in its first step. A late one does 
 alone, which the rehearsal of the second step cannot see. A harmless one never does.
 """
 
-import collections
 import functools
 import itertools
 import random
@@ -16,12 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
 
 from seedbed import rng
 from seedbed.data.source import Batch
 from seedbed.methods import Supervised
-from tests.odd_optimizers import SAM, Master
+from tests.odd_optimizers import AllKinds
 
 FEATURES, CLASSES, SAMPLES = 4, 3, 12
 Forward = Callable[[Any, Tensor], Tensor]
@@ -39,9 +37,7 @@ class Model(nn.Module):
         self.own, self.kept, self.calls = forward, {}, 0
         self.history: list[float] = []
         self.mean = torch.zeros(CLASSES)
-        self.draws = torch.Generator(), np.random.default_rng(0)
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("average", torch.zeros(CLASSES, FEATURES))
+        self.draws = torch.Generator()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.own(self, x) if self.own else self.head(self.wide(x))
@@ -133,11 +129,6 @@ def drawn_in_a_closure() -> Callable[[], Tensor]:
     return draw
 
 
-def memoised(function: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
-    kept: dict[int, Tensor] = {}
-    return lambda width: kept[width] if width in kept else kept.setdefault(width, function(width))
-
-
 def drawn_into_an_array() -> Tensor:
     if not _array.any():
         _array[:] = noise().numpy()
@@ -149,27 +140,14 @@ def drawn_into_a_default(kept: list[Tensor] = []) -> Tensor:  # noqa: B006
     return kept[0]
 
 
-cached, _of_closure, _of_memo = functools.lru_cache(noise), drawn_in_a_closure(), memoised(noise)
+cached, _of_closure = functools.lru_cache(noise), drawn_in_a_closure()
 _tables: dict[int, Tensor] = {}
-_defaults, _array = collections.defaultdict(noise), np.zeros(FEATURES)
+_array = np.zeros(FEATURES)
 
 
 def multiplied_by(kept: Callable[[], Tensor]) -> Case:
     """Return a model that multiplies its inputs by numbers that were drawn once, and kept."""
     return forward(lambda self, x: self.head(x * kept()))
-
-
-def hooked() -> nn.Module:
-    """Return a model whose layer has a hook with a variable of its own."""
-    model, calls = Model(), itertools.count(1)
-    model.head.register_forward_pre_hook(lambda _, inputs: inputs[0] * (1 + 1 / next(calls)))
-    return model
-
-
-def freezes_in_time(self: Any, x: Tensor) -> Tensor:
-    self.calls += self.training
-    self.head.bias.requires_grad_(self.calls % 2 == 0)
-    return self.head(x)
 
 
 def begins_later(self: Any, x: Tensor) -> Tensor:
@@ -213,26 +191,10 @@ def draws_seeded(self: Any, x: Tensor) -> Tensor:
     return self.head(x + rng.generator().random() + random.random() + torch.rand(()))
 
 
-def reseeds(self: Any, x: Tensor) -> Tensor:
-    """Seed a generator of its own by what is restored."""
-    self.draws[0].manual_seed(int(self.count))
-    self.count += self.training
-    return self.head(x + torch.rand(x.shape, generator=self.draws[0]))
-
-
 def shows_activations() -> nn.Module:
     model = Model()
     model.wide.register_forward_hook(lambda _, __, outputs: model.kept.update(last=outputs))
     return model
-
-
-def normalised() -> nn.Module:
-    """Return layers with weights that are computed before each forward pass."""
-    return nn.Sequential(
-        nn.utils.spectral_norm(nn.Linear(FEATURES, 8)), nn.BatchNorm1d(8), nn.Dropout(0.1),
-        parametrizations.spectral_norm(nn.Linear(8, 8)),
-        parametrizations.weight_norm(nn.Linear(8, CLASSES)),
-    )  # fmt: skip
 
 
 # Methods.
@@ -271,21 +233,6 @@ class Late(Supervised):
             model.head.weight.lerp_(self.slow, 0.5)
 
 
-class InBuffers(Supervised):
-    """Follows the weights in a buffer."""
-
-    def on_step_end(self, model: Any, step: int) -> None:
-        model.average.lerp_(model.head.weight, 0.5)
-        model.head.weight.lerp_(model.average, 0.1)
-
-
-class Thawing(Supervised):
-    """Trains more with each step, by the step alone."""
-
-    def trainable(self, step: int) -> Any:
-        return ["head.*"] if step < 3 else None
-
-
 class Orthogonal(Supervised):
     """Puts weights in another memory order after each step."""
 
@@ -318,54 +265,11 @@ class Hiding(torch.optim.Optimizer):
 
 
 class Sharing(Hiding):
-    """What the other one keeps is in the checkpoint, too."""
+    """What the wrapped one keeps is in the checkpoint, too."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, lr)
         self.state, self.param_groups = self.base.state, self.base.param_groups
-
-
-class Lookahead(Sharing):
-    """Follows the other one with slow weights, which it keeps in the state that they share."""
-
-    def slow(self, parameter: Tensor) -> Any:
-        return self.state[parameter].setdefault("slow", parameter.clone())
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        super().step()
-        for parameter in self.param_groups[0]["params"]:
-            if parameter.grad is not None:
-                parameter.copy_(self.slow(parameter).lerp_(parameter, 0.5))
-
-
-class HiddenLookahead(Lookahead):
-    """Keeps the slow weights to itself."""
-
-    def slow(self, parameter: Tensor) -> Any:
-        self.weights = getattr(self, "weights", {})
-        return self.weights.setdefault(parameter, parameter.clone())
-
-
-class RareLookahead(HiddenLookahead):
-    """Does so every second step."""
-
-    steps = 0
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        self.steps += 1
-        kind: Any = HiddenLookahead if self.steps % 2 == 0 else Sharing
-        kind.step(self)
-
-
-class Centralised(Sharing):
-    """Takes the mean out of gradients before the other one sees them."""
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for parameter in self.param_groups[0]["params"]:
-            if parameter.grad is not None and parameter.dim() > 1:
-                parameter.grad = parameter.grad - parameter.grad.mean(1, keepdim=True)
-        super().step()
 
 
 class OnParameters(torch.optim.SGD):
@@ -412,14 +316,6 @@ class Wide(Saving):
                 sums = self.state[parameter]
                 sums["sum"] = sums.get("sum", 0) + parameter.grad.double() / 3
                 parameter.sub_(sums["sum"])
-
-
-class Keyed(torch.optim.SGD):
-    """Keeps an entry under a key that `state_dict` takes for the number of a parameter."""
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        super().step()
-        self.state[0] = {"momentum_buffer": torch.ones(1)}  # type: ignore[index]
 
 
 def fused(parameters: Any, lr: float) -> torch.optim.Optimizer:
@@ -475,24 +371,20 @@ def mixing_collate() -> Any:
 HARMFUL = {
     **{f.__name__: forward(f) for f in (
         counts, averages_in_place, counts_evaluations, grows_gradients, counts_in_module,
-        shrinks_its_class, freezes_in_time,
+        shrinks_its_class,
     )},
     "a generator of torch": forward(
-        lambda self, x: self.head(x + torch.randn(x.shape, generator=self.draws[0]))
+        lambda self, x: self.head(x + torch.randn(x.shape, generator=self.draws))
     ),
-    "a generator of NumPy": forward(lambda self, x: self.head(x + float(self.draws[1].random()))),
     "a cache": multiplied_by(lambda: cached(FEATURES)),
     "a module's dictionary": multiplied_by(lambda: _tables.setdefault(0, noise())),
     "a closure": multiplied_by(lambda: _of_closure()),
-    "a memo": multiplied_by(lambda: _of_memo(FEATURES)),
     "an object": multiplied_by(lambda: _holder.kept.setdefault(0, noise())),
     "an array": multiplied_by(drawn_into_an_array),
-    "a defaultdict": multiplied_by(lambda: _defaults[0]),
     "a default": multiplied_by(lambda: drawn_into_a_default()),
-    "hooked": Case(model=hooked),
     "Momentum": Case(method=Momentum),
     **{c.__name__: Case(optimizer=c) for c in (
-        Hiding, HiddenLookahead, OnParameters, CountingSteps, Wide,
+        Hiding, OnParameters, CountingSteps, Wide,
     )},
     "Counting": Case(data=Counting),
     "counting_collate": Case(collate=counting_collate),
@@ -500,20 +392,18 @@ HARMFUL = {
 LATE = {
     "begins_later": forward(begins_later),
     "Late": Case(method=Late),
-    "RareLookahead": Case(optimizer=RareLookahead),
     "Memoised": Case(data=Memoised),
 }
 HARMLESS = {
     **{f.__name__: forward(f) for f in (
-        keeps_statistics, caches_by_shape, draws_seeded, reseeds, multiplies_constants, freezes,
+        keeps_statistics, caches_by_shape, draws_seeded, multiplies_constants, freezes,
         switches_modes,
     )},
     "normalises_in_place": forward(lambda self, x: self.head(x.sub_(0.5).div_(0.7))),
-    **{f.__name__: Case(model=f) for f in (shows_activations, normalised)},
-    **{c.__name__: Case(method=c) for c in (InBuffers, Smoothing, Thawing, Orthogonal)},
-    **{c.__name__: Case(optimizer=c) for c in (Lookahead, Centralised, Master, Saving, fused)},
+    "shows_activations": Case(model=shows_activations),
+    **{c.__name__: Case(method=c) for c in (Smoothing, Orthogonal)},
+    **{c.__name__: Case(optimizer=c) for c in (Sharing, AllKinds, Saving, fused)},
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
-    "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "Cached": Case(data=Cached),
     "mixing_collate": Case(collate=mixing_collate),
 }  # fmt: skip

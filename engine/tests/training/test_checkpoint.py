@@ -6,7 +6,6 @@ import itertools
 import os
 import pickle
 import tempfile
-import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -59,21 +58,14 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
         assert step_of(found) == 3
 
 
-@given(place=st.integers(min_value=0), flip=st.integers(1, 255))
+@given(place=st.integers(min_value=0), flip=st.integers(0, 255))
 @settings(max_examples=200, deadline=None)
-def test_any_byte_that_changed_is_noticed(place: int, flip: int, saved: bytes) -> None:
-    """Whatever byte changes in whatever way, the file is refused."""
-    damaged = bytearray(saved)
-    damaged[place % len(saved)] ^= flip
-    assert refused(bytes(damaged))
-
-
-@given(length=st.integers(min_value=0))
-@settings(max_examples=50, deadline=None)
-def test_a_file_that_was_cut_off_is_noticed(length: int, saved: bytes) -> None:
-    """Whatever is left of it, from nothing on, is refused; negative control: all of it."""
-    assert refused(saved[: length % len(saved)])
-    assert not refused(saved)
+def test_a_file_that_was_changed_or_cut_off_is_noticed(place: int, flip: int, saved: bytes) -> None:
+    """Whatever byte in whatever way, and wherever it ends; negative control: the whole file."""
+    damaged, place = bytearray(saved), place % len(saved)
+    damaged[place] ^= flip
+    assert bool(refused(bytes(damaged))) == (flip != 0)
+    assert refused(saved[:place])
 
 
 def refused(content: bytes) -> str:
@@ -98,17 +90,13 @@ class Malicious:
         return (Path.touch, (self.path,))
 
 
-def signed(content: bytes) -> bytes:
-    """Return a zip archive with the comment that Seedbed's checkpoints have."""
-    comment = checkpoint._COMMENT_BYTES.to_bytes(2, "little")
-    body = content[:-2] + comment
-    return body + checkpoint._PREFIX + hashlib.sha256(body).hexdigest().encode()
-
-
 def made_up(value: object) -> bytes:
+    """Return a file with the comment that Seedbed's checkpoints have."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
-    return signed(buffer.getvalue())
+    comment = checkpoint._COMMENT_BYTES.to_bytes(2, "little")
+    body = buffer.getvalue()[:-2] + comment
+    return body + checkpoint._PREFIX + hashlib.sha256(body).hexdigest().encode()
 
 
 def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
@@ -122,16 +110,11 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_refused() -> None:
-    """A checkpoint of another program, another format, an archive of something else."""
+    """A checkpoint of another program, of another format, and no file."""
     buffer = io.BytesIO()
     torch.save(state(1), buffer)
     assert "cut-off or foreign" in refused(buffer.getvalue())
     assert f"format {record.FORMAT_VERSION}" in refused(made_up({"format_version": 1}))
-    assert "expected a checkpoint of format" in refused(made_up([1, 2, 3]))
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("a", "text")
-    assert "expected tensors and numbers" in refused(signed(archive.getvalue()))
     with pytest.raises(InputError, match="expected a checkpoint, got No such file"):
         checkpoint.load(Path("none.pt"))
 

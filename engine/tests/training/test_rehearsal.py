@@ -176,15 +176,13 @@ def test_what_no_file_brings_back_is_named_under_every_preset() -> None:
         line = ran(Case(optimizer=NumPyScale), at_start=True, strict=strict).line
         assert line.startswith("optimizer.state.scale: expected tensors, numbers, texts")
         assert "numpy.float64" in line
-    keyed = ran(Case(optimizer=cases.Keyed), at_start=True).line
-    assert keyed.startswith(("optimizer", "checkpoint"))
     unlike = ran(Case(method=cases.Orthogonal, optimizer=cases.fused), at_start=True).line
     assert unlike.startswith("optimizer: expected exp_avg of shape, dtype and strides")
 
 
 def test_values_that_restart_in_a_resumed_run_are_named_and_change_no_bit() -> None:
     """Negative control: nothing is printed of a method that logs what the step gives."""
-    smooth, plain = (ran(HARMLESS[name], at_start=True) for name in ("Smoothing", "InBuffers"))
+    smooth, plain = (ran(HARMLESS[name], at_start=True) for name in ("Smoothing", "draws_seeded"))
     assert smooth.line == ""
     assert [line.partition(":")[0] for line in smooth.printed] == ["warning"]
     assert plain.printed == []

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from seedbed import fingerprint, rng, tasks
 from seedbed.data.source import Batch
-from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Supervised
 from seedbed.names import STAGES
 from seedbed.tasks import Classification, Regression
 from seedbed.training import loop, schedules
-from seedbed.training.evaluate import evaluate, measure
+from seedbed.training.evaluate import evaluate
 from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
@@ -62,11 +61,8 @@ def bits(model: nn.Module) -> list[bytes]:
     return [tensor.numpy().tobytes() for tensor in model.state_dict().values()]
 
 
-def take_step(
-    trained: TrainingState, step: int = 1, with_metric: bool = True, with_stages: bool = True
-) -> tuple[Any, ...]:
-    hasher = fingerprint.Hasher(trained.device) if with_stages else None
-    return train_step(trained, [batch(0)], step, Shards(), with_metric, hasher)
+def take_step(trained: TrainingState, step: int = 1) -> tuple[Any, ...]:
+    return train_step(trained, [batch(0)], step, Shards(), True, None)
 
 
 class TestTrainStep:
@@ -92,40 +88,25 @@ class TestTrainStep:
         assert nn.utils.get_total_norm(gradients) <= 0.0501
         assert nn.utils.get_total_norm([p.grad for p in control.model.parameters()]) > 0.0501
 
-    def test_dropout_belongs_to_the_step(self) -> None:
-        """What was drawn before changes nothing; another step or seed, or none, drops others."""
-
-        def loss(step: int, **chosen: Any) -> float:
-            torch.rand(random.randrange(1, 99))
-            return float(take_step(training(**chosen), step)[0])
-
-        assert loss(1) == loss(1)
-        assert loss(1) != loss(2)
-        assert loss(1) != loss(1, dropout_seed=1)
-        unseeded = [training(dropout_seed=None) for _ in range(2)]  # go on from where others are
-        assert float(take_step(unseeded[0])[0]) != float(take_step(unseeded[1])[0])
-
     def test_each_stage_sees_what_it_is_named_for(self) -> None:
-        """Other ids, contents or weights change their stage, and no stage before it."""
+        """Other ids, contents or rates change their stage, and no stage before it."""
 
-        def stages(changed: Batch, trained: TrainingState) -> dict[str, int]:
+        def stages(changed: Batch, rate: float = 1.0) -> list[Any]:
+            trained = training()
+            schedules.set_learning_rates(trained.optimizers, rate)
             hasher = fingerprint.Hasher(trained.device)
-            step = train_step(trained, [changed], 1, Shards(), False, hasher)[2]
-            assert step is not None
-            return dict(zip(STAGES, step.tolist(), strict=True))
+            found = train_step(trained, [changed], 1, Shards(), False, hasher).stages
+            return [] if found is None else found.tolist()
 
-        same, again = stages(batch(0), training()), stages(batch(0), training())
-        assert same == again
-        ids, inputs, targets = batch(0)
-        other_ids = stages(Batch(ids + 1, inputs, targets), training())
-        assert {name for name in same if same[name] != other_ids[name]} == {"sample_ids"}
-        other_batch = stages(Batch(ids, inputs * 2, targets), training())
-        assert other_batch["sample_ids"] == same["sample_ids"]
-        assert other_batch["batch"] != same["batch"]
-        slower = training()
-        schedules.set_learning_rates(slower.optimizers, 0.5)
-        differs = {name for name, value in stages(batch(0), slower).items() if value != same[name]}
-        assert differs == {"weights"}
+        same, (ids, inputs, targets) = stages(batch(0)), batch(0)
+        assert stages(batch(0)) == same
+        for other, expected in (
+            (stages(Batch(ids + 1, inputs, targets)), {"sample_ids"}),
+            (stages(Batch(ids, inputs * 2, targets)), set(STAGES) - {"sample_ids"}),
+            (stages(batch(0), rate=0.5), {"weights"}),
+        ):
+            pairs = zip(STAGES, same, other, strict=True)
+            assert {name for name, a, b in pairs if a != b} == expected
 
     def test_a_parameter_is_logged_as_the_step_found_it(self) -> None:
         """Values are read steps later; negative control: the step changed it."""
@@ -169,8 +150,8 @@ class TestTrainStep:
         assert kept.data_ptr() == ours.data_ptr()
 
 
-class NoisyInEvaluation(nn.Module):
-    """A model that draws when it is evaluated, too."""
+class Noisy(nn.Module):
+    """Draws from three generators, also when it is evaluated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,6 +159,25 @@ class NoisyInEvaluation(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(inputs + torch.rand_like(inputs) + random.random() + np.random.rand())
+
+
+def test_what_is_drawn_belongs_to_the_seed_the_step_and_the_samples() -> None:
+    """By a model, an optimizer and in an evaluation: the history of draws changes nothing."""
+
+    def found(seed: int | None, step: int = 1) -> tuple[Any, ...]:
+        torch.manual_seed(0)
+        model = Noisy()
+        optimizers = {"optimizer": Langevin(model.parameters(), lr=0.1)}
+        noisy = replace(training(dropout_seed=seed), model=model, optimizers=optimizers)
+        torch.rand(random.randrange(1, 99)), random.random(), np.random.rand()
+        outputs = evaluate(noisy, samples(), Shards()).output_hashes.tolist()
+        return outputs, float(take_step(noisy, step)[0]), bits(model)
+
+    first = found(0)
+    assert found(0) == first
+    assert [a == b for a, b in zip(found(0, step=2), first, strict=True)] == [True, False, False]
+    assert not any(a == b for a, b in zip(found(1), first, strict=True))
+    assert not any(a == b for a, b in zip(found(None), found(None), strict=True))
 
 
 class TestEvaluate:
@@ -200,47 +200,37 @@ class TestEvaluate:
             "negative control"
         )
 
-    def test_what_a_model_draws_in_evaluation_belongs_to_the_samples(self) -> None:
-        """History changes nothing; unseeded, it does; other seeds draw otherwise."""
-
-        def outputs(seed: int | None) -> list[int]:
-            torch.rand(3), random.random(), np.random.rand()
-            torch.manual_seed(0)
-            model = NoisyInEvaluation()
-            noisy = replace(training(dropout_seed=seed), model=model)
-            torch.rand(random.randrange(1, 99))
-            return evaluate(noisy, samples(), Shards()).output_hashes.tolist()
-
-        assert outputs(0) == outputs(0)
-        assert outputs(0) != outputs(1)
-        assert outputs(None) != outputs(None)
-
-    def test_what_is_kept_does_not_grow_with_the_outputs(self) -> None:
-        """Nor with what a target holds; negative control: it does with the samples."""
-
-        def kept(classes: int, first: int = 0, repeats: int = 1) -> int:
-            wide = replace(training(), model=nn.Linear(4, classes))
-            rows = measure(wide, samples()[first:] * repeats, Shards())
-            return sum(each.numel() for each in tensors_of([tuple(row) for row in rows]))
-
-        assert kept(3) == kept(3000)
-        assert kept(3) < kept(3, repeats=2)
-
     def test_a_method_may_use_its_output_buffer_again(self) -> None:
         """For values of samples and predictions, which are those of each batch all the same."""
-
-        class Reuses(Supervised):
-            buffer = torch.zeros(BATCH_SIZE)
-
-            def validation_step(self, model: nn.Module, batch: Batch) -> Any:
-                values = self.buffer.copy_(batch.ids)
-                return {"loss": values, "predictions": values}
-
-        reusing = replace(training(), method=Reuses(Classification()))
-        result = evaluate(reusing, samples(), Shards())
+        result = evaluate(replace(training(), method=Reuses()), samples(), Shards())
         assert result.predictions is not None
         assert result.predictions.tolist() == list(range(SAMPLES))
         assert result.values["loss"] == (SAMPLES - 1) / 2
+
+    @pytest.mark.parametrize(
+        ("targets", "first"), [
+            (torch.tensor([[3.0, 1.0], [4.0, 1.0]]), [3.0, 4.0]),
+            ({"text": ["a", "b"], "class": torch.tensor([1, 2])}, [1, 2]),
+            (torch.arange(5), [None, None]),
+        ],
+    )  # fmt: skip
+    def test_targets_may_be_of_any_kind(self, targets: Any, first: list[Any]) -> None:
+        """Listed is the first number of each sample's; of one that has none, that is so."""
+        of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
+        found = evaluate(replace(training(), method=Reuses()), [of_two], Shards()).targets.tolist()
+        assert [None if math.isnan(x) else x for x in found] == first
+
+
+class Reuses(Supervised):
+    """Writes the values of all batches to one place; it asks nothing of the targets."""
+
+    def __init__(self) -> None:
+        super().__init__(Classification())
+        self.buffer = torch.zeros(BATCH_SIZE)
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        values = self.buffer[: len(batch.ids)].copy_(batch.ids)
+        return {"loss": values, "predictions": values}
 
 
 class Meddling(nn.Module):
@@ -276,14 +266,21 @@ def test_modes_are_put_back_after_an_evaluation(stops: bool) -> None:
     assert [each.training for each in trained.model.children()] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("strict", "shards"), [(True, 1), (False, 2), (False, 1)], ids=["strict", "shards", "neither"]
+)
 @pytest.mark.parametrize("changes", ["buffers", "weights", ""])
-def test_state_that_an_evaluation_changes_is_refused(changes: str) -> None:
-    """Under a preset that promises bits; negative controls: another preset, and no change."""
-    trained = replace(training(strict=True), model=Meddling(changes))
+def test_state_that_an_evaluation_changes_is_refused(
+    changes: str, strict: bool, shards: int
+) -> None:
+    """Under a preset that promises bits, and with shards, of which each process has some.
+
+    Negative controls: neither, and no change.
+    """
+    trained = replace(training(strict=strict), model=Meddling(changes))
     refused = pytest.raises(InputError, match=r"^model: expected an evaluation that leaves")
-    with refused if changes else nullcontext():
-        evaluate(trained, samples(), Shards())
-    evaluate(replace(trained, strict=False), samples(), Shards())
+    with refused if changes and (strict or shards > 1) else nullcontext():
+        evaluate(trained, samples(), Shards(shards))
 
 
 class Returns(nn.Module):
@@ -296,23 +293,6 @@ class Returns(nn.Module):
 
     def forward(self, inputs: Tensor) -> Any:
         return self.wrap(self.layer(inputs))
-
-
-class AnyTarget:
-    """A task of the user's, which takes whatever targets there are."""
-
-    metric_name, higher_is_better = "loss", False
-
-    def losses(self, outputs: Tensor, targets: Any) -> Tensor:
-        return outputs.mean(1)
-
-    def loss(self, outputs: Tensor, targets: Any) -> Tensor:
-        return outputs.mean()
-
-    metric = losses
-
-    def predictions(self, outputs: Tensor) -> Tensor:
-        return outputs[:, 0]
 
 
 @pytest.mark.parametrize(
@@ -331,44 +311,6 @@ def test_a_task_takes_the_part_that_is_named(wrap: Any, output: str | int) -> No
     assert torch.equal(found, expected)
     kept = named.validation_step(Returns(wrap), batch(0))["loss"]
     assert torch.equal(kept.mean(), expected)
-
-
-@pytest.mark.parametrize(
-    ("targets", "first"), [
-        (torch.tensor([[3.0, 1.0], [4.0, 1.0]]), [3.0, 4.0]),
-        ({"text": ["a", "b"], "class": torch.tensor([1, 2])}, [1, 2]),
-        (torch.arange(5), [None, None]),
-    ],
-)  # fmt: skip
-def test_targets_may_be_of_any_kind(targets: Any, first: list[Any]) -> None:
-    """Listed is the first number of each sample's; of one that has none, that there is none."""
-    trained = replace(training(), method=Supervised(AnyTarget()))
-    batch_of_two = Batch(torch.arange(2), torch.ones(2, 4), targets)
-    found = evaluate(trained, [batch_of_two], Shards()).targets.tolist()
-    assert [None if math.isnan(x) else x for x in found] == first
-
-
-def test_what_an_optimizer_draws_belongs_to_the_step() -> None:
-    """Not to what the model drew before it; another step draws otherwise."""
-
-    class Draws(nn.Linear):
-        extra = 0
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            torch.rand(self.extra), np.random.rand(self.extra)
-            return super().forward(inputs)
-
-    found = []
-    for extra, step in ((0, 1), (3, 1), (0, 2)):
-        torch.manual_seed(0)
-        model = Draws(4, 3)
-        model.extra = extra
-        optimizers = {"optimizer": Langevin(model.parameters(), lr=0.1)}
-        trained = replace(training(), model=model, optimizers=optimizers)
-        take_step(trained, step)
-        found.append(bits(model))
-    assert found[0] == found[1]
-    assert found[0] != found[2]
 
 
 class Notes(Logger):
