@@ -28,7 +28,7 @@ def main(run: Path, out: Path) -> None:
     options = {k: v for k, v in settings.optimizer.items() if k not in ("name", "_target_")}
     optimizer = torch.optim.AdamW(model.parameters(), **options)
     criterion = torch.nn.CrossEntropyLoss(label_smoothing=settings.data.task.label_smoothing)
-    with seedbed.Recorder(out, settings, steps_per_epoch=len(loader)) as recorder:
+    with seedbed.Recorder(out, settings) as recorder:
         for step, (images, labels) in enumerate(loader, 1):
             images = images.clone()  # memory of PyTorch's own, as in training by train.py
             optimizer.zero_grad()

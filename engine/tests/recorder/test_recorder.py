@@ -20,7 +20,7 @@ FAULT_AT = 5
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return recorded(tmp_path_factory.mktemp("runs") / "a", steps_per_epoch=6)
+    return recorded(tmp_path_factory.mktemp("runs") / "a")
 
 
 def difference(a: Path, b: Path) -> tuple[int, str] | None:
@@ -48,7 +48,7 @@ class TestSteps:
         assert difference(tmp_path / "a", tmp_path / "b") is None
 
     def test_equal_loops_have_equal_records(self, run: Path, tmp_path: Path) -> None:
-        again = recorded(tmp_path / "b", steps_per_epoch=6)
+        again = recorded(tmp_path / "b")
         for name in ("fingerprints.csv", "metrics.csv", "config.yaml"):
             assert (run / name).read_bytes() == (again / name).read_bytes()
         assert difference(run, again) is None
@@ -218,13 +218,13 @@ class TestResume:
         def checkpoint(loop: Loop, step: int, made: dict[str, Any]) -> None:
             states[step] = loop.state()
 
-        with Recorder(tmp_path / "b", settings, steps_per_epoch=6) as recorder:
+        with Recorder(tmp_path / "b", settings) as recorder:
             Loop().run(recorder, last=7, fault=checkpoint)
             recorder.validation(7, loss=9.0, accuracy=1.0)
         second = Loop()
         second.restore(states[4], 4)
         again = {**settings, "note": "resumed"}
-        with Recorder(tmp_path / "b", again, steps_per_epoch=6, resume_from=4) as recorder:
+        with Recorder(tmp_path / "b", again, resume_from=4) as recorder:
             second.run(recorder, first=5)
             recorder.validation(STEPS, loss=0.5, accuracy=0.75)
         for name in ("fingerprints.csv", "metrics.csv"):

@@ -55,11 +55,11 @@ class Recording:
 
     def _validation(self, step: int, metrics: Mapping[str, Any], prefix: str) -> None:
         """Record metrics whose names begin with a pattern, such as `eval`, without it."""
-        values = {}
-        for name, value in metrics.items():
-            begins = re.match(rf"({prefix})[/_.]", name)
-            if begins and not _TIMES.search(name):
-                values[re.sub(r"\W", "_", name[begins.end() :])] = value
+        values = {
+            re.sub(r"\W", "_", name[begins.end() :]): value
+            for name, value in metrics.items()
+            if (begins := re.match(rf"({prefix})[/_.]", name)) and not _TIMES.search(name)
+        }
         if self._recorder is not None and values:
             self._recorder.validation(step, **values)
 
@@ -69,5 +69,5 @@ class Recording:
 
     def _close(self, error: BaseException | None = None) -> None:
         if self._recorder is not None:
-            self._recorder.__exit__(None if error is None else type(error), error, None)
+            self._recorder.__exit__(None, error, None)
         self._recorder = None

@@ -1,5 +1,3 @@
 """The record of a training loop of one's own: `seedbed.Recorder`."""
 
-from seedbed.recorder.recorder import Recorder
-
-__all__ = ["Recorder"]
+from seedbed.recorder.recorder import Recorder as Recorder

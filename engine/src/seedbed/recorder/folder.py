@@ -76,8 +76,6 @@ def describe(device: torch.device, git: Any) -> dict[str, Any]:
         "versions": values["versions"] | environment.more_versions({}),
         "processes": {"count": count, "bits_depend_on_count": count if count > 1 else None},
         "git": git,
-        "data_sha256": None,
-        "files_sha256": {},
     }
 
 

@@ -21,18 +21,27 @@ from seedbed.record import untrusted
 from seedbed.recorder.step import contents
 
 
-def plain(settings: object) -> Any:
+def plain(settings: Any) -> Any:
     """Return settings as mappings, lists, texts and numbers; of other values, their repr."""
     if isinstance(settings, np.generic):
         settings = settings.item()
-    if settings is None or isinstance(settings, bool):
-        return settings
-    if type(settings) is float or (type(settings) is int and abs(settings) < 1 << 64):
-        return settings
-    inside = _inside(settings)
-    if isinstance(inside, dict):
-        return {_text(key): plain(value) for key, value in inside.items()}
-    return _text(settings) if inside is None else list(map(plain, inside))
+    elif isinstance(settings, DictConfig | ListConfig):
+        settings = OmegaConf.to_container(settings, resolve=True)
+    elif isinstance(settings, tuple) and hasattr(settings, "_asdict"):
+        settings = settings._asdict()
+    elif dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        settings = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    elif isinstance(settings, argparse.Namespace | types.SimpleNamespace):
+        settings = vars(settings)
+    elif isinstance(settings, Set):
+        settings = sorted(settings, key=repr)
+    if isinstance(settings, Mapping):
+        return {_text(key): plain(value) for key, value in settings.items()}
+    if isinstance(settings, list | tuple | range):
+        return list(map(plain, settings))
+    is_number = type(settings) is float or (type(settings) is int and abs(settings) < 1 << 64)
+    is_plain = is_number or settings is None or isinstance(settings, bool)
+    return settings if is_plain else _text(settings)
 
 
 def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
@@ -57,25 +66,6 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
             f"settings: expected what config.yaml can hold, got {error}; leave out what is data"
         ) from None
     return text, values.get("seed")
-
-
-def _inside(value: Any) -> dict[Any, Any] | list[Any] | None:
-    """Return what a container holds; None for anything else."""
-    if isinstance(value, DictConfig | ListConfig):
-        value = OmegaConf.to_container(value, resolve=True)
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, list | tuple | range):
-        return list(value)
-    if isinstance(value, Set):
-        return sorted(value, key=repr)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, argparse.Namespace | types.SimpleNamespace):
-        return dict(vars(value))
-    return None
 
 
 def _text(value: Any) -> str:
