@@ -15,20 +15,16 @@ exit status: 0 measured, 1 a gate failed, 2 it cannot be measured
 import importlib.util
 import json
 import os
-import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Any
 
-import page
 import timing
 import ways
 from omegaconf import OmegaConf
@@ -41,13 +37,8 @@ from seedbed.errors import InputError, exit_status
 
 BASELINES = Path(__file__).parent / "baselines"
 MANY = 10**7  # more steps than anybody waits for
-RAW, RAW_ORDER = "raw loop", "raw loop, channels-last"
-PLAIN, LIGHTNING = "plain loop", "Lightning"
+RAW, PLAIN = "raw loop", "plain loop"
 NO_AUGMENTATION = "data.augment=null"  # as the raw loop
-_AFFINE = (
-    "{_target_: torchvision.transforms.RandomAffine, degrees: 10, "
-    "translate: [0.0714, 0.0714], interpolation: 2}"
-)
 # torchvision's MNIST, loaded a sample at a time with its own transforms: what people write.
 SAMPLES = (
     "data.loading_threads=1",
@@ -55,17 +46,12 @@ SAMPLES = (
     "data.train._target_=torchvision.datasets.MNIST",
     "+data.train.train=true",
     "+data.train.transform._target_=torchvision.transforms.Compose",
-    f"+data.train.transform.transforms=[{_AFFINE}, {{_target_: torchvision.transforms.ToTensor}}, "
-    "{_target_: torchvision.transforms.Normalize, mean: [0.1307], std: [0.3081]}]",
+    "+data.train.transform.transforms=[{_target_: torchvision.transforms.RandomAffine, degrees: 10,"
+    " translate: [0.0714, 0.0714], interpolation: 2}, {_target_: torchvision.transforms.ToTensor},"
+    " {_target_: torchvision.transforms.Normalize, mean: [0.1307], std: [0.3081]}]",
 )
-
-
-GATES = {
-    "fixed environment": "test_fixed_environment.py",
-    "equivalence": "test_equivalence.py",
-    "restart replay": "test_restart_replay.py",
-    "what only CUDA has": "test_cuda.py",
-}
+# Tests of engine/tests/gpu; what only CUDA has is skipped elsewhere.
+GATES = ("fixed_environment", "equivalence", "restart_replay", "cuda")
 
 
 def main() -> int:
@@ -82,7 +68,7 @@ def main() -> int:
                 parts.append(f"### {title}\n\n{make()}")
                 print(parts[-1], flush=True)
     if not arguments.only:
-        page.write_section("gpu" if arguments.gpu else "benchmark", parts, first)
+        ways.write_section("gpu" if arguments.gpu else "benchmark", parts, first)
     return int(any("FAILED" in part for part in parts))
 
 
@@ -98,25 +84,22 @@ def tables(gpu: str | None, rounds: int, folder: Path) -> dict[str, Callable[[],
         starts = [folder / f"start_{number}" for number in range(rounds + 2)]
         return {**found, "From the shell to the first step": partial(seconds_to_start, starts)}
     # A GPU finishes what is queued after its process is stopped: few, long turns.
-    of_gpu = sections_of_gpu(gpu, digits).items()
-    return {
-        "Gates": partial(gates, gpu),
-        **{x: partial(measured, x, y, 1, 3, 3.0) for x, y in of_gpu},
-    }
+    found = {x: partial(measured, x, y, 1, 3, 3.0) for x, y in sections_of_gpu(gpu, digits).items()}
+    return {"Gates": partial(gates, gpu), **found}
 
 
 def gates(device: str) -> str:
     """Run the tests of the gates; return a Markdown table of what pytest says of each."""
     lines = ["| gate | result |", "| --- | --- |"]
-    for name, file in GATES.items():
-        words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"tests/gpu/{file}"]
-        environment = {**os.environ, "SEEDBED_GPU_TESTS_DEVICE": device}
-        engine = Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "SEEDBED_GPU_TESTS_DEVICE": device}
+    engine = Path(__file__).resolve().parents[1]
+    for name in GATES:
+        words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"tests/gpu/test_{name}.py"]
         done = subprocess.run(words, cwd=engine, env=environment, capture_output=True, text=True)
         *_, last = ["no output", *done.stdout.strip().splitlines()]
-        # What only CUDA has is skipped elsewhere; of the others, some must have been tried.
-        passed = done.returncode == 0 and (" passed" in last or file == "test_cuda.py")
-        lines.append(f"| {name} | {'' if passed else 'FAILED: '}{last} |")
+        passed = done.returncode == 0 and (" passed" in last or name == "cuda")
+        title = "what only CUDA has" if name == "cuda" else name.replace("_", " ")
+        lines.append(f"| {title} | {'' if passed else 'FAILED: '}{last} |")
     return "\n".join(lines)
 
 
@@ -145,13 +128,11 @@ def sections(data: Path) -> dict[str, list[Program]]:
     lstm = ("experiment=adding_lstm",)
     samples = (*SAMPLES, f"+data.train.root={data}")
     workers = ("determinism=strict", "data.num_workers=2", *samples)
-    lightning = []
-    if importlib.util.find_spec("lightning"):
-        script = "lightning_samples.py"
-        lightning = [baseline(LIGHTNING, script, data, workers=number) for number in (0, 2)]
+    script, there = "lightning_samples.py", importlib.util.find_spec("lightning")
+    lightning = [baseline("Lightning", script, data, workers=n) for n in (0, 2)] if there else []
     return {
         "CNN, batch 64": [
-            baseline(RAW_ORDER, "loop.py", data, channels_last=True),
+            baseline("raw loop, channels-last", "loop.py", data, channels_last=True),
             baseline(RAW, "loop.py", data),
             seedbed("strict", "determinism=strict", NO_AUGMENTATION),
             seedbed("fast", "determinism=fast", NO_AUGMENTATION),
@@ -197,20 +178,20 @@ def seedbed(name: str, *overrides: str) -> Program:
 def baseline(name: str, script: str, data: Path, *overrides: str, **more: Any) -> Program:
     """Return a program of baselines/ with model, optimizer, batches and threads of overrides."""
     plain: Any = OmegaConf.to_container(compose.configuration(*overrides))
-    keys = ("_target_", "name", "accepts")
+    for section in ("model", "optimizer"):
+        for key in ("_target_", "name", "accepts"):
+            plain[section].pop(key, None)
     arguments = {
         "workload": "cnn" if plain["data"]["kind"] == "image" else "lstm",
-        "model": {key: value for key, value in plain["model"].items() if key not in keys},
-        "optimizer": {key: value for key, value in plain["optimizer"].items() if key not in keys},
+        **{"model": plain["model"], "optimizer": plain["optimizer"], "data": str(data)},
         "batch_size": plain["data"]["batch_size"],
         "threads": plain["determinism"]["threads"],
-        "data": str(data),
         **more,
     }
-    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments["threads"])}
 
     def prepare(folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         text = json.dumps({**arguments, "out": str(folder)})
+        environment = {**os.environ, "OMP_NUM_THREADS": str(arguments["threads"])}
         return (sys.executable, str(BASELINES / script), text), environment
 
     return Program(name, prepare)
@@ -241,25 +222,18 @@ def table(programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]])
 
 
 def seconds_to_start(folders: Sequence[Path]) -> str:
-    """Return from the shell to the first step, in seconds."""
     return f"`python train.py`: {timing.ratio(list(map(seconds_to_first_step, folders)))} s"
 
 
 def seconds_to_first_step(run: Path) -> float:
     """Return the seconds from the shell to the first step's fingerprints on disk."""
     started, table = time.monotonic(), run / "fingerprints.csv"
-    words = ways.command(run, ["trainer.log_every_steps=1"])
-    process = subprocess.Popen(words, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
-    try:
+    with ways.started(ways.command(run, ["trainer.log_every_steps=1"])) as process:
         while not table.exists() or table.read_text().count("\n") < 2:
             if process.poll() not in (None, 0):
                 raise InputError(f"train.py: expected it to train, got {process.returncode}")
             time.sleep(0.005)
         return time.monotonic() - started
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 if __name__ == "__main__":

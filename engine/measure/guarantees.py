@@ -14,11 +14,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import page
 import ways
 
 from seedbed import compare
@@ -32,17 +31,15 @@ SAME = "same"
 Train = Callable[[Path, Sequence[str]], Path]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """Something that changes: in the configuration, or in the way of training."""
 
     change: str
     overrides: tuple[str, ...] = ()
-    train: Train | None = None  # None: `python train.py`
+    train: Train = ways.plainly
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Rows that are compared with the same unmodified runs."""
 
     title: str
@@ -96,23 +93,19 @@ MAY_CHANGE = (
 )
 
 
-def _on(count: int) -> tuple[str, ...]:
-    return (f"trainer.processes={count}",)
-
-
-def _elastic(first: int, then: int) -> Row:
-    train = partial(ways.interrupted, changed=_on(then))
-    return Row(f"interrupted by SIGTERM on {first}, resumed on {then}", _on(first), train)
-
-
 # Beside the run on 1 process, with as many shards. One thread each: 4 processes on 2 cores.
 # SIGKILL of one of several is measured by tests/end_to_end/kills.py.
+_ON = {count: (f"trainer.processes={count}",) for count in (1, 2, 4)}
 FOUR_SHARDS = (
-    Row("2 processes", _on(2)),
-    Row("4 processes", _on(4)),
-    _elastic(4, 1),
-    _elastic(4, 2),
-    _elastic(1, 4),
+    *(Row(f"{count} processes", _ON[count]) for count in (2, 4)),
+    *(
+        Row(
+            f"interrupted by SIGTERM on {first}, resumed on {then}",
+            _ON[first],
+            partial(ways.interrupted, changed=_ON[then]),
+        )
+        for first, then in ((4, 1), (4, 2), (1, 4))
+    ),
 )
 
 CHANGES_BITS = (
@@ -145,44 +138,41 @@ def main() -> int:
     arguments = options.Parser(__doc__).add("--only", default="").parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     word = arguments.only.lower()
-    cells: list[tuple[Part, list[str]]] = []
+    promised: list[list[str]] = []
     tables = []
     with tempfile.TemporaryDirectory(prefix="seedbed-guarantees-") as temporary:
         for number, part in enumerate(PARTS):
             rows = [row for row in part.rows if word in row.change.lower()]
             if not rows:
                 continue
-            folder = Path(temporary, str(number))
-            measured = {row.change: cells_of for row, cells_of in measure(part, rows, folder)}
+            measured = measure(part, rows, Path(temporary, str(number)))
             tables.append(f"### {part.title}\n\n{table(measured)}")
-            cells += [(part, found) for found in measured.values()]
-        if not cells:
+            promised += measured.values() if part.is_promised else []
+        if not tables:
             raise InputError(f"--only: expected a word of a row, got {arguments.only}; try worker")
         if not word:
             base = compare.read(Path(temporary, "0", "base_CNN"))
-            page.write_section("guarantees", tables, base)
-    return int(any(part.is_promised and {*found} != {SAME} for part, found in cells))
+            ways.write_section("guarantees", tables, base)
+    return int(any({*cells} != {SAME} for cells in promised))
 
 
-def measure(part: Part, rows: Sequence[Row], folder: Path) -> list[tuple[Row, list[str]]]:
+def measure(part: Part, rows: Sequence[Row], folder: Path) -> dict[str, list[str]]:
     """Train the unmodified runs of a part, then its rows; print each as soon as it is measured."""
     overrides = {name: [*words, *part.overrides] for name, words in EXPERIMENTS.items()}
     bases = {name: ways.plainly(folder / f"base_{name}", overrides[name]) for name in EXPERIMENTS}
 
     def cell(number: int, row: Row, name: str) -> str:
-        train = row.train or ways.plainly
         try:
-            run = train(folder / f"{number}_{name}", [*overrides[name], *row.overrides])
+            run = row.train(folder / f"{number}_{name}", [*overrides[name], *row.overrides])
             return verdict(compare.read(bases[name]), compare.read(run))
         except InputError as error:
             return f"failed: {error}"
 
-    measured = []
+    measured = {}
     with ThreadPoolExecutor(len(EXPERIMENTS)) as pool:  # the cells of a row at the same time
         for number, row in enumerate(rows):
-            found = list(pool.map(partial(cell, number, row), EXPERIMENTS))
-            print(f"{row.change}: {' | '.join(found)}", flush=True)
-            measured.append((row, found))
+            measured[row.change] = list(pool.map(partial(cell, number, row), EXPERIMENTS))
+            print(f"{row.change}: {' | '.join(measured[row.change])}", flush=True)
     return measured
 
 

@@ -19,27 +19,20 @@ from matplotlib.figure import Figure
 from seedbed import compare, record
 from seedbed.record import plots
 
-COMMON = ("seed=0", "trainer.max_epochs=5", "trainer.log_every_steps=1")
-RUNS = {
-    "A: seed=0": (),
-    "B: data.num_workers=2 (same bits)": ("data.num_workers=2",),
-    "C: determinism.threads=1": ("determinism.threads=1",),
+COMMON = ("trainer.max_epochs=5", "trainer.log_every_steps=1")
+RUNS = {  # what each is drawn with, from wide to narrow: they cover each other
+    "A: seed=0": {"color": plots.BLUE, "lw": 7, "alpha": 0.35, "solid_capstyle": "butt"},
+    "B: data.num_workers=2": {"color": plots.ORANGE, "lw": 3.2, "solid_capstyle": "butt"},
+    "C: determinism.threads=1": {"color": "black", "ls": (0, (1, 1)), "lw": 1.2},
 }
-LOOKS = (  # from wide to narrow, so that each is seen where they cover each other
-    {"color": plots.BLUE, "lw": 7, "alpha": 0.35, "solid_capstyle": "butt"},
-    {"color": plots.ORANGE, "lw": 3.2, "solid_capstyle": "butt"},
-    {"color": "black", "ls": (0, (1, 1)), "lw": 1.2},
-)
 ZERO = 1e-10  # where an exact 0 is drawn on the logarithmic axis
 
 
 def main(out: Path) -> int:
     """Train, check what the picture claims, and draw it."""
     with tempfile.TemporaryDirectory(prefix="seedbed-figure-") as temporary:
-        folders = [Path(temporary, label[0]) for label in RUNS]
-        for folder, overrides in zip(folders, RUNS.values(), strict=True):
-            ways.plainly(folder, (*COMMON, *overrides))
-        a, b, c = (compare.read(folder) for folder in folders)
+        folders = [ways.plainly(Path(temporary, label[0]), (*COMMON, label[3:])) for label in RUNS]
+        a, b, c = map(compare.read, folders)
         place = compare.compare(a, c).difference
         if compare.compare(a, b).difference is not None or place is None:
             print("A and B differ, or A and C do not: nothing was drawn")
@@ -57,8 +50,9 @@ def figure(folders: list[Path], title: str) -> Figure:
     above, below = drawing.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     curves = [plots.points(record.read_metrics(folder), "train", "loss") for folder in folders]
     steps, base = curves[0]
-    for curve, label, look in zip(curves, RUNS, LOOKS, strict=True):
-        above.plot(*plots.running_mean(*curve, 10), label=label, **look)
+    for curve, (label, look) in zip(curves, RUNS.items(), strict=True):
+        same = " (same bits)" if label[0] == "B" else ""
+        above.plot(*plots.running_mean(*curve, 10), label=label + same, **look)
         apart = np.where(curve[1] == base, ZERO, np.abs(curve[1] - base))
         if label[0] != "A":
             below.plot(steps, apart, ".", color=look["color"], markersize=2.5)

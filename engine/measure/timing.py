@@ -8,15 +8,16 @@ because two that do the same can differ, too.
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
+
+import ways
 
 from seedbed.errors import InputError
 
@@ -25,19 +26,16 @@ from seedbed.errors import InputError
 Prepare = Callable[[Path], tuple[Sequence[str], Mapping[str, str]]]
 STEPS = "steps.txt"
 WARM_UP_STEPS = 20
-TURNS, TURN_SECONDS = 12, 0.6
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """Something that trains."""
 
     name: str
     prepare: Prepare
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """One run of a program: seconds of a step in its turns, and the most memory that it held."""
 
     step_seconds: float
@@ -45,21 +43,16 @@ class Measured:
 
 
 class _Running:
-    """A process that trains, and can be stopped and continued."""
+    """A process that trains, and can be stopped and continued with its loader workers."""
 
-    def __init__(self, program: Program, folder: Path) -> None:
+    def __init__(self, program: Program, folder: Path, stack: ExitStack) -> None:
         self.name, self._folder = program.name, folder
         folder.mkdir(parents=True)
         (folder / STEPS).touch()
         command, environment = program.prepare(folder)
-        with open(folder / "output.txt", "wb") as output:
-            self._process = subprocess.Popen(
-                command,
-                env=dict(environment),
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # loader workers stop and continue with it
-            )
+        with open(folder / "output.txt", "wb") as out:
+            running = ways.started(command, env=dict(environment), stdout=out, stderr=out)
+            self._process = stack.enter_context(running)
         self._turns: list[tuple[float, float]] = []
 
     def warm_up(self) -> None:
@@ -77,23 +70,19 @@ class _Running:
         self._turns.append((started, time.monotonic()))
 
     def end(self) -> Measured:
-        """Ask it to end; return the mean seconds of the steps that lie within a turn."""
+        """Kill it; return the mean seconds of the steps that lie within a turn."""
         self._require_alive()
         status = Path(f"/proc/{self._process.pid}/status")  # of Linux
         lines = status.read_text().splitlines() if status.exists() else []
         peak = sum(1024 * int(line.split()[1]) for line in lines if "VmHWM" in line)
-        self.kill()
+        self._signal(signal.SIGKILL)
+        self._process.wait()
         ends = self._step_ends()
         turns = ([e for e in ends if low < e < high] for low, high in self._turns)
         counted = [b - a for turn in turns for a, b in pairwise(turn)]
         if not counted:
             raise InputError(f"{self.name}: expected several steps in a turn, got none")
         return Measured(mean(counted), peak)
-
-    def kill(self) -> None:
-        """End it at once, with its loader workers."""
-        self._signal(signal.SIGKILL)
-        self._process.wait()
 
     def _step_ends(self) -> list[float]:
         lines = (self._folder / STEPS).read_text().split("\n")
@@ -110,27 +99,15 @@ class _Running:
 
 
 def measure(
-    programs: Sequence[Program],
-    folder: Path,
-    rounds: int,
-    turns: int = TURNS,
-    seconds: float = TURN_SECONDS,
+    programs: Sequence[Program], folder: Path, rounds: int, turns: int = 12, seconds: float = 0.6
 ) -> list[dict[str, Measured]]:
-    """Return what was measured in each round, by the programs' names.
-
-    Args:
-        turns, seconds: of each program in a round.
-
-    Raises:
-        InputError: a program failed, or came to its end.
-    """
+    """Return what was measured in each round, in turns of some seconds, by the programs' names."""
     found = []
     for number in range(rounds):
         with ExitStack() as stack:
             running = []
             for index, program in enumerate(programs):
-                running.append(_Running(program, folder / f"{number}_{index}"))
-                stack.callback(running[-1].kill)
+                running.append(_Running(program, folder / f"{number}_{index}", stack))
                 running[-1].warm_up()
             order = random.Random(number)
             for _ in range(turns):
@@ -142,5 +119,4 @@ def measure(
 
 
 def ratio(values: Sequence[float]) -> str:
-    """Return the median and the range of a ratio over the rounds."""
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"

@@ -1,19 +1,21 @@
-"""Ways of training that must give the same bits; the rows of guarantees.py name them.
+"""Ways of training, which rows of guarantees.py name; and the page of what was measured.
 
 A way trains with overrides in a folder that does not exist yet, and returns the run folder.
 """
 
+import datetime
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
 
-from seedbed import project, record
+from seedbed import compare, project, record
 from seedbed.errors import InputError
 
 ROOT = project.root()
@@ -21,9 +23,22 @@ ROOT = project.root()
 
 def finish(command: Sequence[str], **how: Any) -> None:
     """Run a command; raise InputError with its last line if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
+    done = subprocess.run(command, capture_output=True, text=True, **how)
     if done.returncode:
         raise InputError((done.stderr.strip().splitlines() or ["no message"])[-1])
+
+
+@contextmanager
+def started(command: Sequence[str], **how: Any) -> Iterator["subprocess.Popen[Any]"]:
+    """Start a command in a session of its own, with its workers; in the end kill what is left."""
+    how = {"stdout": DEVNULL, "stderr": DEVNULL} | how
+    process: subprocess.Popen[Any] = subprocess.Popen(command, start_new_session=True, **how)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def command(folder: Path, overrides: Sequence[str]) -> list[str]:
@@ -48,13 +63,10 @@ def elsewhere(folder: Path, overrides: Sequence[str]) -> Path:
 def beside_a_load(folder: Path, overrides: Sequence[str]) -> Path:
     """Train while every core has two other processes to serve."""
     words = [sys.executable, "-c", "while True: sum(i * i for i in range(10**5))"]
-    busy = [subprocess.Popen(words) for _ in range(2 * (os.cpu_count() or 1))]
-    try:
+    with ExitStack() as busy:
+        for _ in range(2 * (os.cpu_count() or 1)):
+            busy.enter_context(started(words))
         return plainly(folder, overrides)
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def in_a_sweep(
@@ -75,15 +87,43 @@ def interrupted(
     changed: Sequence[str] = (),
 ) -> Path:
     """Send a signal to a run soon after its first checkpoint, in step 7, then resume it."""
-    words = command(folder, [*overrides, "trainer.checkpoint_every_steps=7"])
-    # Of a session of its own, so that a signal reaches its training process and workers.
-    process = subprocess.Popen(words, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
-    while process.poll() is None and not (folder / "checkpoints" / "last.pt").exists():
-        time.sleep(0.002)
-    if process.poll() is None:
-        os.killpg(process.pid, number)
-    process.wait()
+    with started(command(folder, [*overrides, "trainer.checkpoint_every_steps=7"])) as process:
+        while process.poll() is None and not (folder / "checkpoints" / "last.pt").exists():
+            time.sleep(0.002)
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+        process.wait()
     if record.read_summary(folder)["status"] == "finished":
         raise InputError("interruption: expected a run that was stopped, got one that finished")
     finish([sys.executable, str(ROOT / "scripts" / "resume.py"), str(folder), *changed])
     return folder
+
+
+def write_section(name: str, tables: list[str], of: compare.Record) -> None:
+    """Replace what stands between `<!-- NAME -->` and `<!-- end of NAME -->` in docs/measured.md.
+
+    Args:
+        tables: Markdown, each with its title.
+        of: a run that was measured, for machine and versions.
+    """
+    page = ROOT / "docs" / "measured.md"
+    start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    old = page.read_text()
+    if old.count(start) != 1 or old.count(end) != 1:
+        raise InputError(f"{page}: expected the lines {start.strip()} and {end.strip()}")
+    before, after = old.split(start)[0], old.split(end)[1]
+    command = " ".join(["python", f"engine/measure/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    measured = f"`{command}`, {datetime.date.today().isoformat()}, {machine(of)}."
+    page.write_text(before + start + "\n\n".join([measured, *tables]) + f"\n{end}" + after)
+    print(page)
+
+
+def machine(of: compare.Record) -> str:
+    """Return what a run ran on, in a few words."""
+    found = record.flatten(of.origin.environment)
+    gpu = f"{found['gpu.0.name']}, " if "gpu.0.name" in found else ""
+    return (
+        f"{gpu}{found['cpu.model']} ({found['cpu.cores']} cores, {found['cpu.capability']}, "
+        f"{found['cpu.threads']} threads in use), {found['platform']}, "
+        f"Python {found['versions.python']}, torch {found['versions.torch']}"
+    )

@@ -32,16 +32,10 @@ class Digits(lightning.LightningModule):
 
     def configure_optimizers(self) -> dict:
         optimizer = torch.optim.AdamW(self.parameters(), **self.hparams.optimizer)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer,
-            self.hparams.optimizer["lr"],
-            total_steps=int(self.trainer.estimated_stepping_batches),
-            pct_start=0.25,
-        )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        lr, steps = self.hparams.optimizer["lr"], int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=0.25)
+        each_step = {"scheduler": schedule, "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": each_step}
 
 
 class Clock(lightning.Callback):
@@ -55,22 +49,18 @@ class Clock(lightning.Callback):
 
 
 def main() -> None:
-    """Train and write down when each step ends."""
     settings = json.loads(sys.argv[1])
     torch.set_num_threads(settings["threads"])
     lightning.seed_everything(0, workers=True)
     out = Path(settings["out"])
+    saving = ModelCheckpoint(monitor="train_loss", save_last=True)
     trainer = lightning.Trainer(
         accelerator="cpu",
         max_epochs=-1,
         max_steps=10**7,
         gradient_clip_val=1.0,
         logger=CSVLogger(out),
-        callbacks=[
-            Clock(out),
-            ModelCheckpoint(monitor="train_loss", save_last=True),
-            LearningRateMonitor(),
-        ],
+        callbacks=[Clock(out), saving, LearningRateMonitor()],
     )
     module = Digits(settings["model"], settings["optimizer"])
     trainer.fit(module, loader(settings))

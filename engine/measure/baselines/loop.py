@@ -9,6 +9,7 @@ import itertools
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,22 +23,13 @@ from torchvision import datasets, transforms
 
 def loader(settings: dict) -> DataLoader:
     """Return torchvision's MNIST, augmented, as PyTorch's own examples load it."""
-    affine = transforms.RandomAffine(
-        degrees=10,
-        translate=(2 / 28, 2 / 28),
-        interpolation=transforms.InterpolationMode.BILINEAR,
-    )
+    bilinear = transforms.InterpolationMode.BILINEAR
+    affine = transforms.RandomAffine(10, (2 / 28, 2 / 28), interpolation=bilinear)
     normalize = transforms.Normalize((0.1307,), (0.3081,))
     transform = transforms.Compose([affine, transforms.ToTensor(), normalize])
-    workers = settings["workers"]
-    return DataLoader(
-        datasets.MNIST(settings["data"], train=True, transform=transform),
-        batch_size=settings["batch_size"],
-        shuffle=True,
-        drop_last=True,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-    )
+    digits = datasets.MNIST(settings["data"], train=True, transform=transform)
+    workers = {"num_workers": settings["workers"], "persistent_workers": settings["workers"] > 0}
+    return DataLoader(digits, settings["batch_size"], shuffle=True, drop_last=True, **workers)
 
 
 def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor]]:
@@ -55,7 +47,6 @@ def in_memory(settings: dict, device: torch.device) -> list[tuple[Tensor, Tensor
 
 
 def main() -> None:
-    """Train and write down when each step ends."""
     settings = json.loads(sys.argv[1])
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(0)
@@ -65,20 +56,16 @@ def main() -> None:
     if settings.get("channels_last"):
         model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), **settings["optimizer"])
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, settings["optimizer"]["lr"], total_steps=10**7, pct_start=0.25
-    )
+    lr = settings["optimizer"]["lr"]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, 10**7, pct_start=0.25)
     lower = torch.autocast(device.type, torch.bfloat16, settings.get("precision") == "bfloat16")
     run = torch.compile(model) if settings.get("compile") else model
+    criterion = partial(F.cross_entropy, label_smoothing=0.1) if is_cnn else F.mse_loss
     batches = in_memory(settings, device) if is_raw else loader(settings)
     ends = open(Path(settings["out"]) / "steps.txt", "w", buffering=1)  # a line at once
     for x, y in itertools.chain.from_iterable(itertools.repeat(batches)):
         with lower:
-            outputs = run(x)
-            if is_cnn:
-                loss = F.cross_entropy(outputs, y, label_smoothing=0.1)
-            else:
-                loss = F.mse_loss(outputs, y)
+            loss = criterion(run(x), y)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
