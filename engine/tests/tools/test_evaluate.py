@@ -121,7 +121,7 @@ def test_what_is_no_checkpoint_of_the_model_is_named(run: Path, tmp_path: Path) 
 
     def load(path: Path, *overrides: str) -> int:
         settings = config.typed(request.settings_of(run, overrides))
-        return weights.of_checkpoint(settings, path, weights.source_of(settings, "test"))[1]
+        return weights.of_checkpoint(settings, path, "test")[2]
 
     other = tmp_path / "last.pt"
     other.write_bytes(b"no checkpoint")

@@ -40,7 +40,7 @@ def test_the_weights_are_those_of_the_checkpoint(
         flat.append(bits)
     assert flat[0] != flat[1]
     assert contents(run) == before
-    with pytest.raises(InputError, match=r"none\.pt: expected a checkpoint, got none"):
+    with pytest.raises(InputError, match=r"none\.pt: expected a checkpoint, got No such file"):
         seedbed.load(run, checkpoint="none")
 
 

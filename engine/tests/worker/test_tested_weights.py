@@ -29,8 +29,8 @@ BEST, LAST = 12, 20  # steps; the validation loss is larger at the last one
 def evaluated(run: Path, name: str) -> tuple[dict[str, float], str, str]:
     """Test a checkpoint anew: values, predictions as a table, and the hash of the weights."""
     settings = config.typed(record.read_config(run))
-    source = weights.source_of(settings, "test")
-    training, _ = weights.of_checkpoint(settings, run / "checkpoints" / name, source)
+    path = run / "checkpoints" / name
+    training, source, _ = weights.of_checkpoint(settings, path, "test")
     batches = parts.evaluation_batches(settings, source, Shards())
     result = evaluate(training, batches, Shards())
     assert result.predictions is not None

@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint of a run on a data set: `python -m seedbed.tools.evaluation FOLDER`."""
+"""Evaluate a checkpoint of a run: `python -m seedbed.tools.evaluation FOLDER REQUEST`."""
 
 import json
 import sys
@@ -14,17 +14,15 @@ from seedbed.worker import assemble, parts, run_logger
 
 
 def main() -> int:
-    """Answer the request of a folder: what was evaluated, and the values."""
-    folder = Path(sys.argv[1])
+    """Answer a request, in its folder: what was evaluated, and the values."""
+    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    split = asked["split"]
     signals.release()  # which `request.start` held back
     offline.enforce()
     settings = config.typed(record.read_config(folder))
-    asked = record.read_json(folder / "request.json")
-    run, split = Path(asked["run"]), asked["split"]
     assemble.prepare_backends(settings)
-    source = weights.source_of(settings, split)
-    path = run / "checkpoints" / f"{asked['checkpoint']}.pt"
-    training, step = weights.of_checkpoint(settings, path, source)
+    path = Path(asked["run"], "checkpoints", f"{asked['checkpoint']}.pt")
+    training, source, step = weights.of_checkpoint(settings, path, split)
     shards = Shards()
     result = evaluate(training, parts.evaluation_batches(settings, source, shards), shards)
     row = {

@@ -50,14 +50,12 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
 def start(settings: DictConfig, request: Mapping[str, Any], online: bool) -> tuple[int, Any]:
     """Evaluate in a process that starts with the preset's environment variables, as training.
 
-    Returns:
-        Its exit status and its answer; None where it failed, and has printed why.
+    Returns its exit status and its answer; None where it failed, and has printed why.
     """
     environment = launch.training_environment(settings) | offline.variables(online)
     with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
         OmegaConf.save(settings, Path(folder, "config.yaml"))
-        Path(folder, "request.json").write_text(json.dumps(request))
-        command = [sys.executable, "-m", "seedbed.tools.evaluation", folder]
+        command = [sys.executable, "-m", "seedbed.tools.evaluation", folder, json.dumps(request)]
         status = run_passing_signals(command, environment)
         answer = Path(folder, "answer.json")
         return status, json.loads(answer.read_text()) if answer.exists() else None

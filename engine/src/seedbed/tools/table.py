@@ -10,9 +10,9 @@ from seedbed.names import did_you_mean
 from seedbed.record import text, untrusted
 
 Row = Mapping[str, Any]  # the values of a run, by key
-_MOST_SHOWN = 80  # characters of a cell
 _NAMES = ("model.name", "data.name", "optimizer.name", "optimizer.lr", "determinism.name")
 _ALWAYS = ("run", "status", *_NAMES, "seed", "steps")
+_RESULTS = ("best_validation_", "test_")
 
 
 def read_row(folder: Path) -> Row:
@@ -35,20 +35,17 @@ def read_row(folder: Path) -> Row:
 
 def default_columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that say what was trained and what came of it."""
-    columns = [*_ALWAYS, *_results(rows), "seconds", "tags", "notes"]
+    metrics = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
+    results = [prefix + name for name in metrics for prefix in _RESULTS]
+    columns = [*_ALWAYS, *results, "seconds", "tags", "notes"]
     return [key for key in columns if any(row.get(key) not in (None, []) for row in rows)]
 
 
 def varying(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     """Return the columns for a terminal: those in which runs differ, and what came of them."""
-    kept = {"run", "seed", *_results(rows)}
-    several = {key for key in columns if len({repr(row.get(key)) for row in rows}) > 1}
-    return [key for key in columns if len(rows) == 1 or key in kept | several]
-
-
-def _results(rows: Sequence[Row]) -> list[str]:
-    names = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
-    return [f"{phase}_{name}" for name in names for phase in ("best_validation", "test")]
+    varies = {key for key in columns if len({repr(row.get(key)) for row in rows}) != 1}
+    kept = varies | {"run", "seed"}
+    return [k for k in columns if len(rows) == 1 or k in kept or k.startswith(_RESULTS)]
 
 
 def require_known(columns: Sequence[str], rows: Sequence[Row]) -> None:
@@ -56,15 +53,11 @@ def require_known(columns: Sequence[str], rows: Sequence[Row]) -> None:
     known = dict.fromkeys([*_ALWAYS, *(key for row in rows for key in row)])
     for key in columns:
         if key not in known:
-            near = did_you_mean(key, known)
-            raise InputError(f"--columns: expected a key of a run, got {key}{near}")
+            raise InputError(f"--columns: expected a key, got {key}{did_you_mean(key, known)}")
 
 
 def lines(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     """Return the lines of the table for a terminal; numbers with six digits."""
-    return text.aligned([columns, *([_cell(row.get(key, "-")) for key in columns] for row in rows)])
-
-
-def _cell(value: Any) -> str:
-    shown = f"{value:.6g}" if isinstance(value, float) else text.show(value)
-    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 3]}..."
+    values = [[row.get(key, "-") for key in columns] for row in rows]
+    cells = [[f"{x:.6g}" if isinstance(x, float) else text.show(x) for x in row] for row in values]
+    return text.aligned([columns, *cells])

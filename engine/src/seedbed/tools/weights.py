@@ -30,29 +30,22 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
     settings = config.typed(request.settings_of(Path(run), overrides, trust))
     path = Path(run) / "checkpoints" / f"{checkpoint}.pt"
     with rng.restored():
-        training, _ = of_checkpoint(settings, path, source_of(settings, "validation"))
+        training, *_ = of_checkpoint(settings, path, "validation")
     return training.model.eval()
 
 
-def source_of(settings: config.Settings, split: str) -> Source:
-    """Return the samples of a split as an evaluation sees them: training ones, too."""
-    return parts.build_source(settings, split, "validation" if split == "train" else split)
-
-
 def of_checkpoint(
-    settings: config.Settings, path: Path, source: Source
-) -> tuple[TrainingState, int]:
-    """Return what a run trained, with the weights of best.pt or last.pt, and the step of that.
+    settings: config.Settings, path: Path, split: str
+) -> tuple[TrainingState, Source, int]:
+    """Return what a run trained with the weights of best.pt or last.pt, samples, and the step.
 
-    Args:
-        source: samples from which lazy modules take their shapes.
+    The samples are those of a split as an evaluation sees them, training ones, too.
 
     Raises:
         InputError: there is no such checkpoint, or it is one of another model.
     """
+    source = parts.build_source(settings, split, "validation" if split == "train" else split)
     device = assemble.choose_device(settings.trainer.device)
-    if not path.exists():
-        raise InputError(f"{path}: expected a checkpoint, got none")
     state = checkpoint.load(path, device)
     training = assemble.build_training_state(settings, device, source)
     try:
@@ -62,4 +55,4 @@ def of_checkpoint(
         raise InputError(
             f"{path}: expected a checkpoint of this model, got {one_line(error)}"
         ) from None
-    return training, int(step)
+    return training, source, int(step)
