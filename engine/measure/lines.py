@@ -35,12 +35,12 @@ BUDGETS = {
 }
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1528,
-    "config": 942,
+    "single files": 1491,
+    "config": 902,
     "launch, worker": 2411,
     "training": 2134,
     "data": 1062,
-    "record": 1081,
+    "record": 1020,
     "engine": 13993,
     "engine/tests": 15607,
     "engine/measure": 1039,

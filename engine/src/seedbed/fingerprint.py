@@ -9,8 +9,7 @@ times its row's, so the hash sees position. A number that stands for dtypes and 
 """
 
 import hashlib
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from seedbed import rng
 from seedbed.names import STAGES
 
 _ROW_WORDS = 1024
-_ROOM_WORDS = 1 << 20
+_PIECE_WORDS = 1 << 20  # of a long list, so much is copied at a time
 _MAX_LAYOUTS = 256
 # For the usual dtypes: their tensors are taken as they lie in memory.
 _INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
@@ -31,45 +30,57 @@ _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 
 class Hasher:
-    """Hashes lists of tensors: copies each list when it is due, and works on all of them at once.
+    """Hashes lists of tensors, which may change once they are added.
 
     A step of a small model takes milliseconds, and a call of PyTorch microseconds, however little
-    it does: so there are few calls, and what they need is kept from step to step.
+    it does: so a list is copied by one call, to places that are kept from step to step.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
-        # Where the words of a list go, by where the list begins and the shapes of its tensors.
-        self._layouts: dict[tuple[object, ...], tuple[list[Tensor], int]] = {}
-        self._zero_gaps: list[slice] = []  # of the rows that were hashed last
-        self._forget()
-
-    def _forget(self) -> None:
-        self._end: int = 0
-        self._gaps: list[slice] = []  # where rows are not full
-        self._lengths: list[int] = []  # words of each list
-        self._salts: list[int] = []  # of each list
-        self._hashed: tuple[int, ...] = ()  # how many of them are in the parts
-        self._parts: list[Tensor] = []
+        # Where the words of a list go, by the shapes of its tensors.
+        self._places: dict[tuple[torch.Size, ...], list[Tensor]] = {}
+        self._sums: list[Tensor] = []  # of each list that was added: int64 (1,)
+        self._salts: list[int] = []
 
     @torch.no_grad()
     def add(self, *lists: Sequence[Tensor]) -> None:
         """Take the bits of lists of tensors, which may change afterwards."""
         for tensors in lists:
             words = [_words(tensor) for tensor in tensors]
-            shapes = [each.shape for each in words]
-            places, length = self._layouts.get((self._end, *shapes)) or self._lay_out(shapes)
-            self._lengths.append(length)
+            length = sum([each.numel() for each in words])
             kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
             self._salts.append(_salt(kinds) if length else 0)
-            if length > _ROOM_WORDS:
-                self._copy_in_parts(words)
-            elif places:  # one call for all of them; pageable memory is read before it returns
-                torch._foreach_copy_(places, words, non_blocking=self._room.is_cuda)
-                self._end += length
-            gap = slice(self._end, self._end + -self._end % _ROW_WORDS)
-            self._gaps.append(gap)
-            self._end = gap.stop
+            if length <= _PIECE_WORDS:
+                self._sums.append(self._sum(words, length))
+                continue
+            pieces = enumerate(_pieces(words))
+            sums = [self._sum(piece, sum(map(len, piece)), number) for number, piece in pieces]
+            self._sums.append(torch.cat(sums).sum(0, keepdim=True))
+
+    def _sum(self, words: list[Tensor], length: int, number: int = 0) -> Tensor:
+        """Return the sum of coefficients times words of a list's piece of this number: (1,)."""
+        end = length + -length % _ROW_WORDS
+        if end > len(self._room):
+            self._room = self._room.new_zeros(end)
+            self._places.clear()
+        if words:  # one call for all of them; pageable memory is read before it returns
+            places = self._places_of(tuple([each.shape for each in words]))
+            torch._foreach_copy_(places, words, non_blocking=self._room.is_cuda)
+        self._room[length:end].zero_()
+        rows = self._room[:end].view(-1, _ROW_WORDS)
+        products = _products(rows, _columns(rows.device))
+        return _products(products[None], _factors(number, rows.device)[: len(rows)])
+
+    def _places_of(self, shapes: tuple[torch.Size, ...]) -> list[Tensor]:
+        """Return views of the room for tensors of these shapes, one after the other."""
+        if shapes not in self._places:
+            if len(self._places) == _MAX_LAYOUTS:
+                self._places.clear()
+            lengths = [shape.numel() for shape in shapes]
+            parts = torch.split(self._room[: sum(lengths)], lengths)
+            self._places[shapes] = [p.view(shape) for p, shape in zip(parts, shapes, strict=True)]
+        return self._places[shapes]
 
     @torch.no_grad()
     def hashes(self) -> Tensor:
@@ -78,12 +89,9 @@ class Hasher:
         Returns:
             int64 (lists,) on the device, not synchronised; 0 for a list without elements.
         """
-        self._hash_rows(tuple(self._lengths))
-        *parts, last = self._parts
-        for part in parts:  # of a room that was full
-            last[: len(part)] += part
-        hashes = last + _to_device(tuple(self._salts), last.device)
-        self._forget()
+        sums = torch.cat([self._room[:0], *self._sums])
+        hashes = sums + _to_device(tuple(self._salts), sums.device)
+        self._sums, self._salts = [], []
         return hashes
 
     def of_shards(
@@ -97,61 +105,6 @@ class Hasher:
         self.add(*([each] for each in ids), *contents)
         hashes = self.hashes().view(2, len(mine))
         return torch.nn.functional.pad(hashes, (mine.start, shards - mine.stop))
-
-    def _lay_out(self, shapes: Sequence[torch.Size]) -> tuple[list[Tensor], int]:
-        """Return a place for each tensor of a list, none if they are too many; their words."""
-        lengths = [shape.numel() for shape in shapes]
-        length = sum(lengths)
-        if self._end and self._end + length > _ROOM_WORDS:
-            self._hash_rows(tuple(self._lengths))
-            return self._layouts.get((self._end, *shapes)) or self._lay_out(shapes)
-        if length > _ROOM_WORDS:
-            return [], length
-        self._grow(self._end + length)
-        if len(self._layouts) == _MAX_LAYOUTS:
-            self._layouts.clear()
-        parts = torch.split(self._room[self._end : self._end + length], lengths)
-        places = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        self._layouts[self._end, *shapes] = places, length
-        return places, length
-
-    def _copy_in_parts(self, words: Sequence[Tensor]) -> None:
-        """Copy words of which there are too many, and hash the rows whenever the room is full."""
-        self._grow(_ROOM_WORDS)
-        *others, _ = self._lengths
-        copied = 0
-        for left in (each.reshape(-1) for each in words):
-            while len(left):
-                part, left = left.tensor_split([_ROOM_WORDS - self._end])
-                self._room[self._end :][: len(part)].copy_(part, non_blocking=self._room.is_cuda)
-                self._end += len(part)
-                copied += len(part)
-                if self._end == _ROOM_WORDS:
-                    self._hash_rows((*others, copied))
-
-    def _grow(self, words: int) -> None:
-        if words <= len(self._room):
-            return
-        rows = -(-max(words, min(2 * len(self._room), _ROOM_WORDS)) // _ROW_WORDS)
-        room = self._room.new_zeros(rows * _ROW_WORDS)
-        room[: self._end] = self._room[: self._end]
-        self._room = room
-        self._layouts.clear()
-
-    def _hash_rows(self, lengths: tuple[int, ...]) -> None:
-        """Hash the rows that are in the room, which hold the lists' words up to these lengths."""
-        # Where the last rows had the same gaps, they are 0 still: nothing is copied into a gap.
-        if self._gaps != self._zero_gaps:
-            for gap in self._gaps:
-                self._room[gap].zero_()
-            self._zero_gaps = self._gaps
-        rows = self._room[: self._end].view(-1, _ROW_WORDS)
-        before, now = (
-            tuple([-(-length // _ROW_WORDS) for length in each]) for each in (self._hashed, lengths)
-        )
-        factors = _factors(before, now, rows.device)
-        self._parts.append(_products(factors, _products(rows, _columns(rows.device))))
-        self._end, self._gaps, self._hashed = 0, [], lengths
 
 
 def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
@@ -220,6 +173,20 @@ def _words(tensor: Tensor) -> Tensor:
     return flat.view(_INTEGER_OF_SIZE.get(flat.element_size(), torch.int32))
 
 
+def _pieces(words: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Cut words into flat lists of _PIECE_WORDS, of which only the last has fewer."""
+    piece: list[Tensor] = []
+    room = _PIECE_WORDS
+    for left in (each.reshape(-1) for each in words):
+        while len(left) >= room:
+            part, left = left.tensor_split([room])
+            yield [*piece, part]
+            piece, room = [], _PIECE_WORDS
+        piece.append(left)
+        room -= len(left)
+    yield piece
+
+
 @lru_cache(maxsize=512)
 def _salt(kinds: tuple[tuple[torch.dtype, tuple[int, ...]], ...]) -> int:
     """Return an int64 for the dtypes and shapes of a list of tensors."""
@@ -242,17 +209,10 @@ def _columns(device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=512)
-def _factors(before: tuple[int, ...], now: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the rows' coefficients, int64 (lists, R), 0 for rows of other lists.
-
-    Args:
-        before: how many rows of the first lists were hashed before these R.
-        now: how many rows of all lists are hashed with them.
-    """
-    spans = itertools.starmap(np.arange, itertools.zip_longest(before, now, fillvalue=0))
-    blocks = (_odd_numbers(0xC0FFEE, span)[None] for span in spans)
-    factors: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
-    return factors.to(device, non_blocking=device.type == "cuda")
+def _factors(number: int, device: torch.device) -> Tensor:
+    """Return the coefficients of a piece's rows, int64 (_PIECE_WORDS // _ROW_WORDS,)."""
+    rows = _PIECE_WORDS // _ROW_WORDS
+    return _odd_numbers(0xC0FFEE, np.arange(number * rows, (number + 1) * rows)).to(device)
 
 
 @lru_cache(maxsize=512)

@@ -33,8 +33,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     Of dotted names, those of the same section are compared by their last parts, the others as a
     whole. A name without a section, such as lr, may be the last part of a dotted one.
     """
+    known = set(known)
+    if name in known:
+        return ""
     section, _, last = name.rpartition(".")
-    parts = {each: each.rpartition(".") for each in known if each != name}
+    parts = {each: each.rpartition(".") for each in sorted(known)}
     same = {end: each for each, (start, _, end) in parts.items() if start == section}
     close = [same[end] for end in difflib.get_close_matches(last, same, n=1, cutoff=0.7)]
     close += difflib.get_close_matches(name, parts, n=1, cutoff=0.85)

@@ -80,8 +80,8 @@ def test_a_missing_key_is_named(key: str) -> None:
         ("+sed=1", "did you mean seed"),
         ("+lr=1", "did you mean optimizer.lr"),
         ("model=lstn", "did you mean lstm"),
-        ("optimizer=lion", "or add configs/optimizer/lion.yaml"),
-        ("model.classes=2", "+model.classes=2 adds it"),
+        ("optimizer=lion", "Available options in 'optimizer': adamw sgd"),
+        ("model.classes=2", "To append to your config use +model.classes=2"),
         ("data=adding", "which takes image"),
     ],
 )

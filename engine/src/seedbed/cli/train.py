@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 from seedbed import config, launch, project, signals
 from seedbed.config import command, compose
 from seedbed.errors import InputError, print_error
-from seedbed.record import readme
 
 
 def train(composed: DictConfig) -> float | None:
@@ -31,7 +30,7 @@ def train(composed: DictConfig) -> float | None:
         settings = config.resolve(composed)
         config.check(settings)
         overrides = shlex.join(hydra_config.overrides.task)
-        os.environ[readme.COMMAND] = f"python train.py {overrides}".strip()
+        os.environ["SEEDBED_COMMAND"] = f"python train.py {overrides}".strip()
         status = start(settings, folder)
     except InputError as error:
         launch.discard_if_empty(folder)

@@ -4,7 +4,6 @@ Checked twice: by `train.py` before anything is written, and by the training pro
 input is the file.
 """
 
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -26,24 +25,15 @@ from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
 
-# What a line of OmegaConf's says -> what it expected.
-_EXPECTED = {
-    "to Integer|type 'int'": "an integer",
-    "to Float|type 'float'": "a number",
-    "valid bool|type 'bool'": "true or false",
-    "to string|type 'str'": "a text",
-    "ListConfig": "a list",
-    "": "a section with keys",
-}
 INSTALL = "pip install --group engine/pyproject.toml:loggers"
 
 
 def resolve(composed: DictConfig) -> DictConfig:
     """Return the configuration with its seed drawn if it is null, and nothing left to look up."""
     config: Any = OmegaConf.create(OmegaConf.to_container(composed))
-    if config.get("seed", 0) is None:
-        config.seed = secrets.randbits(63)
     try:
+        if config.get("seed", 0) is None:
+            config.seed = secrets.randbits(63)
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key, reason = error.full_key or "configuration", str(error).splitlines()[0]
@@ -99,50 +89,36 @@ def typed(config: DictConfig) -> Settings:
     Raises:
         InputError: a key is unknown, missing or of another type.
     """
-    kinds = {each.name: each.type for each in fields(Settings)}
-    is_own = "_target_" in (config.get("schedule") or ())
-    kinds["schedule"] = OwnSchedule if is_own else Schedule
     merged: Any = OmegaConf.structured(Settings)
-    merged.schedule = OmegaConf.structured(kinds["schedule"])
-    names = sorted(map(str, config), key=lambda name: name != "seed")  # all seeds follow it
-    own: dict[str, Any] = {}  # sections with arguments of the user's classes -> what is declared
+    kinds = {each.name: each.type for each in fields(Settings)}
+    kinds["schedule"] = OwnSchedule if "_target_" in (config.get("schedule") or ()) else Schedule
     name = "configuration"
     try:
-        for name in names:
-            value, kind = config[name], kinds.get(name)
+        for name in sorted(map(str, config), key=lambda name: name != "seed"):  # all seeds follow
+            kind = kinds.get(name)
             if isinstance(kind, type) and is_dataclass(kind):
-                if not isinstance(value, DictConfig):
-                    raise InputError(f"{name}: expected a section with keys, got {_shown(value)}")
+                if not isinstance(config[name], DictConfig):
+                    raise InputError(f"{name}: expected a section with keys, got {config[name]}")
+                merged[name] = OmegaConf.structured(kind)
                 if issubclass(kind, Open):
-                    known = {each.name for each in fields(kind)}
-                    value = own[name] = {key: value[key] for key in value if key in known}
-            merged.merge_with({name: value})
+                    OmegaConf.set_struct(merged[name], False)
+            merged.merge_with({name: config[name]})
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        raise _explained(error, name, config) from None
+        key, reason = error.full_key or name, str(error).splitlines()[0]
+        if isinstance(error, ConfigKeyError):
+            near = did_you_mean(key, known_keys())
+            raise InputError(f"{key}: expected a known key, got a new one{near}") from None
+        if isinstance(error, MissingMandatoryValue):
+            raise InputError(f"{key}: expected a value, got nothing; add it") from None
+        raise InputError(f"{key}: expected a value of its type, got another: {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
-    for name in names:
-        value = {key: plain[name][key] for key in own[name]} if name in own else plain[name]
-        OmegaConf.update(config, name, value, merge=name in own)
+    for name, value in plain.items():
+        if name in config and isinstance(getattr(settings, name), Open):  # defaults are ours
+            value = {key: value[key] for key in config[name]}
+        OmegaConf.update(config, name, value, merge=False)
     settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]
     return settings
-
-
-def _explained(error: OmegaConfBaseException, name: str, config: DictConfig) -> InputError:
-    """Return in one line why OmegaConf does not take a section; of a list there it has no key."""
-    key, text = error.full_key or name, str(error).splitlines()[0]
-    if isinstance(error, ConfigKeyError):
-        near = did_you_mean(key, known_keys())
-        return InputError(f"{key}: expected a known key, got a new one{near}")
-    if isinstance(error, MissingMandatoryValue):
-        return InputError(f"{key}: expected a value, got nothing; add it")
-    expected = next(words for pattern, words in _EXPECTED.items() if re.search(pattern, text))
-    value = OmegaConf.select(config, key, throw_on_missing=False) if error.full_key else text
-    return InputError(f"{key}: expected {expected}, got {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else repr(value) if isinstance(value, str) else str(value)
 
 
 def _require_rules(section: Any, key: str = "") -> None:

@@ -22,10 +22,6 @@ from seedbed.names import did_you_mean
 # the parameter any more.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
-_OPTION = r"Could not (?:find|load) '(.+)/([^/']+)'"
-# Of classes that users choose, which may take more arguments than a file names.
-_OPEN = ("data.", "model.", "method.", "optimizer.", "callbacks.", "metrics.", "logger.")
-_KEY = r"Could not (?:override|delete)(?: from config\.)? '([^']+)'|Key '([^']+)' is "
 
 
 def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
@@ -70,30 +66,18 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 def explain(error: BaseException) -> InputError:
     """Return in one line why a configuration cannot be composed, with the nearest key."""
-    text = str(error)
     if isinstance(error, OverrideParseException):
-        advice = "; quote a value with special characters: \"key='a=b'\""
         return InputError(
-            f"overrides: expected Hydra's key=value syntax, got {error.override}{advice}"
+            f"overrides: expected Hydra's key=value syntax, got {error.override}; quote a value "
+            "with special characters: \"key='a=b'\""
         )
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return InputError(f"{mark.name}, line {mark.line + 1}: expected YAML, got {error.problem}")
-    if several := re.search("Ambiguous value for argument '(.+?)=(.+)'", text):
-        key, values = several.groups()
-        return InputError(f"{key}: expected one value, got {values}; add --multirun")
-    if option := re.search(_OPTION, text):
-        group, name = option.groups()
-        options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)
-        near = did_you_mean(name, options) or f"; or add configs/{group}/{name}.yaml"
-        return InputError(f"{group}: expected one of {', '.join(options)}, got {name}{near}")
-    if unknown := re.search(_KEY, text):
-        key = str(unknown[1] or unknown[2])
-        adds = re.search(r"use (\+\S.*)", text) if key.startswith(_OPEN) else None
-        near = did_you_mean(key, known_keys()) or (f"; {adds[1]} adds it" if adds else "")
-        return InputError(f"{key}: expected a known key, got a new one{near}")
-    cause = error.__cause__ or error
-    quoted = re.search("'([^']+)'", text)
-    key = getattr(cause, "full_key", None) or (quoted[1] if quoted else "overrides")
-    reason = " ".join(str(cause).partition("\n    full_key")[0].split())[:200]
-    return InputError(f"{key}: expected a configuration that Hydra can compose, got: {reason}")
+    text = re.sub(r"^In '[^']*': ", "", str(error))
+    reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())[:300]
+    quoted = re.search("'([^'=]+)", text)
+    key = quoted[1] if quoted else "overrides"
+    options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)  # of a group, with its name: model/cnn
+    near = did_you_mean(key.rpartition("/")[2], {*known_keys(), *options})
+    return InputError(f"{key}: expected what Hydra can compose, got an error: {reason}{near}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from omegaconf import OmegaConf
 
 from seedbed.errors import printable
 from seedbed.record.files import write_atomically
@@ -42,23 +43,18 @@ _STYLE: dict[str, Any] = {
 def loss_curve(folder: Path) -> Path | None:
     """Draw a run's loss and metric into `loss_curve.png`; of what was not logged, no picture."""
     summary, config = read_summary(folder), read_config(folder)
-    sections = [config.get(section) for section in ("model", "data")]
-    named = [str(each.name) for each in sections if hasattr(each, "name") and each.name]
-    title = " on ".join(named) or folder.resolve().name
     rows, path = read_metrics(folder), folder / "loss_curve.png"
     names = dict.fromkeys(("loss", str(summary.get("metric_name", "loss"))))
     shown = [name for name in names if any(row.get(name) for row in rows)]
     if not shown:
         path.unlink(missing_ok=True)
         return None
+    titles = (OmegaConf.select(config, key) for key in ("model.name", "data.name", "seed"))
     with style():
         figure = panels(len(shown))
         for axes, name in zip(figure.axes, shown, strict=True):
             draw(axes, rows, name)
-        title += f", seed {config.get('seed')}"
-        if summary.get("status") in ("interrupted", "failed"):  # a run that finishes is running yet
-            title += f", {summary['status']}"
-        figure.axes[0].set_title(literal(title))
+        figure.axes[0].set_title(literal(", ".join(str(x) for x in titles if x is not None)))
         legend(figure, columns=1 + len(shown))
         return save(figure, path)
 
@@ -92,22 +88,18 @@ def draw(
         axes.plot(*running_mean(steps, values, window), **look)
     elif len(steps):
         axes.plot(steps, values, marker="o", markersize=3, **look)
-    if len(curves["validation"][0]):
-        look |= {"color": color or ORANGE, "label": f"{run}validation"}
-        axes.plot(*curves["validation"], marker="o", **look)
-    if len(curves["test"][0]):  # around the validation of the same step
-        look |= {"color": color or GREEN, "label": f"{run}test", "ls": ""}
-        axes.plot(*curves["test"], marker="D", mfc="none", markersize=7, **look)
-    if name == "loss":
-        scale(axes, np.concatenate([values for _, values in curves.values()]))
-    axes.set_ylabel(literal(name))
-
-
-def scale(axes: "Axes", values: NDArray[np.float64]) -> None:
-    """Draw positive values logarithmically if the largest is over 20 times the smallest."""
-    finite = values[np.isfinite(values)]
-    if finite.size and 0.0 < finite.min() < finite.max() / 20:
+    for phase, own, more in (
+        ("validation", ORANGE, {"marker": "o"}),
+        # Around the validation of the same step.
+        ("test", GREEN, {"marker": "D", "mfc": "none", "markersize": 7, "ls": ""}),
+    ):
+        if len(curves[phase][0]):
+            look |= {"color": color or own, "label": f"{run}{phase}", **more}
+            axes.plot(*curves[phase], **look)
+    finite = np.concatenate([each[np.isfinite(each)] for _, each in curves.values()])
+    if name == "loss" and finite.size and 0.0 < finite.min() < finite.max() / 20:
         axes.set_yscale("log")
+    axes.set_ylabel(literal(name))
 
 
 def points(rows: Iterable[Row], phase: str, name: str) -> Curve:

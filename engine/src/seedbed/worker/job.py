@@ -1,6 +1,7 @@
 """What a training process works on: one run, from a command line, maybe with other processes."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,7 @@ class Job:
             **(before if self.is_resuming else {}),  # true until more is known
             "format_version": record.FORMAT_VERSION,
             "seed": self.settings.get("seed"),
+            "command": before.get("command", os.environ.get("SEEDBED_COMMAND")),
             "resumes": before.get("resumes", []),
             "status": "running",
             "error": None,
