@@ -26,8 +26,9 @@ from seedbed.data.source import Batch
 from seedbed.distributed.processes import Processes, find
 from seedbed.errors import InputError, Interrupted
 from seedbed.launch.process import STORE
-from seedbed.methods import Supervised
+from seedbed.methods import Callback, Run, Seen, Supervised
 from seedbed.tasks import Classification
+from seedbed.training.callbacks import Callbacks
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards, tree_sum
 from seedbed.training.state import TrainingState
@@ -165,6 +166,12 @@ class Unlike(Supervised):
         return {"loss": model(batch.inputs).square().mean(), name: 1.0}
 
 
+class Looks(Callback):
+    """Has evaluations keep what they see."""
+
+    def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None: ...
+
+
 # What each trains; of tests.tiny.methods unless it is above.
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "Supervised": Net,
@@ -192,7 +199,10 @@ def training_of(name: str = "Supervised", model: nn.Module | None = None) -> Tra
 
     found = method.configure_optimizers(model, make)
     optimizers = found if isinstance(found, dict) else {"optimizer": found}
-    return TrainingState(model, optimizers, method, torch.device("cpu"), gradient_clip_norm=1.0)
+    callbacks = Callbacks({"looks": Looks()})
+    return TrainingState(
+        model, optimizers, method, torch.device("cpu"), gradient_clip_norm=1.0, callbacks=callbacks
+    )
 
 
 def batch_of(step: int, shards: Shards) -> list[Batch]:
@@ -229,8 +239,15 @@ def rows(
     batches = shards.share([Position(0, np.arange(i, i + 4)) for i in (0, 4, 8)])
     everything = batch_of(9, Shards())[0]
     result = evaluate(training, [of_ids(everything, ids) for _, ids, _ in batches], shards)
-    columns = result.predictions, result.targets, result.output_hashes
-    return [*found, result.values, *(None if c is None else c.tolist() for c in columns)]
+    assert result.seen is not None
+    columns = result.predictions, result.targets, result.output_hashes, result.seen.outputs
+    seen = result.seen.targets.tolist(), {k: v.tolist() for k, v in result.seen.values.items()}
+    return [
+        *found,
+        result.values,
+        *(c.tolist() if torch.is_tensor(c) else c for c in columns),
+        seen,
+    ]
 
 
 @pytest.mark.parametrize(

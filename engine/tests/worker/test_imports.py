@@ -1,6 +1,5 @@
 """code.zip holds what a training process imported, wherever that lies, and imports as it did."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from seedbed import record
 from seedbed.record import archive, code
 from tests import pages
+from tests.made_up_runs import edit_summary
 
 # A loop that imports, step by step, and keeps what it has imported.
 LOOP = """
@@ -59,8 +59,11 @@ def kept(places: Path, *modules: str) -> dict[str, bytes]:
     return {name: files[name] for name in files if "seedbed" not in name}
 
 
-def test_imported_files_are_kept_by_their_places(places: Path) -> None:
-    """In the project and elsewhere, without git; neither installed packages nor scratch.py."""
+def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> None:
+    """In the project and elsewhere, without git; neither installed packages nor scratch.py.
+
+    They are imported by unzip and PYTHONPATH, when the places are gone.
+    """
     files = kept(places, "installed", "mine.model")
     assert set(files) == {
         *("src/mine/__init__.py", "src/mine/model.py", "table.py"),
@@ -70,24 +73,13 @@ def test_imported_files_are_kept_by_their_places(places: Path) -> None:
     digests = record.read_json(places / "run" / "environment.json")["imported_files"]
     for name, content in files.items():
         assert name == "PYTHONPATH" or digests[name] == code.sha256(content)
-    assert not any("seedbed/compare" in name for name in digests)
-
-
-def test_what_was_kept_is_imported_from_its_zip(places: Path) -> None:
-    """By unzip and PYTHONPATH, when the places are gone."""
-    kept(places, "mine.model")
     for name in ("project", "elsewhere"):
         shutil.rmtree(places / name)
     with zipfile.ZipFile(places / "run" / code.ARCHIVE) as made:
         made.extractall(places / "again")
     command = 'PYTHONPATH=$(cat PYTHONPATH) "$0" -c "import mine.model; print(mine.model.SUM)"'
-    done = subprocess.run(
-        ["sh", "-c", command, sys.executable],
-        cwd=places / "again",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words, again = ["sh", "-c", command, sys.executable], places / "again"
+    done = subprocess.run(words, cwd=again, capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
 
 
@@ -134,24 +126,21 @@ def test_only_imported_files_keep_a_run_from_resuming(tmp_path: Path) -> None:
     (project / "scratch.py").unlink()
     model.with_name("next.py").write_text("x = 1\n")
 
-    def interrupted(name: str) -> Path:
+    def resumed(name: str, *words: str) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
         run = Path(shutil.copytree(project / "runs/a", project / "runs" / name))
-        summary = json.loads((run / "summary.json").read_text())
-        (run / "summary.json").write_text(json.dumps(summary | {"status": "interrupted"}))
-        return run
+        edit_summary(run, status="interrupted")
+        return run, pages.run(project, "scripts/resume.py", str(run), *words)
 
-    run = interrupted("unchanged")
-    done = pages.run(project, "scripts/resume.py", str(run))
+    run, done = resumed("unchanged")
     assert done.returncode == 0, done.stdout + done.stderr
     assert archive.read(run / code.ARCHIVE) == whole
 
     model.write_text(model.read_text() + "# else\n")
-    run = interrupted("changed")
-    done = pages.run(project, "scripts/resume.py", str(run))
+    run, done = resumed("changed")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "src/project/models/cnn.py" in done.stderr
     assert archive.read(run / code.ARCHIVE) == whole, "what is refused changes nothing"
-    done = pages.run(project, "scripts/resume.py", str(run), "--allow-changed")
+    run, done = resumed("allowed", "--allow-changed")
     assert done.returncode == 0, done.stdout + done.stderr
     assert archive.read(run / "code_until_step_4.zip") == whole
     now = archive.read(run / code.ARCHIVE)

@@ -12,7 +12,6 @@ from seedbed import record
 from seedbed.methods import Make, Supervised
 from seedbed.training import checkpoint
 from tests import tiny
-from tests.ways import differences
 from tests.worker.runs import METHODS, StopAt, begun, of_method, resumed, trained, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
@@ -57,9 +56,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "LBFGS, which repeats its passes": LBFGS,
     "a schedule of groups": SAWTOOTH,
     "a callback of a GAN": (*GAN, NORMS),
-    "a method that clears its optimizer": of_method("Forgetting", **OWN),
+    "a method that changes optimizer and model": of_method("Changing", **OWN),
     "two optimizers, one frozen": of_method("TwoFrozen", **OWN),
-    "a model that freezes later": of_method("Freezing", **OWN),
 }
 
 
@@ -74,16 +72,6 @@ def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
 def test_a_compiled_model_resumes_with_the_same_bits(whole: Whole, tmp_path: Path) -> None:
     words = (*VAE, "trainer.compile=true", "trainer.max_steps=4")
     resumed(tmp_path / "run", whole(*words), 3, *words)
-
-
-@pytest.mark.parametrize("words", [GAN, TOKENS], ids=["GAN", "tokens"])
-def test_the_number_of_loader_workers_changes_no_bit(
-    words: tuple[str, ...], whole: Whole, tmp_path: Path
-) -> None:
-    run = trained(tmp_path / "run", *words, "data.num_workers=2")
-    assert differences(whole(*words), run) == []
-    other = trained(tmp_path / "other", *words, "seed=1", "trainer.max_steps=2")
-    assert stages(other, "loss")[0] != stages(run, "loss")[0], "negative control"
 
 
 def rows(folder: Path, phase: str) -> list[dict[str, str]]:
@@ -206,15 +194,19 @@ class TestWhatIsTrained:
         assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
 
 
-class Forgetting(Supervised):
-    """Sets an option of its optimizer, and empties it in the second step after the resume."""
+class Changing(Supervised):
+    """Sets an option of its optimizer, freezes a layer of the model and leaves its training mode;
+    empties the optimizer in the second step after the resume."""
 
     def configure_optimizers(self, model: nn.Module, make: Make) -> Any:
         self.kept = make(model.named_parameters())
         return self.kept
 
-    def on_step_end(self, model: nn.Module, step: int) -> None:
+    def on_step_end(self, model: Any, step: int) -> None:
         self.kept.param_groups[0]["weight_decay"] = 0.1 * step
+        if step == 4:
+            model[0].requires_grad_(False)
+            model.eval()
         if step == 7:
             self.kept.state.clear()
 
@@ -230,15 +222,6 @@ class TwoFrozen(Supervised):
 
     def trainable(self, step: int) -> list[str] | None:
         return ["0.*"] if step < 5 else None
-
-
-class Freezing(Supervised):
-    """Freezes a layer of the model later, and leaves its training mode."""
-
-    def on_step_end(self, model: Any, step: int) -> None:
-        if step == 4:
-            model[0].requires_grad_(False)
-            model.eval()
 
 
 def test_a_method_needs_no_task(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import torch
 from seedbed import record
 from seedbed.worker import parts
 from tests.tiny.data import Noisy
-from tests.ways import differences
 from tests.worker.runs import begun, of_method, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
@@ -39,20 +38,6 @@ def test_a_data_set_that_draws_at_first_access_is_refused(
     assert error.count("\n") == 1
     off = "trainer.rehearse_resume=false"
     assert work(begun(tmp_path / "off", *of_method("Tokens", *chosen, off))) == 0
-
-
-def test_a_rehearsal_changes_no_bit(tmp_path: Path) -> None:
-    """In the first steps, in each step, or not at all."""
-    for name, words in (
-        ("usual", ()),
-        ("off", ("trainer.rehearse_resume=false",)),
-        ("each", ("trainer.replay_every_steps=1", "trainer.max_steps=14")),
-    ):
-        assert work(begun(tmp_path / name, *of_method("Teacher", *words))) == 0
-    for name in ("off", "each"):
-        assert not set(differences(tmp_path / "usual", tmp_path / name)) & {
-            "metrics.csv", "fingerprints.csv", "last.pt: model", "last.pt: optimizer",
-        }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from seedbed import record
-from seedbed.data.source import Batch
-from seedbed.methods import Callback, Run, Seen, Supervised
-from seedbed.tasks import Classification
-from seedbed.training.callbacks import Callbacks
-from seedbed.training.evaluate import evaluate, measure
-from seedbed.training.shards import Shards
-from seedbed.training.state import TrainingState
+from seedbed.methods import Callback, Run, Seen
 from tests.ways import differences
 from tests.worker.runs import StopAt, begun, of_method, work
 
@@ -84,38 +78,3 @@ def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Pat
     told = (run / "pictures.txt").read_text().splitlines()
     assert f"test/pairs {step} test_pairs_{step}.png" in told
     assert len(told) == len(list((run / "figures").iterdir())) >= 2
-
-
-class Halves(Shards):
-    """Two processes that share the batches of an evaluation, one after the other."""
-
-    def __init__(self, training: TrainingState, batches: list[Batch]) -> None:
-        super().__init__()
-        self._parts = [measure(training, each, Shards()) for each in (batches[:1], batches[1:])]
-
-    def gather(self, work: Any) -> list[Any]:
-        return self._parts
-
-
-def test_all_processes_together_see_what_one_sees() -> None:
-    """In the order of the samples; control: nobody asks, and nothing is kept."""
-    model = torch.nn.Linear(4, 3)
-    callbacks = Callbacks({"own": Confusion()})
-    method = Supervised(Classification())
-    training = TrainingState(
-        model, {}, method, torch.device("cpu"), callbacks=callbacks, dropout_seed=0
-    )
-    ids = torch.arange(10)
-    inputs, targets = torch.randn(10, 4), ids % 3
-    batches = [Batch(ids[n : n + 4], inputs[n : n + 4], targets[n : n + 4]) for n in (0, 4, 8)]
-    seen = [
-        evaluate(training, batches, shards).seen for shards in (Shards(), Halves(training, batches))
-    ]
-    for each in seen:
-        assert each is not None
-        assert torch.equal(each.targets, targets)
-        assert torch.equal(each.outputs, model(inputs))
-        assert each.values["loss"].shape == (10,)
-    quiet = TrainingState(model, {}, method, torch.device("cpu"))
-    assert evaluate(quiet, batches, Shards()).seen is None
-    assert all(row.seen is None for row in measure(quiet, batches, Shards()))

@@ -39,9 +39,9 @@ def no_calls_yet() -> None:
 class Points(Dataset[Any]):
     """Points that are standardised once their statistics are known."""
 
-    def __init__(self, samples: int, shift: float = 0.0, statistics: Any = None) -> None:
+    def __init__(self, samples: int, statistics: Any = None) -> None:
         draws = torch.Generator().manual_seed(samples)
-        self.points = torch.randn(samples, FEATURES, generator=draws) * 3 + shift
+        self.points = torch.randn(samples, FEATURES, generator=draws) * 3
         self.statistics = statistics
 
     def __len__(self) -> int:
@@ -80,8 +80,11 @@ def chosen(*words: str) -> tuple[str, ...]:
 
 
 def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> None:
-    """Of the training samples alone; a run that is stopped, resumed or loaded has the same."""
-    run, stopped = tmp_path / "run", tmp_path / "stopped"
+    """Of the training samples alone; a run that is stopped, resumed or loaded has the same.
+
+    Negative control: without the function null stays null, and batches are others.
+    """
+    run, stopped, plain = (tmp_path / name for name in ("run", "stopped", "plain"))
     assert work(begun(run, *of_method("FineTuning", *chosen()))) == 0
     assert calls() == [48], "also with a rehearsal"
     settings: Any = record.read_config(run)
@@ -96,16 +99,8 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> 
     model: Any = seedbed.load(run, trust=["tests"])
     assert model.given == settings.model.statistics
     assert calls() == [48, 48]
-
-
-def test_statistics_change_what_is_trained(tmp_path: Path) -> None:
-    """Negative control: without the function, null stays null."""
-    runs = [tmp_path / "with", tmp_path / "without"]
-    words = ("data.train.shift=5",)
-    words = tuple(f"+{word}" for word in words)
-    assert work(begun(runs[0], *of_method("FineTuning", *chosen(*words)))) == 0
-    assert work(begun(runs[1], *of_method("FineTuning", *chosen(*words, "~data.statistics")))) == 0
-    first, second = (record.read_fingerprints(run)[0] for run in runs)
+    assert work(begun(plain, *of_method("FineTuning", *chosen("~data.statistics")))) == 0
+    first, second = (record.read_fingerprints(each)[0] for each in (run, plain))
     assert first["sample_ids"] == second["sample_ids"]
     assert first["batch"] != second["batch"]
 

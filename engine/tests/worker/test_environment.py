@@ -1,4 +1,4 @@
-"""Files that a run reads, its distributions and its loaded code stand in the record by content."""
+"""What a record says of what a run read and ran on: files, distributions, the processor."""
 
 import hashlib
 import sys
@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from seedbed import fingerprint
 from seedbed.errors import InputError
-from seedbed.worker import environment
+from seedbed.worker import environment, experiment
 
 
 def test_every_file_that_an_argument_names_is_recorded(
@@ -76,3 +78,44 @@ def test_versions_of_what_classes_come_from_are_recorded(
     del sys.modules["helper_of_mine"]
     found = environment.more_versions({"model": {"_target_": "torch.nn.Linear"}})
     assert not {"the-used", "the-neither"} & found.keys()
+
+
+def test_a_failed_gpu_has_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first error is the one to tell of; negative control: any other error is not hidden."""
+
+    def fail(error: Exception) -> None:
+        def raises(_tensors: object) -> None:
+            raise error
+
+        monkeypatch.setattr(fingerprint, "of_tensors", raises)
+
+    fail(torch.AcceleratorError("device-side assert triggered"))
+    assert experiment.hash_of([]) is None
+    fail(RuntimeError("a defect"))
+    with pytest.raises(RuntimeError, match="a defect"):
+        experiment.hash_of([])
+
+
+CPUINFO = "model\t\t: {model}\nmodel name\t: Intel(R) Xeon(R) Processor\nstepping\t: {stepping}\n\n"
+
+
+def test_processors_that_share_a_name_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By family, model, stepping and cache, on Arm too; control: the same processor."""
+
+    def of(text: str) -> dict[str, str | None]:
+        (tmp_path / "cpuinfo").write_text(text)
+        return environment.processor(tmp_path / "cpuinfo")
+
+    found = [of(CPUINFO.format(model=model, stepping=stepping))
+             for model, stepping in ((85, 4), (85, 7), (106, 6), (85, 4))]  # fmt: skip
+    assert found[0]["model"] == "Intel(R) Xeon(R) Processor"
+    assert found[0] == found[3] != found[1] != found[2] != found[0]
+    assert of("CPU part\t: 0xd40\n") != of("CPU part\t: 0xd4f\n")
+    first = environment.cpu()
+    features = {"avx2": True, "amx_int8": True, "l2_cache_size": 1}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    second = environment.cpu()
+    assert (second["features"], second["l2_bytes"]) == ("amx_int8 avx2", 1)
+    assert first != second
