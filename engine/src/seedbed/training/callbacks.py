@@ -1,6 +1,6 @@
-"""Callbacks: they look at a run, and what they would change in it is refused."""
+"""Callbacks look at a run, and what they would change in it is refused; the scalars they log."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from seedbed import rng
 from seedbed.config import build
 from seedbed.errors import InputError
 from seedbed.fingerprint import of_tensors
-from seedbed.methods import Callback, require_hooks
+from seedbed.methods import Callback, Value, require_hooks
 from seedbed.names import CALLBACK
 
 Show = Callable[[str, int, Path], None]
+_COLUMNS = ("step", "epoch", "phase", "learning_rate")  # of metrics.csv, which methods do not name
 
 
 class Run:
@@ -22,13 +23,12 @@ class Run:
 
     def __init__(self, model: nn.Module, folder: Path, show: Show) -> None:
         self.model, self.folder, self._show = model, folder, show
-        self.optimizer, self.logs = "", False
-        self.phase, self.step = "train", 0
-        self.logged: dict[str, Tensor | float] = {}
+        self.optimizer, self.phase, self.step, self.logs = "", "train", 0, False
+        self.logged: dict[str, Tensor] = {}
 
     def log(self, name: str, value: Tensor | float) -> None:
         if self.logs:
-            self.logged[name] = value.detach().clone() if isinstance(value, Tensor) else value
+            self.logged[name] = scalar(name, value)
 
     def log_figure(self, name: str, figure: Any) -> None:
         if self.logs:
@@ -58,16 +58,27 @@ class Callbacks:
         each = (type(callback).on_evaluation_end for callback in self._callbacks.values())
         return any(function is not Callback.on_evaluation_end for function in each)
 
-    def call(self, hook: str, seed: int | None, step: int, *arguments: Any) -> None:
-        """Call a function of all of them, and refuse one that changes the model or gradients."""
-        assert self.run is not None
-        model = self.run.model
+    def call(
+        self, hook: str, seed: int | None, step: int, *arguments: Any, **now: Any
+    ) -> dict[str, Tensor]:
+        """Call a function of all of them, and refuse one that changes the model or gradients.
+
+        Args:
+            now: what the run shows: `phase`, `optimizer` and `logs`.
+
+        Returns:
+            What they have logged, by name.
+        """
+        run = self.run
+        if run is None:
+            return {}
+        vars(run).update(now, step=step)
         gradients = [
             tensor for each in arguments if isinstance(each, dict) for tensor in each.values()
         ]
 
         def traces(by_bits: bool) -> list[int]:  # `_version` does not see what `.data` writes
-            tensors = [*model.parameters(), *model.buffers(), *gradients]
+            tensors = [*run.model.parameters(), *run.model.buffers(), *gradients]
             return [int(of_tensors(tensors))] if by_bits else [t._version for t in tensors]
 
         for number, (name, callback) in enumerate(self._callbacks.items()):
@@ -76,13 +87,12 @@ class Callbacks:
             if seed is not None:
                 rng.seed_globals(rng.key(seed, "dropout", step, CALLBACK, number))
             where = f"{type(callback).__name__}.{hook}"
-            evaluates = hook in ("on_validation_end", "on_evaluation_end")
-            by_bits = evaluates or where not in self._called  # in steps, bits the first time alone
+            by_bits = run.phase != "train" or where not in self._called  # in steps, the first time
             self._called.add(where)
-            modes = [(module, module.training) for module in model.modules()]
+            modes = [(module, module.training) for module in run.model.modules()]
             before = traces(by_bits)
             with torch.no_grad():
-                getattr(callback, hook)(self.run, step, *arguments)
+                getattr(callback, hook)(run, step, *arguments)
             for module, mode in modes:
                 module.training = mode
             if traces(by_bits) != before:
@@ -91,6 +101,8 @@ class Callbacks:
                     "which changes weights, buffers or gradients; change them in a method's "
                     "on_step_end"
                 )
+        logged, run.logged = run.logged, {}
+        return logged
 
     def state(self) -> dict[str, Any]:
         """Return what checkpoints hold of each, by what they call it."""
@@ -114,3 +126,22 @@ def of_settings(specs: Mapping[str, Any]) -> Callbacks:
             )
         require_hooks(f"callbacks.{name}", callback, Callback)
     return Callbacks(callbacks)
+
+
+def scalar(name: str, value: Value, device: torch.device | None = None) -> Tensor:
+    """Return a copy of a value of a step, floating-point; to be called without gradients.
+
+    A method may return a parameter or a buffer itself. Shards are summed in place, and values are
+    read steps later.
+    """
+    require_free([name])
+    if callable(value) and not isinstance(value, Tensor):
+        value = value()
+    tensor = torch.as_tensor(value, device=device).detach().reshape(())
+    return tensor.clone() if tensor.is_floating_point() else tensor.float()
+
+
+def require_free(names: Iterable[str]) -> None:
+    """Refuse a name that would take another column's place in metrics.csv."""
+    if taken := [name for name in names if name in _COLUMNS]:
+        raise InputError(f"method: expected names other than {', '.join(_COLUMNS)}, got {taken[0]}")

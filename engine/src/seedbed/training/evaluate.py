@@ -1,12 +1,13 @@
 """One evaluation: what the method keeps of all samples, in evaluation mode."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from seedbed import fingerprint
@@ -16,16 +17,10 @@ from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
 from seedbed.names import COMPUTE, TRAIN_END
 from seedbed.operations.refusals import explained
+from seedbed.training.callbacks import require_free
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, TrainingState
-from seedbed.training.step import (
-    look,
-    require_free,
-    require_same_names,
-    seed_draws,
-    to_device,
-)
-from seedbed.training.unchanged import evaluating
+from seedbed.training.step import require_same_names, seed_draws, to_device
 
 
 class Row(NamedTuple):
@@ -44,6 +39,35 @@ class Row(NamedTuple):
     predictions: Tensor | None
     output_hash: Tensor
     seen: tuple[Any, Any] | None
+
+
+@contextmanager
+def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back into the mode it was in.
+
+    Raises:
+        InputError: weights or buffers have other bits afterwards, and may not.
+    """
+
+    def bits() -> int:  # without caches: buffers that `state_dict` leaves out
+        return int(fingerprint.of_tensors(filter(torch.is_tensor, model.state_dict().values())))
+
+    modes = [(module, module.training) for module in model.modules()]
+    before = None if may_change else bits()
+    model.eval()
+    try:
+        yield
+    finally:
+        # Some models do more than note their mode: those that merge adapters, for instance.
+        for module, mode in modes:
+            if module.training != mode:
+                module.train(mode)
+    if before is not None and bits() != before:
+        raise InputError(
+            "model: expected an evaluation that leaves weights and buffers as they are, got a "
+            f"{type(model).__name__} that changes them; change them in training mode alone, or say "
+            "determinism.on_nondeterministic=warn"
+        )
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
@@ -141,18 +165,17 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
 
 def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) -> Evaluation:
     """Let callbacks look at an evaluation; return it with what they have logged."""
-    run = training.callbacks.run
-    if run is None:
+    callbacks, seed = training.callbacks, training.dropout_seed
+    if callbacks.run is None:
         return result
-    run.logs, run.phase, run.step = True, phase, step
-    logged: dict[str, Tensor] = {}
+    now, logged = {"phase": phase, "logs": True}, dict[str, Tensor]()
     with evaluating(training.model):
         if phase == "validation":
-            logged = look(training, "on_validation_end", step)
+            logged = callbacks.call("on_validation_end", seed, step, **now)
         if result.seen is not None:
             seen = replace(result.seen, phase=phase)
-            logged |= look(training, "on_evaluation_end", step, seen)
-    values = {name: float(scalar) for name, scalar in logged.items()}
+            logged |= callbacks.call("on_evaluation_end", seed, step, seen, **now)
+    values = {name: float(value) for name, value in logged.items()}
     return replace(result, values=values | result.values, seen=None)
 
 

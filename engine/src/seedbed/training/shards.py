@@ -14,20 +14,20 @@ DistributedDataParallel, whose buckets, and with them the order of sums, follow 
 gradients become ready; here an exchange begins when all of them are.
 """
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seedbed import fingerprint
 from seedbed.data.positions import Position
 from seedbed.errors import InputError, Interrupted
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.state import TrainingState
-from seedbed.training.unchanged import bits_of_state
 
 T = TypeVar("T")
 
@@ -203,6 +203,19 @@ class Shards:
                 pieces = torch.split(buffer, [each.numel() for each in group])
                 for piece, tensor in zip(pieces, group, strict=True):
                     tensor.copy_(piece.view(tensor.shape))
+
+
+@torch.no_grad()
+def bits_of_state(model: nn.Module) -> dict[str, Any]:
+    """Return by name what tells state with other bits apart: buffers, weights, extra states."""
+    tensors = dict(model.named_buffers()) | dict(model.named_parameters())
+    hashes = fingerprint.of_lists([[each] for each in tensors.values()]).tolist() if tensors else []
+    kinds = ((each.dtype, tuple(each.shape)) for each in tensors.values())
+    bits: dict[str, Any] = dict(zip(tensors, zip(kinds, hashes, strict=True), strict=True))
+    for path, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            bits[f"{path}.get_extra_state()".lstrip(".")] = pickle.dumps(module.get_extra_state())
+    return bits
 
 
 def tree_sum(parts: Iterator[list[Tensor]], count: int) -> list[Tensor]:

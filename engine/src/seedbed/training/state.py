@@ -4,7 +4,8 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from fnmatch import filter
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,15 @@ from torch import Tensor, nn
 from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
 from seedbed.training.callbacks import Callbacks
+
+
+class Update(NamedTuple):
+    """One of the updates of a step."""
+
+    step: int
+    number: int  # its place in their order, from 0
+    optimizer: str  # the name of the one that makes it
+    parameters: Mapping[str, nn.Parameter]  # those that it trains
 
 
 @dataclass(frozen=True)
@@ -78,34 +88,26 @@ class TrainingState:
         )
 
     @cached_property
-    def parameters_of(self) -> Mapping[str, list[nn.Parameter]]:
-        """Return the parameters of each optimizer, in the order of the model's."""
-        parameters: dict[str, list[nn.Parameter]] = {}
+    def parameters_of(self) -> Mapping[str, Mapping[str, nn.Parameter]]:
+        """Return the parameters of each optimizer by name, in the order of the model's."""
+        parameters: dict[str, dict[str, nn.Parameter]] = {}
         for name, optimizer in self.optimizers.items():
             taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            parameters[name] = [p for p in self.model.parameters() if id(p) in taken]
+            named = self.model.named_parameters()
+            parameters[name] = {path: p for path, p in named if id(p) in taken}
         return parameters
-
-    @cached_property
-    def name_of(self) -> Mapping[int, str]:
-        """Return the name of each parameter of the model, by its id."""
-        return {id(parameter): name for name, parameter in self.model.named_parameters()}
 
     @cached_property
     def to_train(self) -> Mapping[str, nn.Parameter]:
         """Return by name the parameters of all optimizers that needed gradients at first."""
-        taken = {id(p) for parameters in self.parameters_of.values() for p in parameters}
-        named = self.model.named_parameters()
-        return {name: p for name, p in named if id(p) in taken and p.requires_grad}
+        named = (pair for each in self.parameters_of.values() for pair in each.items())
+        return {name: p for name, p in named if p.requires_grad}
 
     @cached_property
     def takes_all(self) -> Mapping[str, bool]:
         """Return of each optimizer whether nobody else has parameters that get gradients."""
-        needed = {id(p) for p in self.model.parameters() if p.requires_grad}
-        return {
-            name: needed <= {id(p) for p in parameters}
-            for name, parameters in self.parameters_of.items()
-        }
+        needed = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        return {name: needed <= each.keys() for name, each in self.parameters_of.items()}
 
     @cached_property
     def needs_closure(self) -> Mapping[str, bool]:
@@ -116,9 +118,46 @@ class TrainingState:
             needs[name] = closure is not None and closure.default is inspect.Parameter.empty
         return needs
 
+    def trained_by(self, step: int) -> frozenset[str] | None:
+        """Return the names of the parameters that the method trains in a step; None for all."""
+        patterns = self.method.trainable(step)
+        return None if patterns is None else _fitting(tuple(self.to_train), tuple(patterns))
+
+    def updates(self, step: int) -> list[Update]:
+        """Let the parameters that a step trains need gradients; return its updates, in order.
+
+        An update whose parameters are all frozen is left out.
+        """
+        if self.overrides("trainable"):
+            trained = self.trained_by(step)
+            for name, parameter in self.to_train.items():
+                parameter.requires_grad_(trained is None or name in trained)
+        for named in self.parameters_of.values():
+            for parameter in named.values():
+                if not parameter.requires_grad:
+                    parameter.grad = None  # an optimizer would move by the last one for ever
+        updates = []
+        for number, name in enumerate(self.method.updates(step, list(self.optimizers))):
+            named = {n: p for n, p in self.parameters_of[name].items() if p.requires_grad}
+            updates += [Update(step, number, name, named)] if named else []
+        if not updates:
+            raise InputError(f"method: expected parameters of the model in step {step}, got none")
+        return updates
+
     def overrides(self, function: str) -> bool:
         """Return whether the method has a function of its own in the place of a default."""
         return getattr(type(self.method), function) is not getattr(Method, function)
+
+
+@lru_cache(maxsize=4)  # most steps train what the step before did
+def _fitting(names: tuple[str, ...], patterns: tuple[str, ...]) -> frozenset[str]:
+    for pattern in patterns:
+        if not filter(names, pattern):
+            raise InputError(
+                "method: expected patterns that parameters fit from trainable, got "
+                f"{pattern!r}, which none of {', '.join(names[:4])}, ... does"
+            )
+    return frozenset(name for pattern in patterns for name in filter(names, pattern))
 
 
 class StepResult(NamedTuple):

@@ -11,14 +11,11 @@ from seedbed import fingerprint, rng
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors, move, tensors_of
 from seedbed.errors import InputError
-from seedbed.methods import Value
 from seedbed.names import PLAN, STEP_END, UPDATE
+from seedbed.training.callbacks import scalar
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.training.shards import Shards
-from seedbed.training.state import StepResult, TrainingState
-from seedbed.training.trainable import Update, choose_trained, updates_of
-
-_COLUMNS = ("step", "epoch", "phase", "learning_rate")  # of metrics.csv, which methods do not name
+from seedbed.training.state import StepResult, TrainingState, Update
 
 
 class Passes(NamedTuple):
@@ -46,12 +43,12 @@ def train_step(
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
     seed_draws(training, step, PLAN)  # `trainable` and `updates` may draw
-    choose_trained(training, step)
+    updates = training.updates(step)
+    callbacks, seed = training.callbacks, training.dropout_seed
     logged: dict[str, Tensor] = {}
+    noted: dict[str, Tensor] = {}  # by callbacks
     losses: list[Tensor] = []
     gradients: list[Tensor] = []  # of several updates, their hashes
-
-    updates = updates_of(training, step)
     for update in updates:
         compute = partial(mean_of_shards, training, batches, update, shards, with_values)
         passes, sums = compute([] if losses else hashes)
@@ -63,13 +60,10 @@ def train_step(
             gradients += [fingerprint.of_tensors(passes.gradients)] if several else passes.gradients
             if len(losses) == len(updates):
                 hasher.add(losses, gradients)
-        if run := training.callbacks.run:
-            run.optimizer, run.logs = update.optimizer, with_values
-            run.phase, run.step = "train", step
-            names = (training.name_of[id(parameter)] for parameter in update.parameters)
-            by_name = dict(zip(names, passes.gradients, strict=True))
-            seed = training.dropout_seed
-            training.callbacks.call("on_before_optimizer_step", seed, step, by_name)
+        if callbacks.run:
+            by_name = dict(zip(update.parameters, passes.gradients, strict=True))
+            now = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
+            noted |= callbacks.call("on_before_optimizer_step", seed, step, by_name, **now)
         apply_update(training, update, passes, losses[-1], shards, partial(compute, []))
         if len(training.optimizers) > 1:
             logged[f"{update.optimizer}_loss"] = losses[-1]
@@ -80,7 +74,7 @@ def train_step(
         with torch.no_grad():
             training.method.on_step_end(training.model, step)
         shards.keep(training)
-    logged |= look(training, "on_step_end", step)
+    logged |= noted | callbacks.call("on_step_end", seed, step)
 
     if hasher:
         state = optimizer_tensors(*training.optimizers.values())
@@ -144,16 +138,17 @@ def forward_and_backward(
         # Copies, this one and others below: shards are summed in place, and a method may return a
         # buffer of the model, or go on to write to its own tensors.
         weight = torch.as_tensor(weight, dtype=torch.float32, device=loss.device).detach().clone()
-    for parameter in update.parameters:
+    parameters = list(update.parameters.values())
+    for parameter in parameters:
         parameter.grad = None
     takes_all = training.takes_all[update.optimizer]
-    loss.backward(inputs=None if takes_all else update.parameters)
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in update.parameters]
-    used = [p.grad is not None for p in update.parameters]
+    loss.backward(inputs=None if takes_all else parameters)
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    used = [p.grad is not None for p in parameters]
     scalars = {"loss": loss.detach().clone()}
     if with_values:
         with torch.no_grad():
-            scalars |= {name: scalar(training, name, each) for name, each in others.items()}
+            scalars |= {name: scalar(name, each, training.device) for name, each in others.items()}
     return Passes(gradients, scalars if weight is None else scalars | {"weight": weight}, used)
 
 
@@ -170,7 +165,8 @@ def apply_update(
     Args:
         again: repeats the passes, for an optimizer with a closure.
     """
-    optimizer, parameters = training.optimizers[update.optimizer], update.parameters
+    optimizer = training.optimizers[update.optimizer]
+    parameters = list(update.parameters.values())
 
     def assign_gradients(passes: Passes) -> None:
         if shards.count > 1:
@@ -203,25 +199,6 @@ def apply_update(
     optimizer.step(closure)  # type: ignore[arg-type]
 
 
-def scalar(training: TrainingState, name: str, value: Value) -> Tensor:
-    """Return a copy of a value of a step, floating-point; to be called without gradients.
-
-    A method may return a parameter or a buffer itself. Shards are summed in place, and values are
-    read steps later.
-    """
-    require_free([name])
-    if callable(value) and not isinstance(value, Tensor):
-        value = value()
-    tensor = torch.as_tensor(value, device=training.device).detach().reshape(())
-    return tensor.clone() if tensor.is_floating_point() else tensor.float()
-
-
-def require_free(names: Iterable[str]) -> None:
-    """Refuse a name that would take another column's place in metrics.csv."""
-    if taken := [name for name in names if name in _COLUMNS]:
-        raise InputError(f"method: expected names other than {', '.join(_COLUMNS)}, got {taken[0]}")
-
-
 def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
     """Refuse values that only some shards or batches have: others would be taken for them."""
     if list(names) != list(others):
@@ -229,16 +206,6 @@ def require_same_names(names: Iterable[str], others: Iterable[str]) -> None:
             "method: expected the same names of values for all shards and batches, got "
             f"{', '.join(others)} after {', '.join(names)}"
         )
-
-
-def look(training: TrainingState, hook: str, step: int, *arguments: Any) -> dict[str, Tensor]:
-    """Let callbacks look at the model; return what they have logged."""
-    run = training.callbacks.run
-    if run is None:
-        return {}
-    training.callbacks.call(hook, training.dropout_seed, step, *arguments)
-    logged, run.logged = run.logged, {}
-    return {name: scalar(training, name, value) for name, value in logged.items()}
 
 
 def to_device(batch: Batch, training: TrainingState) -> Batch:

@@ -22,8 +22,8 @@ from seedbed.errors import InputError
 from seedbed.methods import Method, require_hooks
 from seedbed.operations import refusals
 from seedbed.training import callbacks, schedules
+from seedbed.training.evaluate import evaluating
 from seedbed.training.state import Plan, TrainingState
-from seedbed.training.unchanged import evaluating
 
 
 def prepare_backends(settings: Settings) -> None:

@@ -19,18 +19,10 @@ from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.training.variables import Variables
-from seedbed.worker import (
-    assemble,
-    best,
-    environment,
-    first_look,
-    not_finite,
-    restore,
-    statistics,
-)
+from seedbed.worker import assemble, best, environment, not_finite, restore, statistics
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
-from seedbed.worker.parts import Parts, build_parts, evaluation_batches
+from seedbed.worker.parts import Parts, build_parts, evaluation_batches, look_ahead
 from seedbed.worker.replayed import Replayed
 from seedbed.worker.run_logger import RunLogger
 
@@ -84,6 +76,8 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
         if job.request.record:
             run_logger.replayed = Replayed(job.request, job.stop)
     print_header(run_logger, parts, progress, job.starts_over)
+    if progress.step == 0:  # a run that is resumed has been looked at
+        look_ahead(parts, run_logger.log)
     tested: tuple[int, Evaluation] | None = None
     try:
         if isinstance(run_logger, RunLogger) and settings.logger:
@@ -92,8 +86,6 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
             history = loggers.history(job.folder)
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
             run_logger.observers.append(loggers.open_all(run, run_logger.log))
-        if progress.step == 0:  # a run that is resumed has been looked at
-            first_look.look(parts, run_logger)
         train(parts, progress, run_logger, variables)
         tested = test(parts, progress, run_logger, job.folder)
         parts.training.require_flags()

@@ -19,7 +19,8 @@ from seedbed.data.source import Batch, Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.names import SPLITS, did_you_mean
+from seedbed.names import SPLITS
+from seedbed.training.evaluate import measure, values_of
 from seedbed.training.rehearsal import Rebuilt
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
@@ -157,18 +158,14 @@ class Parts:
 
     def rebuilt(self, step: int) -> Rebuilt:
         """Build anew what a process has that resumes the run before a step."""
-        settings = self.settings
-        source = build_source(settings, "train")
-        order = build_order(settings, source)
-        plan = assemble.make_plan(settings, order.steps_per_epoch)
-        if settings.data.num_workers > 1:
-            # The process that loaded the step may have loaded nothing before; this one has.
-            for place in self.shards.divide(positions(order, max(step - 2, 0), step - 1)):
-                _ = source[place]
-        places = self.shards.divide(positions(order, step - 1, step))
-        batches = [source[place] for place in places]
-        training = assemble.build_training_state(settings, self.training.device, source)
-        return Rebuilt(training, batches, plan.learning_rate_factor(step - 1))
+        fresh = self.sources._replace(train=build_source(self.settings, "train"))
+        again = build_parts(self.settings, self.training.device, self.shards, fresh)
+        # The process that loaded the step may have loaded nothing before; with workers, this one
+        # has, so that what a data set keeps from its first samples shows.
+        first = max(step - 2, 0) if self.settings.data.num_workers > 1 else step - 1
+        places = self.shards.divide(positions(again.order, first, step))
+        batches = [fresh.train[place] for place in places][-len(self.shards.mine) :]
+        return Rebuilt(again.training, batches, again.plan.learning_rate_factor(step - 1))
 
     def held_out_batch(self) -> list[Batch]:
         """Load the first of this process's validation batches, from a data set built anew."""
@@ -195,25 +192,54 @@ def evaluation_batches(
     return load(source, places, how, settings.plain["determinism"])
 
 
-def build_parts(settings: Settings, device: torch.device, shards: Shards) -> Parts:
-    """Build what a run is made of.
+def build_parts(
+    settings: Settings, device: torch.device, shards: Shards, sources: Sources | None = None
+) -> Parts:
+    """Build what a run is made of, of other data sets than new ones if they are given.
 
     Raises:
         InputError: a class refuses its arguments, or what it builds cannot be trained.
     """
-    sources = build_sources(settings)
+    sources = sources or build_sources(settings)
     order = build_order(settings, sources.train)
     training = assemble.build_training_state(settings, device, sources.train)
-    if not training.overrides("validation_step") and not training.overrides("compute"):
-        task, name = training.method.task, settings.objective
-        values = dict.fromkeys(("loss", task.metric_name if task else "loss", *training.metrics))
-        training.monitored(dict.fromkeys(values, 0.0))
-        known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
-        known += ["last_train_loss", f"best_validation_{training.metric_name}"]
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise InputError(f"objective: expected one of {', '.join(known)}, got {name}{hint}")
-    _ = training.higher_is_better  # or nothing says so
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     training.require_flags()
     return Parts(settings, sources, order, training, plan, shards)
+
+
+_MOST_STEPS_ASKED = 200  # of `Method.trainable`
+
+
+def look_ahead(parts: Parts, log: Callable[[str], None]) -> None:
+    """Before the first step, look for what would fail, or pass in silence, hours later.
+
+    Prints what is never trained. Evaluates one batch, and sees that what is followed is there.
+    """
+    training, last = parts.training, parts.plan.total_steps
+    needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
+    if left_out := [name for name in needed if name not in training.to_train]:
+        log(
+            f"warning: optimizer: {len(left_out)} of {len(needed)} parameters that need gradients "
+            f"are in no optimizer and are never trained, such as {left_out[0]}; give them to one, "
+            "or freeze them by requires_grad_(False)"
+        )
+    if training.overrides("trainable"):
+        for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
+            training.trained_by(step)
+    batch = list(evaluation_batches(parts.settings, parts.sources.validation, parts.shards, 1))
+    gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
+    try:
+        values = values_of(training, [row for each in gathered for row in each])
+        training.monitored(values)
+    except InputError:
+        raise
+    except Exception:  # some values are of whole sets alone: one batch may be too little for them
+        values = {}
+    _ = training.higher_is_better  # or nothing says so
+    name = parts.settings.objective
+    if values and not (training.overrides("validation_step") or training.overrides("compute")):
+        known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
+        known += ["last_train_loss", f"best_validation_{training.metric_name}"]
+        if name not in known:
+            raise InputError(f"objective: expected one of {', '.join(known)}, got {name}")
