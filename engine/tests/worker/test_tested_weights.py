@@ -15,7 +15,8 @@ from seedbed.tools import weights
 from seedbed.training import checkpoint
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
-from seedbed.worker import best, parts, run_logger
+from seedbed.training.state import Progress
+from seedbed.worker import parts, run_logger
 from tests.running import typed
 from tests.tiny.data import Noisy
 from tests.ways import differences
@@ -110,9 +111,9 @@ def test_other_best_weights_than_the_run_knows_of_are_refused(
 ) -> None:
     model = torch.nn.Linear(1, 1)
     if step is not None:
-        checkpoint.save(checkpoint.capture_best(model, step, 0.5), tmp_path / "best.pt")
+        checkpoint.save_best(tmp_path, model, Progress(step, best_step=step, best_metric=0.5))
     with (
         pytest.raises(InputError, match=r"best\.pt: expected "),
-        best.weights_of(tmp_path, 8, model, torch.device("cpu")),
+        checkpoint.best_weights(tmp_path, 8, model, torch.device("cpu")),
     ):
         pass

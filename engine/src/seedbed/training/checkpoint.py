@@ -8,10 +8,12 @@ its SHA-256 as the comment at the end of the zip archive. A file that holds anyt
 opens is refused, never executed.
 """
 
+import copy
 import hashlib
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,7 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from seedbed import record
 from seedbed.errors import InputError, one_line
-from seedbed.training.optimizers import (
-    Optimizers,
-    capture_optimizer,
-    labelled,
-    restore_optimizer,
-)
+from seedbed.training.optimizers import Optimizers, capture_optimizer, labelled, restore_optimizer
 from seedbed.training.state import Progress, TrainingState
 
 LAST, PREVIOUS = record.LAST_CHECKPOINTS
@@ -55,12 +52,6 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
         **capture_state(training.model, training.optimizers),
         **training.callbacks.state(),
     }
-
-
-def capture_best(model: nn.Module, step: int, metric: float) -> dict[str, Any]:
-    """Return what best.pt holds: the weights of a step."""
-    named = {"format_version": record.FORMAT_VERSION, "step": step, "metric": metric}
-    return named | capture_model(model)
 
 
 def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
@@ -149,16 +140,49 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     model.load_state_dict(state["model"])
 
 
+def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
+    """Write the weights of a step that a checkpoint was just saved of, if they are the best.
+
+    Who is killed between the two leaves best.pt to the one that resumes.
+    """
+    if progress.best_step == progress.step and progress.best_metric is not None:
+        named = {"format_version": record.FORMAT_VERSION, "step": progress.step}
+        metric = {"metric": progress.best_metric}
+        save(named | metric | capture_model(model), folder / BEST)
+
+
+@contextmanager
+def best_weights(folder: Path, step: int, model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Give a model the best weights, which are of `step`; afterwards the last ones, to the bit.
+
+    Raises:
+        InputError: `best.pt` is missing, damaged, or of another step.
+    """
+    state = load(folder / BEST, device)
+    if state.get("step") != step:
+        raise InputError(
+            f"{folder / BEST}: expected the best weights, of step {step}, got those of step "
+            f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
+            "--allow-changed"
+        )
+    last = capture_model(model)
+    last["buffers"] = {k: None if b is None else b.detach() for k, b in last["buffers"].items()}
+    last = copy.deepcopy(last)  # what was captured is the live memory
+    try:
+        restore_model(model, state)
+        yield
+    finally:
+        restore_model(model, last)
+
+
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
     """Write a checkpoint, synced and renamed into place.
 
     Args:
         steps_aside: let `last.pt` become `previous.pt`, which has another step then.
     """
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
     # A zip archive ends with the length of its comment, 0 here, in two bytes.
-    body = buffer.getvalue()[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
+    body = _bytes(state)[:-2] + _COMMENT_BYTES.to_bytes(2, "little")
     temporary = path.with_name(f".{path.name}.new")
     record.write_atomically(temporary, body + _PREFIX + hashlib.sha256(body).hexdigest().encode())
     if steps_aside and path.name == LAST and path.exists():
@@ -173,16 +197,14 @@ def encode(state: dict[str, Any]) -> bytes:
     Raises:
         InputError: nothing brings an entry back; it names the entry.
     """
-    buffer = io.BytesIO()
     try:
-        torch.save(state, buffer)
-        buffer.seek(0)
-        torch.load(buffer, map_location="meta", weights_only=True)  # which reads no numbers
+        content = _bytes(state)
+        # On this device, no numbers are read.
+        torch.load(io.BytesIO(content), map_location="meta", weights_only=True)
     except Exception:  # whatever the classes of users provoke
         for path, leaf in tree_flatten_with_path(state)[0]:
             try:
-                torch.save(leaf, buffer := io.BytesIO())
-                decode(buffer.getvalue())
+                decode(_bytes(leaf))
             except Exception:
                 name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
                 kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
@@ -191,6 +213,12 @@ def encode(state: dict[str, Any]) -> bytes:
                     f"of them, got {kind}, which no checkpoint brings back"
                 ) from None
         raise
+    return content
+
+
+def _bytes(state: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
     return buffer.getvalue()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from seedbed.errors import InputError
 
@@ -82,28 +82,20 @@ def _require_fused_state_fits(optimizer: torch.optim.Optimizer) -> None:
 def restore_optimizer(optimizer: torch.optim.Optimizer, captured: Mapping[str, Any]) -> None:
     """Bring an optimizer into a state that was captured, to the bit.
 
-    PyTorch's `load_state_dict` would cast it to the dtype of its parameter; another one knows how.
+    PyTorch's `load_state_dict` would cast it to the dtype of its parameter. It is called where the
+    run has moved to another kind of device, since it knows what moves along; and where a class has
+    one of its own.
     """
     saved = {key: value for key, value in captured.items() if key != "devices"}
-    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+    devices = [p.device.type for group in optimizer.param_groups for p in group["params"]]
+    is_own = type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict
+    if is_own or devices != captured.get("devices", devices):
         optimizer.load_state_dict(saved)
         return
-    owners: dict[Any, tuple[Tensor, dict[str, Any]]] = {}
+    owners: dict[Any, Tensor] = {}
     for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        pairs = zip(group["params"], kept["params"], strict=True)
-        owners |= {number: (parameter, group) for parameter, number in pairs}
+        owners |= zip(kept["params"], group["params"], strict=True)
         group.update({name: value for name, value in kept.items() if name != "params"})
-    known = set(captured.get("devices", ()))
     optimizer.state.clear()  # in place: others may share it
-    for key, value in saved["state"].items():
-        parameter, group = owners.get(key, (key, {}))  # a name stands for itself
-        if key in owners and known and parameter.device.type not in known:  # the run has moved
-            # Counts of steps stay on the CPU, where PyTorch has them unless kernels read them.
-            least = 0 if group.get("fused") or group.get("capturable") else 1
-
-            def move(tensor: Tensor, to: Any = parameter.device, least: int = least) -> Tensor:
-                return tensor.to(to) if tensor.dim() >= least else tensor
-
-            value = tree_map_only(Tensor, move, value)
-        optimizer.state[parameter] = value
+    optimizer.state.update({owners.get(key, key): each for key, each in saved["state"].items()})
     _require_fused_state_fits(optimizer)

@@ -5,9 +5,7 @@ checkpoint lacks, restores inexactly or cannot hold shows as another fingerprint
 its first steps a run is resumed once, in its own process, and goes on as the resumed one.
 """
 
-import copy
 import gc
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -104,11 +102,11 @@ class Rehearsal:
             return train_step(training, batches, step, shards, with_values, hasher)
         held_out = self._held_out()
         _evaluate(training, held_out)
-        quiet = copy.copy(training)  # with what it knows of the parameters before some were frozen
-        vars(quiet)["callbacks"] = Callbacks()  # they see the step that counts
+        # Callbacks see the step that counts.
+        callbacks, training.callbacks = training.callbacks, Callbacks()
         with explained(training.model):
-            expected, _ = _take(quiet, batches, step, shards, held_out)
-        del quiet
+            expected, _ = _take(training, batches, step, shards, held_out)
+        training.callbacks = callbacks
         batches = self._resume(training, saved, step, shards)
         with _resumable():
             resumed, result = _take(training, batches, step, shards, held_out)
@@ -118,8 +116,7 @@ class Rehearsal:
                 f"warning: what {type(training.method).__name__} logs restarts in a resumed run "
                 "(metrics.csv, not the weights); keep what it counts in buffers of the model"
             )
-            stage = None
-        if stage is None:
+        if stage in (None, "logged values"):
             return result if with_values else result._replace(values=None)
 
         # Another resumed step tells what lasts from what does not repeat.
@@ -211,17 +208,13 @@ def _evaluate(training: TrainingState, batches: Sequence[Batch]) -> list[Any]:
     return [row.output_hash.tolist() for row in measure(training, copies, Shards())]
 
 
-def _attributes(training: TrainingState) -> dict[str, Any]:
-    """Return by path what modules, method, task and optimizers keep beside their tensors."""
-    modules = {f"model.{path}".rstrip("."): each for path, each in training.model.named_modules()}
-    others = {"method": training.method, "method.task": training.method.task}
-    attributes: dict[str, Any] = {}
-    for path, root in (modules | others | {**optimizers.labelled(training.optimizers)}).items():
-        for name, value in getattr(root, "__dict__", {}).items():
-            if name.startswith("_") or name in ("training", "task", "state", "param_groups"):
-                continue
-            try:
-                attributes[f"{path}.{name}"] = pickle.dumps(value)
-            except Exception:  # whatever users keep there
-                attributes[f"{path}.{name}"] = repr(value)
-    return attributes
+def _attributes(training: TrainingState) -> dict[str, str]:
+    """Return by path what modules, method and optimizers keep beside their tensors."""
+    roots = {f"model.{path}".rstrip("."): each for path, each in training.model.named_modules()}
+    roots |= {"method": training.method, **optimizers.labelled(training.optimizers)}
+    return {
+        f"{path}.{name}": repr(value)
+        for path, root in roots.items()
+        for name, value in vars(root).items()
+        if not name.startswith("_") and name not in ("training", "state", "param_groups")
+    }

@@ -1,7 +1,7 @@
 """Learning rates as a pure function of the step: nothing to save, nothing to restore."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -52,32 +52,28 @@ def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
     Raises:
         InputError: a mapping lacks a group.
     """
-    for name, optimizer in optimizers.items():
-        for number, group in enumerate(optimizer.param_groups):
-            own: Any = factor
-            if isinstance(factor, Mapping):
-                own = factor.get(_label(optimizers, name, number), factor.get(name))
-            if own is None:
-                raise InputError(
-                    "schedule: expected a number, or one for each of "
-                    f"{', '.join(learning_rates(optimizers))}, got {factor!r}"
-                )
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * own
+    for label, name, group in _groups(optimizers):
+        own: Any = factor
+        if isinstance(factor, Mapping):
+            own = factor.get(label, factor.get(name))
+        if own is None:
+            raise InputError(
+                "schedule: expected a number, or one for each of "
+                f"{', '.join(learning_rates(optimizers))}, got {factor!r}"
+            )
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * own
 
 
 def learning_rates(optimizers: Optimizers) -> dict[str, Any]:
     """Return the learning rate of each group, by a name that no other group has."""
-    return {
-        _label(optimizers, name, number): group["lr"]
-        for name, optimizer in optimizers.items()
-        for number, group in enumerate(optimizer.param_groups)
-    }
+    return {label: group["lr"] for label, _, group in _groups(optimizers)}
 
 
-def _label(optimizers: Optimizers, name: str, number: int) -> str:
-    """Return what a group is called: as it is named, after the optimizer if there are several."""
-    groups = optimizers[name].param_groups
-    own = str(groups[number].get("name", number))
-    if len(groups) == 1:
-        return name
-    return f"{name}_{own}" if len(optimizers) > 1 else own
+def _groups(optimizers: Optimizers) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield each group, after what it alone is called, and the name of its optimizer."""
+    for name, optimizer in optimizers.items():
+        groups = optimizer.param_groups
+        for number, group in enumerate(groups):
+            own = str(group.get("name", number))
+            label = name if len(groups) == 1 else f"{name}_{own}" if len(optimizers) > 1 else own
+            yield label, name, group

@@ -25,7 +25,7 @@ class Update(NamedTuple):
     parameters: Mapping[str, nn.Parameter]  # those that it trains
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingState:
     """What is trained, and how a batch reaches it.
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from seedbed import project
 
-_CONTAINERS = (dict, list, set, deque, bytearray)
+_CONTAINERS = (dict, list, set, deque)
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))  # they hold nothing
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 20  # of an array or a tensor; larger ones are data sets and weights
@@ -28,7 +28,7 @@ class Variables:
     """All that can be reached from the user's modules, as it was at a time.
 
     Functions with their defaults, attributes and closures, classes, their instances, containers,
-    small arrays and tensors. Not generators, and not what other packages keep.
+    small arrays and tensors. Not generators, slots, and what other packages keep.
     """
 
     def __init__(self) -> None:
@@ -76,8 +76,6 @@ class Variables:
         if isinstance(value, Tensor):
             is_plain = value.layout is torch.strided and not value.is_meta
             return value.detach().clone() if is_plain and value.nbytes <= _MOST_BYTES else None
-        if isinstance(value, staticmethod | classmethod):
-            return {"__func__": value.__func__}
         owner = value if isinstance(value, type | FunctionType) else type(value)
         module = value.__name__ if isinstance(value, ModuleType) else owner.__module__
         is_own = module in self._modules or isinstance(value, nn.Module)
@@ -101,11 +99,6 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     for name, each in list(getattr(value, "__dict__", {}).items()):
         if not (is_namespace and (name.startswith(("__", "_abc_")) or type(each) is ModuleType)):
             yield name, each
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield name, getattr(value, name)
 
 
 def _restore_attributes(value: Any, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -122,7 +115,7 @@ def _restore_attributes(value: Any, before: dict[str, Any], now: dict[str, Any])
 
 def _referred(content: Any) -> Iterable[Any]:
     """Return what a content refers to; the elements of tuples in it, too."""
-    if isinstance(content, Tensor | np.ndarray | bytearray):
+    if isinstance(content, Tensor | np.ndarray):
         return ()
     values = [*content, *content.values()] if isinstance(content, dict) else content
     inside = (each for value in values if isinstance(value, tuple) for each in value)
@@ -130,7 +123,5 @@ def _referred(content: Any) -> Iterable[Any]:
 
 
 def _members(container: Any) -> Any:
-    if isinstance(container, bytearray):
-        return bytes(container)
     values = container.values() if isinstance(container, dict) else ()
     return list(map(id, (*container, *values)))

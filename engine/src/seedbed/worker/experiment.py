@@ -19,7 +19,7 @@ from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.training.variables import Variables
-from seedbed.worker import assemble, best, environment, not_finite, restore, statistics
+from seedbed.worker import assemble, environment, not_finite, restore, statistics
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts, evaluation_batches, look_ahead
@@ -162,7 +162,8 @@ def test(
         results[progress.step] = evaluated(progress.step)
     if tests_best:
         # All processes can read best.pt: they met in `loop.save` after the leader had written it.
-        with best.weights_of(folder / "checkpoints", best_step, training.model, training.device):
+        place = folder / "checkpoints"
+        with checkpoint.best_weights(place, best_step, training.model, training.device):
             results[best_step] = evaluated(best_step)
     run_logger.log_test(results)
     step, result = list(results.items())[-1]

@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint: it is checked, then restored into model and optimizer.
+"""Resuming from a checkpoint: it is checked, then restored, and the record repaired.
 
 A run may go on beyond its planned end, to the bits of one of that length.
 """
@@ -16,7 +16,7 @@ from seedbed.errors import InputError, one_line
 from seedbed.record import Change, Origin, code
 from seedbed.training import checkpoint
 from seedbed.training.state import Plan, TrainingState
-from seedbed.worker import assemble, best
+from seedbed.worker import assemble
 from seedbed.worker.imports import Imports, completed
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
@@ -25,7 +25,7 @@ from seedbed.worker.parts import Parts
 def resume(
     job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
-    """Restore a run's newest good checkpoint; the leader goes first, and repairs the record.
+    """Restore a run's newest good checkpoint in all processes; the leader repairs the record.
 
     Returns:
         The checkpoint; {} where there is none, and the run starts from the beginning.
@@ -33,38 +33,28 @@ def resume(
     Raises:
         InputError: the run cannot be resumed from here. Nothing of the record has changed.
     """
-    if job.leads:
-        state = _as_leader(job, parts, origin, patch, imports)
-        parts.shards.gather(lambda: None)
-        return state
-    parts.shards.gather(lambda: None)
-    newest, _ = checkpoint.load_newest(job.folder / "checkpoints", parts.training.device)
-    if newest is not None:
-        restore(job.folder, parts.training, newest, changes_since(job.folder, newest, origin))
-    return newest or {}
-
-
-def _as_leader(
-    job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports
-) -> dict[str, Any]:
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
+    changes: list[Change] = []
+    longer = None
     if state is not None:
-        changes = judged(changes_since(folder, state, origin), state, parts.plan)
-        if not job.request.allow_changed:
+        changes = changes_since(folder, state, origin, parts.plan)
+        if job.leads and not job.request.allow_changed:  # the others do not know all of it
             refuse_changes(state, changes)
         require_rows(folder, state, parts.plan)
         longer = rewound(folder, state, parts.plan)
         state = longer or state
         restore(folder, parts.training, state, changes)
+    parts.shards.gather(lambda: None)  # all of them have read it
+    if not job.leads:
+        return state or {}
     checkpoints.mkdir(exist_ok=True)
     for place in (folder, checkpoints):  # of a process that was killed while it wrote
         for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
             path.unlink(missing_ok=True)
     if state is not None:
-        if longer is not None:
-            for _ in checkpoint.LAST, checkpoint.PREVIOUS:  # tables are about to be cut back to it
-                checkpoint.save(state, checkpoints / checkpoint.LAST)
+        for _ in (checkpoint.LAST, checkpoint.PREVIOUS) if longer else ():
+            checkpoint.save(state, checkpoints / checkpoint.LAST)  # tables are about to be cut
         progress = checkpoint.progress_of(state)
         step = progress.step
         for problem in problems:
@@ -78,18 +68,28 @@ def _as_leader(
             checkpoint.discard_damaged(checkpoints)
         imports.resume(state["origin"]["environment"].get("imported_files"))
         keep_code(folder, step, changes)
-        best.save(checkpoints, parts.training.model, progress)
+        checkpoint.save_best(checkpoints, parts.training.model, progress)
     if job.request.settings:
         record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
     return state or {}
 
 
-def changes_since(folder: Path, state: Mapping[str, Any], origin: Origin) -> list[Change]:
-    """Return what is not as it was when a checkpoint was made."""
-    settings, environment = state["origin"]["settings"], state["origin"]["environment"]
-    before = Origin(settings, environment, folder)
-    return record.changes(before, completed(before, origin))
+def changes_since(
+    folder: Path, state: Mapping[str, Any], origin: Origin, plan: Plan
+) -> list[Change]:
+    """Return what is not as it was when a checkpoint was made.
+
+    The run's length alters bits only if it altered a learning rate so far.
+    """
+    before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
+    changes = record.changes(before, completed(before, origin))
+    if not any(change.key in record.LENGTHS for change in changes):
+        return changes
+    rates = plan_before(state, plan).learning_rate_factor, plan.learning_rate_factor
+    if any(rates[0](n) != rates[1](n) for n in range(state["progress"]["step"])):
+        return changes
+    return [replace(c, alters_bits=False) if c.key in record.LENGTHS else c for c in changes]
 
 
 def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
@@ -124,16 +124,6 @@ def plan_before(state: Mapping[str, Any], plan: Plan) -> Plan:
     """Return the plan that a checkpoint was made by."""
     settings = config.typed(OmegaConf.create(state["origin"]["settings"]))
     return assemble.make_plan(settings, plan.steps_per_epoch)
-
-
-def judged(changes: Sequence[Change], state: Mapping[str, Any], plan: Plan) -> list[Change]:
-    """Return changes since a checkpoint: the run's length alters bits only if it altered a rate."""
-    if not any(change.key in record.LENGTHS for change in changes):
-        return list(changes)
-    rates = plan_before(state, plan).learning_rate_factor, plan.learning_rate_factor
-    if any(rates[0](n) != rates[1](n) for n in range(state["progress"]["step"])):
-        return list(changes)
-    return [replace(c, alters_bits=False) if c.key in record.LENGTHS else c for c in changes]
 
 
 def rewound(folder: Path, state: dict[str, Any], plan: Plan) -> dict[str, Any] | None:

@@ -16,7 +16,6 @@ from seedbed import fingerprint, record
 from seedbed.training import checkpoint, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
-from seedbed.worker import best
 from seedbed.worker.not_finite import NotFinite
 from seedbed.worker.replayed import Replayed
 
@@ -182,7 +181,7 @@ class RunLogger(Logger):
         path = self._folder / "checkpoints" / checkpoint.LAST
         checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
         self._saved_step = progress.step
-        best.save(self._folder / "checkpoints", self._training.model, progress)
+        checkpoint.save_best(self._folder / "checkpoints", self._training.model, progress)
 
     def log(self, text: str) -> None:
         self._bar.clear()
