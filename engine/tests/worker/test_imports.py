@@ -22,7 +22,7 @@ from seedbed.worker.imports import Imports
 observer = Imports(Path(sys.argv[1]), {"git": {"commit": None}}, Path(sys.argv[2]))
 for name in sys.argv[3:]:
     __import__(name)
-    observer.note(())
+    observer.note()
 """
 
 

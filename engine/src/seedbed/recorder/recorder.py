@@ -240,7 +240,7 @@ class Recorder:
         self._metrics.append(rows)
         self._fingerprints.append(stages)
         if self._imports is not None and rows:
-            self._imports.note(rows)
+            self._imports.note()
 
     def _row(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, object]:
         """Return a row of metrics.csv; what its reader would not take in a name becomes _."""

@@ -19,10 +19,10 @@ from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.training.variables import Variables
-from seedbed.worker import assemble, environment, not_finite, restore, statistics
+from seedbed.worker import assemble, environment, failures, restore, statistics
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
-from seedbed.worker.parts import Parts, build_parts, evaluation_batches, look_ahead
+from seedbed.worker.parts import Parts, build_parts, evaluation_batches
 from seedbed.worker.replayed import Replayed
 from seedbed.worker.run_logger import RunLogger
 
@@ -69,15 +69,15 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
     progress = checkpoint.progress_of(state)
     run_logger = Logger()
     if job.leads:
-        origin = {"settings": settings.plain, "environment": found}  # the same one, which grows
-        run_logger = RunLogger(job.folder, parts.training, parts.plan, origin, state)
-        run_logger.observers.append(imports)
+        run_logger = RunLogger(
+            job.folder, parts.training, parts.plan, settings.plain, imports, state
+        )
         parts.training.callbacks.open(parts.training.model, job.folder, run_logger.log_figure)
         if job.request.record:
             run_logger.replayed = Replayed(job.request, job.stop)
     print_header(run_logger, parts, progress, job.starts_over)
     if progress.step == 0:  # a run that is resumed has been looked at
-        look_ahead(parts, run_logger.log)
+        failures.look_ahead(parts, run_logger.log)
     tested: tuple[int, Evaluation] | None = None
     try:
         if isinstance(run_logger, RunLogger) and settings.logger:
@@ -85,7 +85,7 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
 
             history = loggers.history(job.folder)
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
-            run_logger.observers.append(loggers.open_all(run, run_logger.log))
+            run_logger.loggers = loggers.open_all(run, run_logger.log)
         train(parts, progress, run_logger, variables)
         tested = test(parts, progress, run_logger, job.folder)
         parts.training.require_flags()
@@ -119,8 +119,8 @@ def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Varia
             parts.shards,
             rehearsal,
         )
-    except not_finite.NotFinite as error:
-        raise not_finite.explained(error, parts) from None
+    except failures.NotFinite as error:
+        raise failures.explained(error, parts) from None
     if early := stopped_early(parts, progress):
         run_logger.log(
             f"stopped early at step {early['step']} of {parts.plan.total_steps}: no better "

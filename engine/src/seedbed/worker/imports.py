@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -31,10 +31,9 @@ def completed(before: Origin, now: Origin) -> Origin:
 
 
 class Imports:
-    """An observer of a run logger that keeps what Python imports from outside site-packages.
+    """Keeps what Python imports from outside site-packages; a file as it was when first seen.
 
-    It looks when a table is written, so after the first step, and before a checkpoint is saved, so
-    at the end. A file is what it held when it was first seen.
+    The run logger lets it look when it writes metrics, and before it saves a checkpoint.
 
     Attributes:
         environment: what environment.json holds; its `imported_files` grow.
@@ -93,18 +92,10 @@ class Imports:
         if patch is not None:
             record.write_atomically(self._folder / "source.patch", patch)
 
-    def note(self, rows: Iterable[Mapping[str, object]]) -> None:
+    def note(self) -> None:
+        """Look, and write down what is new."""
         if self.look():
             self.write()
-
-    def note_figure(self, name: str, step: int, path: Path) -> None:
-        pass  # a row follows
-
-    def save(self) -> None:
-        self.note(())
-
-    def close(self, finished: bool) -> None:
-        self.note(())
 
 
 def _imported(root: Path) -> Iterator[tuple[str, Path, str]]:

@@ -20,7 +20,6 @@ from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
-from seedbed.training.evaluate import measure, values_of
 from seedbed.training.rehearsal import Rebuilt
 from seedbed.training.shards import Shards
 from seedbed.training.state import Plan, TrainingState
@@ -206,40 +205,3 @@ def build_parts(
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     training.require_flags()
     return Parts(settings, sources, order, training, plan, shards)
-
-
-_MOST_STEPS_ASKED = 200  # of `Method.trainable`
-
-
-def look_ahead(parts: Parts, log: Callable[[str], None]) -> None:
-    """Before the first step, look for what would fail, or pass in silence, hours later.
-
-    Prints what is never trained. Evaluates one batch, and sees that what is followed is there.
-    """
-    training, last = parts.training, parts.plan.total_steps
-    needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
-    if left_out := [name for name in needed if name not in training.to_train]:
-        log(
-            f"warning: optimizer: {len(left_out)} of {len(needed)} parameters that need gradients "
-            f"are in no optimizer and are never trained, such as {left_out[0]}; give them to one, "
-            "or freeze them by requires_grad_(False)"
-        )
-    if training.overrides("trainable"):
-        for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
-            training.trained_by(step)
-    batch = list(evaluation_batches(parts.settings, parts.sources.validation, parts.shards, 1))
-    gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
-    try:
-        values = values_of(training, [row for each in gathered for row in each])
-        training.monitored(values)
-    except InputError:
-        raise
-    except Exception:  # some values are of whole sets alone: one batch may be too little for them
-        values = {}
-    _ = training.higher_is_better  # or nothing says so
-    name = parts.settings.objective
-    if values and not (training.overrides("validation_step") or training.overrides("compute")):
-        known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
-        known += ["last_train_loss", f"best_validation_{training.metric_name}"]
-        if name not in known:
-            raise InputError(f"objective: expected one of {', '.join(known)}, got {name}")

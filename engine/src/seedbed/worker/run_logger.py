@@ -4,9 +4,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,20 +16,12 @@ from seedbed import fingerprint, record
 from seedbed.training import checkpoint, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
-from seedbed.worker.not_finite import NotFinite
+from seedbed.worker.failures import NotFinite
+from seedbed.worker.imports import Imports
 from seedbed.worker.replayed import Replayed
 
 # The values of a step by name, on the device, and the learning rates of the groups.
 Noted = tuple[dict[str, Tensor], dict[str, Any]]
-
-
-class Observer(Protocol):
-    """Is told of what the run logger writes to metrics.csv (see `loggers.Loggers`)."""
-
-    def note(self, rows: Iterable[Mapping[str, object]]) -> None: ...
-    def note_figure(self, name: str, step: int, path: Path) -> None: ...
-    def save(self) -> None: ...
-    def close(self, finished: bool) -> None: ...
 
 
 class RunLogger(Logger):
@@ -44,16 +36,11 @@ class RunLogger(Logger):
         folder: Path,
         training: TrainingState,
         plan: Plan,
-        origin: dict[str, Any],
-        resumed_from: dict[str, Any] | None = None,
+        settings: Mapping[str, Any],
+        imports: Imports,
+        resumed_from: dict[str, Any],
     ) -> None:
-        """Start the tables, or cut them back to where the checkpoint was made.
-
-        Args:
-            origin: under what checkpoints are made (`record.Origin`).
-            resumed_from: the checkpoint.
-        """
-        resumed_from = resumed_from or {}
+        """Start the tables, or cut them back to where the checkpoint was made, if there is one."""
         lengths = resumed_from.get("table_bytes", {})
         columns = {
             "metrics.csv": resumed_from.get("columns", record.METRIC_FIELDS),
@@ -64,8 +51,8 @@ class RunLogger(Logger):
             for name, fields in columns.items()
         ]
         self._folder, self._training, self._plan = folder, training, plan
-        self._origin = origin
-        self.observers: list[Observer] = []
+        self._settings, self._imports = settings, imports
+        self.loggers: Any = None  # `loggers.Loggers`, which are told of what goes to metrics.csv
         self.replayed: Replayed | None = None
         self._finished = False
         self._pending: list[tuple[int, Tensor, Noted | None]] = []
@@ -152,8 +139,8 @@ class RunLogger(Logger):
         self._finished = True
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
-        for observer in self.observers:
-            observer.note_figure(name, step, path)
+        if self.loggers:
+            self.loggers.note_figure(name, step, path)
 
     def save_checkpoint(self, progress: Progress) -> None:
         """Save all that the run needs to go on from here as if it had never stopped.
@@ -164,8 +151,9 @@ class RunLogger(Logger):
         for name, parameter in self._training.model.named_parameters():
             if parameter.requires_grad and not parameter.isfinite().all():
                 raise self._not_finite(f"model.{name}", math.nan, progress.step)
-        for observer in self.observers:
-            observer.save()
+        self._imports.note()
+        if self.loggers:
+            self.loggers.save()
         now = time.perf_counter()
         progress.seconds += now - self._since
         self._since = now
@@ -173,7 +161,7 @@ class RunLogger(Logger):
         state = checkpoint.capture(
             self._training,
             progress,
-            origin=self._origin,
+            origin={"settings": self._settings, "environment": self._imports.environment},
             last=self.last,
             table_bytes=lengths,
             columns=list(self._metrics.fields),
@@ -191,16 +179,19 @@ class RunLogger(Logger):
     def close(self) -> None:
         for table in self._tables:
             table.close()
-        for observer in self.observers:
-            observer.close(self._finished)
+        self._imports.note()
+        if self.loggers:
+            self.loggers.close(self._finished)
         self._bar.close()
 
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
         table.append(rows)
         if self.replayed is not None:
             self.replayed.compare(rows)
-        for observer in self.observers if table is self._metrics else ():
-            observer.note(rows)
+        if table is self._metrics:
+            self._imports.note()
+            if self.loggers:
+                self.loggers.note(rows)
 
     def _training_row(self, step: int, loss: float, noted: Noted) -> dict[str, object]:
         values = {"loss": loss} | {name: float(value) for name, value in noted[0].items()}

@@ -1,9 +1,10 @@
-"""Why a loss is not finite: the data, the first forward pass, or what training made of the weights.
+"""What would fail, looked for before the first step; and why a loss is not finite.
 
-A batch is a function of its step, so it is loaded again. Before any update, so are the weights.
+That is the data, the first forward pass, or what training made of the weights. A batch is a
+function of its step, so it is loaded again. Before any update, so are the weights.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,11 +18,47 @@ from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
 from seedbed.training.callbacks import Callbacks
-from seedbed.training.evaluate import measure
+from seedbed.training.evaluate import measure, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
 from seedbed.worker.parts import Parts, build_order, build_source, evaluation_batches
+
+_MOST_STEPS_ASKED = 200  # of `Method.trainable`
+
+
+def look_ahead(parts: Parts, log: Callable[[str], None]) -> None:
+    """Before the first step, look for what would fail, or pass in silence, hours later.
+
+    Prints what is never trained. Evaluates one batch, and sees that what is followed is there.
+    """
+    training, last = parts.training, parts.plan.total_steps
+    needed = [name for name, p in training.model.named_parameters() if p.requires_grad]
+    if left_out := [name for name in needed if name not in training.to_train]:
+        log(
+            f"warning: optimizer: {len(left_out)} of {len(needed)} parameters that need gradients "
+            f"are in no optimizer and are never trained, such as {left_out[0]}; give them to one, "
+            "or freeze them by requires_grad_(False)"
+        )
+    if training.overrides("trainable"):
+        for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
+            training.trained_by(step)
+    batch = list(evaluation_batches(parts.settings, parts.sources.validation, parts.shards, 1))
+    gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
+    try:
+        values = values_of(training, [row for each in gathered for row in each])
+        training.monitored(values)
+    except InputError:
+        raise
+    except Exception:  # some values are of whole sets alone: one batch may be too little for them
+        values = {}
+    _ = training.higher_is_better  # or nothing says so
+    name = parts.settings.objective
+    if values and not (training.overrides("validation_step") or training.overrides("compute")):
+        known = [f"{phase}_{what}" for phase in ("validation", "test") for what in values]
+        known += ["last_train_loss", f"best_validation_{training.metric_name}"]
+        if name not in known:
+            raise InputError(f"objective: expected one of {', '.join(known)}, got {name}")
 
 
 class NotFinite(InputError):
@@ -79,18 +116,14 @@ def _validate(parts: Parts, step: int) -> None:
 def _finite(key: str, batch: Batch, where: str) -> Batch:
     """Return a batch, or raise what names its first number that is not finite."""
     for name, nest in (("inputs", batch.inputs), ("targets", batch.targets)):
-        for tensor in tensors_of(nest):
-            if bad := _first_bad(tensor):
-                value, (sample, *place) = bad
-                at = (
-                    f" in column {place[0]}" if len(place) == 1 else f" at {place}" if place else ""
-                )
-                is_sample = tensor.shape[:1] == (len(batch.ids),)
-                of = f" of sample {int(batch.ids[sample])}" if is_sample else ""
-                raise Cause(
-                    f"{key}: expected finite {name}, got {value}{at}{of}, in {where}; correct "
-                    "these samples, or leave them out"
-                )
+        if bad := _first_bad(nest):
+            value, (sample, *place), count = bad
+            at = f" in column {place[0]}" if len(place) == 1 else f" at {place}" if place else ""
+            of = f" of sample {int(batch.ids[sample])}" if count == len(batch.ids) else ""
+            raise Cause(
+                f"{key}: expected finite {name}, got {value}{at}{of}, in {where}; correct these "
+                "samples, or leave them out"
+            )
     return batch
 
 
@@ -99,15 +132,14 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
     """Raise what names the first module whose output is not finite."""
 
     def look(path: str, module: nn.Module, _inputs: Any, output: Any) -> None:
-        for tensor in tensors_of(output):
-            if bad := _first_bad(tensor):
-                is_spoilt = not all(p.isfinite().all() for p in module.parameters())
-                advice = "look for divisions, logarithms and roots there"
-                raise Cause(
-                    f"{f'model.{path}' if path else 'model'}: expected finite outputs of "
-                    f"{type(module).__name__}, got {bad[0]} in {where}; "
-                    + ("its weights are not finite either" if is_spoilt else advice)
-                )
+        if bad := _first_bad(output):
+            is_spoilt = not all(p.isfinite().all() for p in module.parameters())
+            advice = "look for divisions, logarithms and roots there"
+            raise Cause(
+                f"{f'model.{path}' if path else 'model'}: expected finite outputs of "
+                f"{type(module).__name__}, got {bad[0]} in {where}; "
+                + ("its weights are not finite either" if is_spoilt else advice)
+            )
 
     modules = model.named_modules()
     hooks = [module.register_forward_hook(partial(look, path)) for path, module in modules]
@@ -118,11 +150,13 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
             hook.remove()
 
 
-def _first_bad(tensor: Tensor) -> tuple[float, list[int]] | None:
-    """Return the first number that is NaN or +inf, with its index; masks are made of -inf."""
-    if not tensor.is_floating_point():
-        return None
-    numbers = tensor.detach().reshape(tensor.shape or (1,))
-    for index in (numbers.isnan() | numbers.isposinf()).nonzero()[:1].tolist():
-        return float(numbers[tuple(index)]), index
+def _first_bad(nest: Any) -> tuple[float, list[int], int] | None:
+    """Return the first NaN or +inf, its index, and how many rows its tensor has.
+
+    Masks are made of -inf.
+    """
+    for tensor in filter(Tensor.is_floating_point, tensors_of(nest)):
+        numbers = tensor.detach().reshape(tensor.shape or (1,))
+        for index in (numbers.isnan() | numbers.isposinf()).nonzero()[:1].tolist():
+            return float(numbers[tuple(index)]), index, len(numbers)
     return None
