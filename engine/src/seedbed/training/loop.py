@@ -30,22 +30,16 @@ class Logger:
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:
-        """Note a step; nothing is read from the device yet."""
+        """Note a step; nothing is read from the device until `write`."""
 
-    def write(self, progress: Progress) -> None:
-        """Write down the steps noted since the last call."""
-
+    def write(self, progress: Progress) -> None: ...
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None: ...
+    def save_checkpoint(self, progress: Progress) -> None: ...
+    def log(self, text: str) -> None: ...
+    def close(self) -> None: ...
 
     def log_test(self, results: Mapping[int, Evaluation]) -> None:
         """Write down the tests by the step of their weights, the one that counts at the end."""
-
-    def save_checkpoint(self, progress: Progress) -> None: ...
-
-    def log(self, text: str) -> None:
-        """Print a line."""
-
-    def close(self) -> None: ...
 
 
 def fit(

@@ -73,19 +73,14 @@ class Shards:
     def begin(self, training: TrainingState, step: int) -> None:
         """Refuse closures on several processes, and an unlike beginning."""
         for name, optimizer in training.optimizers.items():
-            if training.needs_closure[name]:
-                self.refuse_repeating(optimizer)
+            if training.needs_closure[name] and self._others is not None:
+                raise InputError(
+                    "optimizer: expected one whose step() needs no closure with several "
+                    f"processes, got {type(optimizer).__name__}; use trainer.processes=1"
+                )
         self._training, self._has_passed = training, False
         self.keep(training)
         self.compare(training, step)
-
-    def refuse_repeating(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that repeats passes on several processes."""
-        if self._others is not None:
-            raise InputError(
-                "optimizer: expected one whose step() needs no closure with several "
-                f"processes, got {type(optimizer).__name__}; use trainer.processes=1"
-            )
 
     def keep(self, training: TrainingState) -> None:
         """Note the state of a model, which updates change in trained weights alone."""

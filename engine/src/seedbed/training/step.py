@@ -191,7 +191,6 @@ def apply_update(
     def closure() -> Tensor:
         if known and traces() == at_first:  # nothing has changed: this is known
             return known.pop()
-        shards.refuse_repeating(optimizer)
         repeated, _ = again()
         assign_gradients(repeated)
         return repeated.values["loss"]

@@ -35,15 +35,10 @@ _WITH_FILES = ("data", "model", "method", "optimizer", "schedule")  # as argumen
 _SECTIONS = (*_WITH_FILES, "metrics", "callbacks")
 
 # What tells processors apart in /proc/cpuinfo, on x86-64 and on Arm.
-_CPUINFO = {
-    "model": ("model name",),
-    "vendor": ("vendor_id", "CPU implementer"),
-    "family": ("cpu family", "CPU architecture"),
-    "model_number": ("model", "CPU part"),
-    "stepping": ("stepping", "CPU revision"),
-    "variant": ("CPU variant",),
-    "cache": ("cache size",),
-}
+_CPUINFO = (
+    *("vendor_id", "cpu family", "model", "stepping", "cache size"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
+)
 _CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-cublas-cu11")
 
 
@@ -166,8 +161,6 @@ def cpu() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "byteorder": sys.byteorder,
     }
 
 
@@ -181,13 +174,12 @@ def gpu(index: int) -> dict[str, Any]:
     }
 
 
-def processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, str | None]:
+def processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """Return what the kernel says of the first processor; clouds give many kinds one name."""
     try:
         text = path.read_text().partition("\n\n")[0]
     except OSError:  # not Linux
         text = ""
     lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE))
-    known = ((key, name) for key, names in _CPUINFO.items() for name in names)
-    found = {key: lines[name] for key, name in known if name in lines}
-    return {"model": platform.processor(), **found}
+    kind = ", ".join(f"{name} {lines[name]}" for name in _CPUINFO if name in lines)
+    return {"model": lines.get("model name", platform.processor()), "kind": kind}

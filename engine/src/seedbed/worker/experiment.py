@@ -1,7 +1,5 @@
 """One experiment: from the settings to a finished record."""
 
-import os
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from seedbed import config, fingerprint, record
+from seedbed import config, record
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate, look_at
@@ -25,6 +23,7 @@ from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts, evaluation_batches
 from seedbed.worker.replayed import Replayed
 from seedbed.worker.run_logger import RunLogger
+from seedbed.worker.summary import print_header, stopped_early, summarize
 
 
 def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
@@ -98,16 +97,11 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
 
 def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Variables) -> None:
     """Train to the end of the plan, or until early stopping ends the run."""
-    trainer, rehearsal = parts.settings.trainer, None
-    if trainer.rehearse_resume or trainer.replay_every_steps:
-        rehearsal = Rehearsal(
-            parts.rebuilt,
-            parts.held_out_batch,
-            trainer.rehearse_resume,
-            trainer.replay_every_steps,
-            variables,
-            run_logger.log,
-        )
+    trainer = parts.settings.trainer
+    at_start, every_steps = trainer.rehearse_resume, trainer.replay_every_steps
+    rehearsal = Rehearsal(
+        parts.rebuilt, parts.held_out_batch, at_start, every_steps, variables, run_logger.log
+    )
     try:
         loop.fit(
             parts.training,
@@ -127,15 +121,6 @@ def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Varia
             f"validation_{parts.training.metric_name} in {early['patience']} validations after "
             f"step {early['best_step']}"
         )
-
-
-def stopped_early(parts: Parts, progress: Progress) -> dict[str, int | None] | None:
-    """Return where early stopping ended a run; None if it did not."""
-    plan = parts.plan
-    if progress.step == plan.total_steps or not plan.is_over(progress):
-        return None
-    patience = plan.early_stopping_patience
-    return {"step": progress.step, "patience": patience, "best_step": progress.best_step}
 
 
 def test(
@@ -171,68 +156,3 @@ def test(
         which = "best" if step == best_step and wanted == "best" else "last"
         run_logger.log(f"tested the {which} weights (step {step})")
     return step, result
-
-
-def hash_of(tensors: Iterable[torch.Tensor]) -> str | None:
-    """Return the fingerprint of tensors as text; None if a GPU has failed and answers no more."""
-    try:
-        return fingerprint.text(int(fingerprint.of_tensors(tensors)))
-    except torch.AcceleratorError:
-        return None
-
-
-def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_over: bool) -> None:
-    """Print what is trained, on what, by which preset and seed, and for how long."""
-    settings, training, shards = parts.settings, parts.training, parts.shards
-    begins = f"resuming after step {progress.step}" if progress.step else ""
-    if starts_over:
-        every = settings.trainer.checkpoint_every_steps
-        begins = f"from the start: it has no checkpoint (trainer.checkpoint_every_steps={every})"
-    size = sum(parameter.numel() for parameter in training.model.parameters())
-    where = str(training.device)
-    if where == "cpu":
-        has_affinity = hasattr(os, "sched_getaffinity")
-        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
-        where += f" ({torch.get_num_threads()} of {cores} cores)"
-    run_logger.log(
-        f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, {where}, "
-        f"determinism={settings.determinism.name}, "
-        f"seed={settings.seed}, {parts.plan.total_steps} steps"
-        + (f", {shards.processes} processes" if shards.processes > 1 else "")
-        + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
-        + (f", {begins}" if begins else "")
-    )
-
-
-def summarize(
-    job: Job,
-    parts: Parts,
-    progress: Progress,
-    last: dict[str, float],
-    tested: tuple[int, Evaluation] | None,
-) -> None:
-    settings, training, model = parts.settings, parts.training, parts.training.model
-    metrics = dict(last)
-    if progress.best_metric is not None:
-        metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
-    samples = parts.order.samples_per_epoch * progress.step / parts.plan.steps_per_epoch
-    job.summary |= {
-        "task": (settings.data.task or {}).get("name"),
-        "metric_name": training.metric_name,
-        "higher_is_better": training.higher_is_better,
-        "steps": progress.step,
-        "epochs": progress.step / parts.plan.steps_per_epoch,
-        "best_step": progress.best_step,
-        "tested_step": tested and tested[0],
-        "stopped_early": stopped_early(parts, progress),
-        "metrics": metrics,
-        "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},
-        "seconds": progress.seconds,
-        "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "fingerprints": {
-            "weights": hash_of([*model.parameters(), *model.buffers()]),
-            "predictions": tested and hash_of([tested[1].output_hashes]),
-            "all_steps": fingerprint.of_file(job.folder / "fingerprints.csv"),
-        },
-    }

@@ -63,16 +63,10 @@ class RunLogger(Logger):
         # For the terminal, if somebody watches, and not for train.log.
         stream = getattr(sys.stdout, "stream", sys.stdout)
         self._is_watched = stream.isatty()
-        self._bar = tqdm(
-            total=plan.total_steps,
-            initial=checkpoint.progress_of(resumed_from).step,
-            unit=" steps",
-            file=stream,
-            disable=bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched,
-            leave=False,
-            dynamic_ncols=True,
-            smoothing=0.1,
-        )
+        shown = {"unit": " steps", "leave": False, "dynamic_ncols": True, "smoothing": 0.1}
+        shown["disable"] = bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched
+        first = checkpoint.progress_of(resumed_from).step
+        self._bar = tqdm(total=plan.total_steps, initial=first, file=stream, **shown)
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
@@ -208,16 +202,14 @@ class RunLogger(Logger):
         return row | {name: repr(value) for name, value in values.items()}
 
     def _not_finite(self, what: str, value: float, step: int, phase: str = "train") -> NotFinite:
-        epoch = 1 + (step - 1) // self._plan.steps_per_epoch
-        clips = self._training.gradient_clip_norm is not None
-        advice = "" if clips else " or set trainer.gradient_clip_norm"
         updates = step - (what == "loss")  # whose loss is computed before its own
-        advice = f"lower optimizer.lr{advice}" if updates else "look at the samples and the loss"
-        last = self._folder / "checkpoints" / checkpoint.LAST
-        kept = f"; the last checkpoint is kept in {last}" if last.exists() else ""
+        advice = "look at the samples and the loss"
+        if updates:
+            clips = self._training.gradient_clip_norm is not None
+            advice = f"lower optimizer.lr{'' if clips else ' or set trainer.gradient_clip_norm'}"
         message = (
-            f"{what}: expected a finite number, got {value} in step {step} (epoch {epoch}), "
-            f"after {updates} update{'' if updates == 1 else 's'}; {advice}{kept}"
+            f"{what}: expected a finite number, got {value} in step {step}, after {updates} "
+            f"update{'' if updates == 1 else 's'}; {advice}"
         )
         return NotFinite(message, phase, step)
 
