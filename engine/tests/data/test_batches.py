@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
+from torchvision.transforms.v2 import MixUp
 
 from seedbed.data.positions import Shuffled, positions
 from seedbed.data.source import Batch, Source
@@ -170,6 +171,10 @@ def is_even(samples: Samples) -> tuple[Tensor, Tensor]:
     return torch.stack(images), torch.tensor(classes) % 2
 
 
+def mixed(samples: Samples) -> tuple[Tensor, Tensor]:
+    return MixUp(num_classes=4, alpha=0.5)(*default_collate(samples))
+
+
 def built(**data: Any) -> Any:
     spec = {"_target_": f"{__name__}.Squares"}
     return build_sources(settings(**{"train": spec, "validation": spec, **data}))
@@ -199,9 +204,7 @@ def test_both_parts_are_of_one_data_set() -> None:
 
 def test_mixing_is_for_training_alone() -> None:
     """Training gets mixed images and soft targets, with any workers; evaluation has its collate."""
-    mixing = {"_target_": "torchvision.transforms.v2.MixUp", "num_classes": 4, "alpha": 0.5}
-    mixing = {"_target_": "seedbed.data.collate.Transformed", "transform": mixing}
-    sources = built(training_collate=mixing, collate=f"{__name__}.is_even")
+    sources = built(training_collate=f"{__name__}.mixed", collate=f"{__name__}.is_even")
     mixed, there = first_batch(sources.train), first_batch(sources.train, workers=2)
     assert hashes([there]) == hashes([mixed])
     assert mixed.targets.shape == (4, 4)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from seedbed.data.part import Fold, Part
+from seedbed.data.part import Fold
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
 
@@ -44,15 +44,13 @@ def test_folds_hold_each_sample_out_once(folds: int) -> None:
     assert ids_of(1, "train", folds) != ids_of(1, "train", folds, seed=1)
 
 
-@pytest.mark.parametrize("kind", [Part, Fold])
-def test_a_part_loads_whole_batches_if_the_whole_does(kind: type) -> None:
+def test_a_fold_loads_whole_batches_if_the_whole_does() -> None:
     """Its samples by `fetch`; a data set without one has none."""
-    arguments = {"validation_samples": 5} if kind is Part else {"fold": 0, "folds": 5}
-    part = kind(Whole(), part="train", seed=0, **arguments)
+    part = Fold(Whole(), "train", fold=0, folds=5, seed=0)
     batch = Source(part, "train", seed=0)[Position(0, np.array([2, 0]))]
     there = torch.from_numpy(part.indices[[2, 0]])
     assert torch.equal(batch.inputs, 10 * there)
     assert part.sha256 == {"file": "abc"}
-    plain = kind(TensorDataset(torch.arange(N)), part="train", seed=0, **arguments)
+    plain = Fold(TensorDataset(torch.arange(N)), "train", fold=0, folds=5, seed=0)
     assert not hasattr(plain, "fetch")
     assert not hasattr(plain, "sha256")

@@ -9,16 +9,20 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from seedbed import rng
-from seedbed.data import samplers
 from seedbed.data.positions import Position, positions
-from seedbed.data.samplers import Sampled
+from seedbed.data.samplers import Sampled, values_of
 from seedbed.data.source import Source
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.worker import parts
+from tests import pages
 from tests.data.loading import PRESET, hashes, settings
+from tests.running import TEMPLATE
 
 N, EPOCHS = 40, 4
+_PAGE = pages.files((TEMPLATE / "docs/examples/samplers.md").read_text())
+RECIPES: dict[str, Any] = {}
+exec(_PAGE["src/project/samplers.py"], RECIPES)
 
 
 class Uneven(Dataset[tuple[Tensor, int]]):
@@ -32,8 +36,8 @@ class Uneven(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return torch.randn(7)[: self.lengths[index]].sum(), index % 2
 
-    def weights(self) -> list[float]:
-        return [float(i % 4) for i in range(N)]
+    def labels(self) -> list[int]:
+        return [min(i % 8, 1) for i in range(N)]
 
 
 class Whole(Uneven):
@@ -45,8 +49,8 @@ class Whole(Uneven):
 
 
 READY = {
-    "weighted": lambda: samplers.Weighted(Uneven(), 6, "weights"),
-    "buckets": lambda: samplers.Buckets(Uneven(), 21, "lengths", width=2),
+    "balanced": lambda: RECIPES["Balanced"](Uneven(), 6, "labels"),
+    "buckets": lambda: RECIPES["Buckets"](Uneven(), 21, "lengths", width=2),
 }
 
 
@@ -72,27 +76,27 @@ def test_ready_samplers_are_functions_of_epoch_and_seed(name: str) -> None:
     assert ids_of(first, 0) != ids_of(sampled(READY[name](), seed=1), 0)
 
 
-def test_weighted_takes_samples_by_their_weights() -> None:
-    """A sample of weight 0 never comes; one of weight 3 about three times as often as of 1."""
-    order = sampled(samplers.Weighted(Uneven(), 8, "weights"))
+def test_classes_come_equally_often() -> None:
+    """Of which one has seven times as many samples."""
+    order = sampled(READY["balanced"]())
     taken = np.concatenate([p.ids for epoch in range(200) for p in epoch_of(order, epoch)])
-    counts = np.bincount(taken % 4, minlength=4) / len(taken)
-    assert counts[0] == 0
-    assert np.abs(counts[1:] - [1 / 6, 2 / 6, 3 / 6]).max() < 0.02
+    assert abs(np.mean(taken % 8 == 0) - 0.5) < 0.02
 
 
-@pytest.mark.parametrize("multiple_of", [1, 4])
-def test_buckets_fit_and_hold_everything(multiple_of: int) -> None:
-    """Every sample comes once, but for what is no multiple; a padded batch is never too large."""
-    sampler = samplers.Buckets(Uneven(), 28, "lengths", multiple_of=multiple_of)
-    order = sampled(sampler, multiple_of=multiple_of)
-    batches = ids_of(order, 0)
-    taken = sorted(i for batch in batches for i in batch)
-    assert taken == sorted(set(taken))
-    assert N - multiple_of < len(taken) <= N
-    sizes = {len(batch) for batch in batches}
-    assert len(sizes) > 1
-    assert all(size % multiple_of == 0 for size in sizes)
+def test_values_are_those_of_the_samples() -> None:
+    """Held or returned by the data set, or by the whole of a part; not by another number."""
+    part = torch.utils.data.Subset(Uneven(), [3, 1])
+    assert values_of(part, "lengths").tolist() == [4, 2]
+    assert values_of(Uneven(), "labels").tolist() == Uneven().labels()
+    with pytest.raises(InputError, match=r"data\.sampler: expected a number for each of 40"):
+        values_of(Uneven(), "nothing")
+
+
+def test_buckets_fit_and_hold_everything() -> None:
+    """Every sample comes once; a padded batch is never too large."""
+    batches = ids_of(sampled(RECIPES["Buckets"](Uneven(), 28, "lengths")), 0)
+    assert sorted(i for batch in batches for i in batch) == list(range(N))
+    assert len({len(batch) for batch in batches}) > 1
     for batch in batches:
         longest = max(Uneven.lengths[i] for i in batch)
         assert len(batch) * longest <= 28
@@ -140,6 +144,11 @@ class Plain:
 
     def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
         return list(rng.permutation(n)[:32].reshape(4, 8))
+
+
+class OfDataset(Plain):
+    def __init__(self, dataset: Any) -> None:
+        assert isinstance(dataset, Uneven)
 
 
 class OwnGenerator(Plain):
@@ -199,8 +208,7 @@ def order_of(**data: Any) -> Any:
 
 def test_a_sampler_is_built_from_the_configuration() -> None:
     """It gets the training set if it asks for it; without one the order is as it was."""
-    spec = {"_target_": "seedbed.data.samplers.Buckets", "batch_length": 21, "lengths": "lengths"}
-    assert order_of(sampler=spec).steps_per_epoch > 1
+    assert order_of(sampler={"_target_": f"{__name__}.OfDataset"}).steps_per_epoch == 4
     assert order_of(sampler={"_target_": f"{__name__}.Plain"}).steps_per_epoch == 4
     for without in ({}, {"sampler": None}):
         order = order_of(**without)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from project.data import files
 from project.data.images import Augment, ImageDataset
 from seedbed import project, rng
-from seedbed.data import files
 
 # Of the raw files.
 SHA256 = {
@@ -57,8 +57,7 @@ def load(root: Path, mirrors: tuple[str, ...] | None) -> dict[str, NDArray[np.ui
         from torchvision.datasets import MNIST as Torchvision  # its import costs two seconds
 
         mirrors = tuple(Torchvision.mirrors) if mirrors is None else mirrors
-    otherwise = ", or try data=mnist5k, which needs no download"
-    contents = files.read(raw, SHA256, mirrors or (), otherwise)
+    contents = files.read(raw, SHA256, mirrors or ())
     return {name: parse_idx(content) for name, content in contents.items()}
 
 

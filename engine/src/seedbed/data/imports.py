@@ -40,21 +40,14 @@ class _Finder(MetaPathFinder):
         if name.partition(".")[0] in sys.stdlib_module_names or name.startswith("seedbed"):
             return None
         spec = PathFinder.find_spec(name, path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader:
+        loader = None if spec is None else spec.loader
+        if type(loader) is not SourceFileLoader or project.is_installed(loader.path):
             return None
-        if project.is_installed(spec.loader.path):
-            return None
-        spec.loader = _Loader(name, spec.loader.path)
-        spec.loader.seed = self.seed
+
+        def execute(module: ModuleType) -> None:
+            with rng.restored():
+                rng.seed_globals(rng.key(self.seed, "data", *name.encode()))
+                SourceFileLoader.exec_module(loader, module)
+
+        loader.exec_module = execute  # type: ignore[method-assign]
         return spec
-
-
-class _Loader(SourceFileLoader):
-    """Executes a module with generators that are seeded by its name, and puts them back."""
-
-    seed: int
-
-    def exec_module(self, module: ModuleType) -> None:
-        with rng.restored():
-            rng.seed_globals(rng.key(self.seed, "data", *self.name.encode()))
-            super().exec_module(module)

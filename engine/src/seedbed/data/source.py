@@ -47,8 +47,7 @@ class Source(Dataset[Any]):
             seeded: whether global generators are seeded before each sample.
             one_thread: load with one thread in the training process too, as loader workers do.
         """
-        self.dataset = dataset
-        self._split = SPLITS.index(split)
+        self.dataset, self._split = dataset, SPLITS.index(split)
         self.seed, self._collate = seed, collate
         self._seeded, self._one_thread = seeded, one_thread
 

@@ -57,10 +57,9 @@ def _map(function: Callable[[Any], Any], value: Any, is_part: Callable[[Any], bo
         return function(value)
     if isinstance(value, Mapping) and not hasattr(value, "to"):
         return {name: _map(function, item, is_part) for name, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map(function, item, is_part) for item in value))
     if isinstance(value, list | tuple):
-        return type(value)(_map(function, item, is_part) for item in value)
+        items = [_map(function, item, is_part) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, _WITHOUT_TENSORS):
         return value
     # An object of any other class is copied; its parts are found as loader workers would send it.

@@ -1,9 +1,4 @@
-"""Files of a data set: found in a folder, or downloaded into it, and checked by digest every time.
-
-    contents = files.read(Path(root), {"images.idx": "846f..."}, ["https://example.org/data"])
-
-reads `root/images.idx`, or first downloads `https://example.org/data/images.idx.gz` and unpacks it.
-"""
+"""Files of a data set: from a folder, or downloaded into it, and checked by digest every time."""
 
 import gzip
 import hashlib
@@ -20,33 +15,25 @@ from seedbed.record.files import write_atomically
 NETWORK_TIMEOUT_SECONDS = 30
 
 
-def read(
-    folder: Path, sha256: Mapping[str, str], mirrors: Sequence[str], otherwise: str = ""
-) -> dict[str, bytes]:
-    """Return the contents of files, each of which must have its digest.
-
-    What is missing is downloaded; a file that is there is never replaced.
+def read(folder: Path, sha256: Mapping[str, str], mirrors: Sequence[str]) -> dict[str, bytes]:
+    """Return the contents of files; those that are missing are downloaded, none is replaced.
 
     Args:
         sha256: name of each file, and its digest.
         mirrors: addresses (https:, http:, file:) to try in order; each has NAME.gz of every file.
-        otherwise: what else to do where a file is not to be had, for messages.
-
-    Raises:
-        InputError: a file is damaged, or missing and not to be had.
     """
     contents = {}
     try:
         for name, digest in sha256.items():
             if not (folder / name).exists():
-                content = _download(name, digest, mirrors, folder, otherwise)
+                content = _download(folder / name, digest, mirrors)
                 folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / name, content)
             contents[name] = checked(folder / name, digest)
     except OSError as error:
         raise InputError(
-            f"data.root: expected a folder to read and write, got {folder} ({error.strerror}); "
-            f"set data.root to another{otherwise}"
+            f"data.root: expected a folder to read and write, got {folder} ({error.strerror}); set "
+            "data.root to another, or try data=mnist5k, which needs no download"
         ) from error
     return contents
 
@@ -63,17 +50,13 @@ def checked(path: Path, sha256: str) -> bytes:
     return content
 
 
-def _download(
-    name: str, sha256: str, mirrors: Sequence[str], folder: Path, otherwise: str
-) -> bytes:
+def _download(path: Path, sha256: str, mirrors: Sequence[str]) -> bytes:
     """Return the content of a file from the first mirror that has the right one."""
     if offline.is_asked_for():
-        raise InputError(
-            f"data.root: expected {name} in {folder}, got none; copy it there, or {offline.ADVICE}"
-        )
+        raise InputError(f"data.root: expected {path}, got none; copy it, or {offline.ADVICE}")
     tried = []
     for mirror in mirrors:
-        url = f"{mirror.rstrip('/')}/{name}.gz"
+        url = f"{mirror.rstrip('/')}/{path.name}.gz"
         try:
             with urlopen(url, timeout=NETWORK_TIMEOUT_SECONDS) as response:
                 content = gzip.decompress(response.read())
@@ -85,6 +68,6 @@ def _download(
             return content
         tried.append(f"{url} (wrong bytes: SHA-256 {digest})")
     raise InputError(
-        f"data.mirrors: expected {name}.gz from a mirror, got {', '.join(tried) or 'no mirror'}; "
-        f"set data.mirrors, or data.root to a copy{otherwise}"
+        f"data.mirrors: expected {path.name}.gz from a mirror, got {', '.join(tried) or 'none'}; "
+        "set data.mirrors, or data.root to a copy, or try data=mnist5k, which needs no download"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.data import files
+from project.data import files
 from seedbed.errors import InputError
 
 CONTENTS = {"a.bin": bytes(range(256)), "b.bin": b"b" * 1000}
