@@ -10,7 +10,7 @@ import torch
 
 from seedbed import fingerprint
 from seedbed.errors import InputError
-from seedbed.worker import environment, experiment
+from seedbed.worker import environment, summary
 
 
 def test_every_file_that_an_argument_names_is_recorded(
@@ -90,10 +90,10 @@ def test_a_failed_gpu_has_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(fingerprint, "of_tensors", raises)
 
     fail(torch.AcceleratorError("device-side assert triggered"))
-    assert experiment.hash_of([]) is None
+    assert summary.hash_of([]) is None
     fail(RuntimeError("a defect"))
     with pytest.raises(RuntimeError, match="a defect"):
-        experiment.hash_of([])
+        summary.hash_of([])
 
 
 CPUINFO = "model\t\t: {model}\nmodel name\t: Intel(R) Xeon(R) Processor\nstepping\t: {stepping}\n\n"
