@@ -5,7 +5,6 @@ alone, which the rehearsal of the second step cannot see. A harmless one never d
 """
 
 import functools
-import itertools
 import random
 import time
 from collections.abc import Callable
@@ -19,11 +18,9 @@ from torch import Tensor, nn
 from seedbed import rng
 from seedbed.data.source import Batch
 from seedbed.methods import Supervised
-from tests.odd_optimizers import AllKinds
 
 FEATURES, CLASSES, SAMPLES = 4, 3, 12
 Forward = Callable[[Any, Tensor], Tensor]
-_calls = itertools.count(1)  # a module's variable
 
 
 class Model(nn.Module):
@@ -95,18 +92,6 @@ def averages_in_place(self: Any, x: Tensor) -> Tensor:
 def counts_evaluations(self: Any, x: Tensor) -> Tensor:
     self.calls += self.training
     return self.head(x) * (1 if self.training else self.calls)
-
-
-def grows_gradients(self: Any, x: Tensor) -> Tensor:
-    self.calls += 1
-    outputs = self.head(x)
-    if outputs.requires_grad:
-        outputs.register_hook(lambda gradient, factor=self.calls: gradient * factor)
-    return outputs
-
-
-def counts_in_module(self: Any, x: Tensor) -> Tensor:
-    return self.head(x) * (1 + 1 / next(_calls))
 
 
 def shrinks_its_class(self: Any, x: Tensor) -> Tensor:
@@ -197,18 +182,42 @@ def shows_activations() -> nn.Module:
     return model
 
 
+class Remembers(nn.Module):
+    """Makes, fills, enlarges, casts and drops buffers in its first steps, persistent or not."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.persistent = persistent
+        self.inner = nn.Linear(FEATURES, CLASSES)
+        self.inner.register_buffer("filled", None, persistent=persistent)
+        self.register_buffer("grown", torch.zeros(1), persistent=persistent)
+        self.register_buffer("cast", torch.zeros(3), persistent=persistent)
+        self.register_buffer("dropped", torch.zeros(2), persistent=persistent)
+        self.register_buffer("counted", torch.zeros(2), persistent=persistent)
+        self.register_buffer("spread", torch.arange(3.0).expand(4, 3), persistent=False)
+        self.scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            if not hasattr(self, "made"):
+                self.register_buffer("made", torch.ones(5).double() / 3, self.persistent)
+            self.inner.filled = x.mean(0)
+            self.grown = torch.cat((self.grown, x[:1, 0]))
+            self.cast = self.cast.double() + x.mean().double() / 3
+            self.dropped = None  # type: ignore[assignment]
+            self.counted += 1
+            self.scale *= 1.01
+        made = getattr(self, "made", torch.zeros(()))  # none before the first step
+        return self.inner(x) * float(self.cast.sum() + made.sum()) * self.scale
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.scale = state["scale"]
+
+
 # Methods.
-
-
-class Momentum(Supervised):
-    """Weighs losses by those before."""
-
-    level: Any = None
-
-    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
-        loss: Any = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
-        self.level = loss.detach() if self.level is None else 0.9 * self.level + loss.detach()
-        return loss / self.level
 
 
 class Smoothing(Supervised):
@@ -349,16 +358,6 @@ class Cached(Data):
         return self.kept.setdefault(index, x * 2) + torch.rand(FEATURES)
 
 
-def counting_collate() -> Any:
-    calls = itertools.count(1)
-
-    def collate(samples: list[Any]) -> Any:
-        inputs, targets = zip(*samples, strict=True)
-        return torch.stack(inputs) / next(calls), torch.tensor(targets)
-
-    return collate
-
-
 def mixing_collate() -> Any:
     def collate(samples: list[Any]) -> Any:
         inputs, targets = zip(*samples, strict=True)
@@ -370,8 +369,7 @@ def mixing_collate() -> Any:
 
 HARMFUL = {
     **{f.__name__: forward(f) for f in (
-        counts, averages_in_place, counts_evaluations, grows_gradients, counts_in_module,
-        shrinks_its_class,
+        counts, averages_in_place, counts_evaluations, shrinks_its_class,
     )},
     "a generator of torch": forward(
         lambda self, x: self.head(x + torch.randn(x.shape, generator=self.draws))
@@ -382,12 +380,10 @@ HARMFUL = {
     "an object": multiplied_by(lambda: _holder.kept.setdefault(0, noise())),
     "an array": multiplied_by(drawn_into_an_array),
     "a default": multiplied_by(lambda: drawn_into_a_default()),
-    "Momentum": Case(method=Momentum),
     **{c.__name__: Case(optimizer=c) for c in (
         Hiding, OnParameters, CountingSteps, Wide,
     )},
     "Counting": Case(data=Counting),
-    "counting_collate": Case(collate=counting_collate),
 }  # fmt: skip
 LATE = {
     "begins_later": forward(begins_later),
@@ -401,8 +397,10 @@ HARMLESS = {
     )},
     "normalises_in_place": forward(lambda self, x: self.head(x.sub_(0.5).div_(0.7))),
     "shows_activations": Case(model=shows_activations),
+    "Remembers": Case(model=functools.partial(Remembers, persistent=True)),
+    "Remembers in others": Case(model=functools.partial(Remembers, persistent=False)),
     **{c.__name__: Case(method=c) for c in (Smoothing, Orthogonal)},
-    **{c.__name__: Case(optimizer=c) for c in (Sharing, AllKinds, Saving, fused)},
+    **{c.__name__: Case(optimizer=c) for c in (Sharing, Saving, fused)},
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
     "Cached": Case(data=Cached),
     "mixing_collate": Case(collate=mixing_collate),
