@@ -26,23 +26,6 @@ def settings(**trainer: Any) -> DictConfig:
     return OmegaConf.create({"seed": 3, "trainer": {"processes": 1, **trainer}, "copy": "${seed}"})
 
 
-@pytest.mark.parametrize(
-    ("cores", "own", "policy"), [(2, {}, "PASSIVE"), (4, {}, None), (2, {"ACTIVE"}, "ACTIVE")]
-)
-def test_threads_wait_asleep_where_there_are_fewer_cores(
-    cores: int, own: set[str], policy: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two processes with two threads, spinning ones would keep the others from the cores."""
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    for value in own:
-        monkeypatch.setenv("OMP_WAIT_POLICY", value)
-    preset = {"name": "strict", "threads": 2, "env": {}}
-    config = {"determinism": preset, "data": {"num_workers": 0}, "trainer": {"processes": 2}}
-    found = launch.training_environment(OmegaConf.create(config))
-    assert found.get("OMP_WAIT_POLICY") == policy
-
-
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     """What is in it stays, alone; control: what launchers and killed runs leave does not."""
     (tmp_path / "thesis.tex").write_text("mine")

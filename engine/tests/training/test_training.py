@@ -283,18 +283,6 @@ def test_state_that_an_evaluation_changes_is_refused(
         evaluate(trained, samples(), Shards(shards))
 
 
-class Returns(nn.Module):
-    """A linear layer whose output is wrapped."""
-
-    def __init__(self, wrap: Any) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer, self.wrap = nn.Linear(4, 3), wrap
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.wrap(self.layer(inputs))
-
-
 @pytest.mark.parametrize(
     ("wrap", "output"),
     [
@@ -305,12 +293,12 @@ class Returns(nn.Module):
 )
 def test_a_task_takes_the_part_that_is_named(wrap: Any, output: str | int) -> None:
     """An attribute, an entry or a place; the loss is that of the plain output."""
-    named, plain = Supervised(Classification(), output), Supervised(Classification())
-    expected = plain.training_step(Returns(lambda a: a), batch(0), "optimizer")["loss"]
-    found = named.training_step(Returns(wrap), batch(0), "optimizer")["loss"]
-    assert torch.equal(found, expected)
-    kept = named.validation_step(Returns(wrap), batch(0))["loss"]
-    assert torch.equal(kept.mean(), expected)
+    layer: Any = nn.Linear(4, 3)
+    plain, named = Supervised(Classification()), Supervised(Classification(), output)
+    for step in (lambda m, x: m.training_step(x, batch(0), "optimizer"),
+                 lambda m, x: m.validation_step(x, batch(0))):  # fmt: skip
+        expected = step(plain, layer)["loss"]
+        assert torch.equal(step(named, lambda inputs: wrap(layer(inputs)))["loss"], expected)
 
 
 class Notes(Logger):

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seedbed import record
-from seedbed.methods import Make, Supervised
 from seedbed.training import checkpoint
 from tests import tiny
 from tests.worker.runs import METHODS, StopAt, begun, of_method, resumed, trained, work
@@ -20,7 +19,6 @@ Whole = Callable[..., Path]
 VAE, GAN, TEACHER, TUNING, TOKENS = (
     of_method(name) for name in ("VAE", "WassersteinGAN", "Teacher", "FineTuning", "Tokens")
 )
-OWN = {"module": __name__}
 NORMS = f"+callbacks.norms._target_={METHODS}.Norms"
 BFLOAT16 = ("trainer.precision=bfloat16", "trainer.max_steps=6")
 
@@ -56,8 +54,6 @@ CASES: dict[str, tuple[str, ...]] = {
     "LBFGS, which repeats its passes": LBFGS,
     "a schedule of groups": SAWTOOTH,
     "a callback of a GAN": (*GAN, NORMS),
-    "a method that changes optimizer and model": of_method("Changing", **OWN),
-    "two optimizers, one frozen": of_method("TwoFrozen", **OWN),
 }
 
 
@@ -192,36 +188,6 @@ class TestWhatIsTrained:
         run = whole(*VAE, *schedule("halved", start=0.5))
         rates = [float(cell) for cell in column(run, "learning_rate")]
         assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
-
-
-class Changing(Supervised):
-    """Sets an option of its optimizer, freezes a layer of the model and leaves its training mode;
-    empties the optimizer in the second step after the resume."""
-
-    def configure_optimizers(self, model: nn.Module, make: Make) -> Any:
-        self.kept = make(model.named_parameters())
-        return self.kept
-
-    def on_step_end(self, model: Any, step: int) -> None:
-        self.kept.param_groups[0]["weight_decay"] = 0.1 * step
-        if step == 4:
-            model[0].requires_grad_(False)
-            model.eval()
-        if step == 7:
-            self.kept.state.clear()
-
-
-class TwoFrozen(Supervised):
-    """Two optimizers, one of which has nothing to train at first."""
-
-    def configure_optimizers(self, model: Any, make: Make) -> Any:
-        return {
-            "first": make(model[0].named_parameters()),
-            "second": make(model[3].named_parameters()),
-        }
-
-    def trainable(self, step: int) -> list[str] | None:
-        return ["0.*"] if step < 5 else None
 
 
 def test_a_method_needs_no_task(tmp_path: Path) -> None:

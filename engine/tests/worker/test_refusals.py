@@ -135,12 +135,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> st
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ((*PLAIN, "model._target_=torch.nn.NoSuch"),
-         "model._target_: expected a class that can be imported"),
-        ((*PLAIN, "optimizer.weight_decay=-1"), "optimizer: expected arguments that AdamW takes"),
         ((*PLAIN, "objective=test_f1"), "objective: expected one of validation_loss, validation_a"),
-        ((*PLAIN, "+data.sampler={_target_:tests.data.test_samplers.OwnGenerator}"),
-         "data.sampler: expected batches that depend on epoch, n and rng"),
         ((*PLAIN, "trainer.monitor=f1"),
          "trainer.monitor: expected a value of Supervised.validation_step, got validation_f1"),
         (of_method("VAE", "trainer.monitor=kl"),

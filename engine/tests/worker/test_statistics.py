@@ -12,10 +12,6 @@ from torch.utils.data import Dataset
 
 import seedbed
 from seedbed import record
-from seedbed.training.shards import Shards
-from seedbed.worker import statistics
-from tests.made_up_runs import write_result
-from tests.running import typed
 from tests.tiny import FEATURES
 from tests.tiny.models import Dense
 from tests.ways import differences
@@ -103,42 +99,3 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> 
     first, second = (record.read_fingerprints(each)[0] for each in (run, plain))
     assert first["sample_ids"] == second["sample_ids"]
     assert first["batch"] != second["batch"]
-
-
-class Second(Shards):
-    """The second of two processes, which is sent what the first one computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes_record = False
-
-    def gather(self, work: Any) -> list[Any]:
-        return [{"mean": 0.5}, work()]
-
-
-def test_one_process_computes_for_all() -> None:
-    spec = {"_target_": f"{__name__}.of_points"}
-    parts = [{"statistics": None}]
-    settings = typed(
-        data={"statistics": spec}, model={"name": "m", "_target_": "m.M", "parts": parts}
-    )
-    filled = statistics.fill(settings, Second())
-    assert filled.plain["model"]["parts"] == [{"statistics": {"mean": 0.5}}]
-    assert calls() == []
-
-
-def test_folds_with_their_own_statistics_are_one_group_of_a_sweep(tmp_path: Path) -> None:
-    """Control: another function is another configuration."""
-    from seedbed.sweeps import groups
-
-    def write(name: str, fold: int, target: str = "a.b") -> None:
-        path = write_result(tmp_path / name, fold=fold) / "config.yaml"
-        lines = f"  statistics:\n    _target_: {target}\n"
-        text = path.read_text().replace("data:\n", f"data:\n{lines}")
-        path.write_text(text.replace("model:\n", f"model:\n  statistics:\n    mean: {fold}\n"))
-
-    for fold in range(3):
-        write(str(fold), fold)
-    assert [len(group.runs) for group in groups.read(tmp_path).groups] == [3]
-    write("3", 3, "a.c")
-    assert [len(group.runs) for group in groups.read(tmp_path).groups] == [3, 1]
