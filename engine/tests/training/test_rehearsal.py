@@ -74,8 +74,6 @@ def run(
     shards: int = 1,
 ) -> Found:
     """Train from the beginning or from a checkpoint, with rehearsals or without."""
-    torch.set_num_threads(1)
-    gc.freeze()  # as in a training process: to look through all imports takes 0.1 s a time
 
     def build() -> TrainingState:
         torch.manual_seed(0)
@@ -114,7 +112,13 @@ def ran(case: Case, **how: Any) -> Found:
     """Do so in a process of its own: variables of modules are as they begin."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: theirs.send(run(case, **how)))
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        gc.freeze()  # as in a training process: to look through all imports takes 0.1 s a time
+        theirs.send(run(case, **how))
+
+    process = context.Process(target=work)
     process.start()
     theirs.close()  # so that the end of a process that crashes is the end of the pipe
     found: Found = ours.recv()
