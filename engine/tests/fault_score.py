@@ -8,14 +8,12 @@ operation drops leaves nothing to be found; it counts as missed all the same.
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import OmegaConf
@@ -28,15 +26,13 @@ from seedbed.explain.replay import Trace, replay
 from seedbed.explain.trace_compare import Finding, first_difference
 from tests import faults
 from tests.faults import FAULTS, Fault
-from tests.running import typed
+from tests.running import ENGINE, TEMPLATE, printed, typed
 
-ROOT = Path(__file__).resolve().parents[2]
 LAST_STEP, BATCH = 7, 8
 NAMES = [name for name, _ in faults.Net().named_parameters()]
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What was injected, and what was found."""
 
     name: str
@@ -49,7 +45,9 @@ class Result:
 
 def preset(name: str) -> dict[str, Any]:
     """Return a preset for this process, which has an environment and threads of its own."""
-    whole: Any = OmegaConf.to_container(OmegaConf.load(ROOT / f"configs/determinism/{name}.yaml"))
+    whole: Any = OmegaConf.to_container(
+        OmegaConf.load(TEMPLATE / f"configs/determinism/{name}.yaml")
+    )
     return {**whole, "env": {}, "interop_threads": torch.get_num_interop_threads(), "threads": 1}
 
 
@@ -123,14 +121,14 @@ def inject(name: str, seed: int) -> Result:
 def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
     """Return whether what was found is the phase, operation and module of a fault."""
     operation, module, says = (
-        text.format(i=block, name=parameter) if text is not None else None
-        for text in (fault.operation, fault.module, fault.says)
+        text.format(i=block, name=parameter)
+        for text in (fault.operation, fault.module or "", fault.says)
     )
     return (
         found.phase == fault.phase
-        and found.event.operation.startswith(operation or "")
-        and (module is None or found.event.place.module == module)
-        and (says or "") in found.reason
+        and found.event.operation.startswith(operation)
+        and (fault.module is None or found.event.place.module == module)
+        and says in found.reason
     )
 
 
@@ -151,15 +149,11 @@ def in_process(side: Settings, last: int, hash_seed: str) -> Trace:
         "with s.flags():\n"
         "    s.trace.write(s.replay(s.typed(**json.loads(sys.argv[1])), int(sys.argv[2])), out)\n"
     )
+    variables = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ENGINE)}
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "trace.pt")
-        subprocess.run(
-            [sys.executable, "-c", program, json.dumps(side.plain), str(last), str(out)],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            cwd=ROOT / "engine",  # where `tests` is the tests of the engine
-            check=True,
-        )
-        return trace.read(out)
+        out = str(Path(folder, "trace.pt"))
+        printed("-c", program, json.dumps(side.plain), str(last), out, environment=variables)
+        return trace.read(Path(out))
 
 
 def false_alarms(pairs: int, seed: int) -> int:
@@ -182,10 +176,8 @@ def main() -> int:
             found = [inject(name, seed) for name in FAULTS]
             stages = sum(result.right_step_and_stage for result in found)
             operations = sum(result.right_operation for result in found)
-            print(
-                f"seed {seed}: right step and stage {stages} of {len(found)}, "
-                f"right operation or phase {operations} of {len(found)}"
-            )
+            print(f"seed {seed}: right step and stage {stages} of {len(found)}, "
+                  f"right operation or phase {operations} of {len(found)}")  # fmt: skip
             for r in found:
                 if not (r.right_step_and_stage and r.right_operation):
                     print(f"  missed: {r.name} at step {r.step}, {r.where}: found {r.found}")

@@ -9,8 +9,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -24,8 +23,7 @@ from seedbed.data import positions
 SAMPLES = 64
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """A kind of fault, and what must be found.
 
     Attributes:
@@ -218,8 +216,7 @@ ASKED: list[str] = []
 def collate(samples: list[Any]) -> Any:
     """Stack samples, or go wrong if the data set asks for it."""
     batch = default_collate(samples)
-    asked = ASKED.pop() if ASKED else ""
-    if asked == "unseeded_collate":
+    if ASKED and ASKED.pop() == "unseeded_collate":
         batch[0] += float(np.random.default_rng().random())
     return batch
 

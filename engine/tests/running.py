@@ -11,7 +11,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -71,6 +71,17 @@ def command(
         timeout=timeout_seconds,
         check=False,
     )
+
+
+def printed(
+    *words: str, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+) -> list[str]:
+    """Run Python under these variables alone, which must succeed; return the lines it prints."""
+    done = subprocess.run(
+        [*prefix, sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
 
 
 def called(main: Callable[[], int], *words: str) -> subprocess.CompletedProcess[str]:

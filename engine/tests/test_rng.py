@@ -32,118 +32,95 @@ def array(ids: list[int]) -> NDArray[np.int64]:
     return np.array(ids, dtype=np.int64)
 
 
-class TestKey:
-    @property_test
-    @given(SEEDS, st.sampled_from(rng.STREAMS), st.lists(st.integers(-2, 2**40), max_size=3))
-    def test_is_a_hash_of_its_arguments(self, seed: int, stream: str, position: list[int]) -> None:
-        """A key is the first 64 bits of BLAKE2b of "seed:stream:position", and nothing else."""
-        name = f"{seed}:{stream}" + "".join(f":{p}" for p in position)
-        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-        assert rng.key(seed, stream, *position) == int.from_bytes(digest, "little")
-
-    def test_an_unknown_stream_is_refused(self) -> None:
-        """A stream that is misspelt is an error, not a new stream."""
-        with pytest.raises(ValueError, match="stream: expected one of init, order"):
-            rng.key(0, "orders")
+@property_test
+@given(SEEDS, st.sampled_from(rng.STREAMS), st.lists(st.integers(-2, 2**40), max_size=3))
+def test_a_key_is_a_hash_of_its_arguments(seed: int, stream: str, position: list[int]) -> None:
+    """A key is the first 64 bits of BLAKE2b of "seed:stream:position", and nothing else."""
+    name = f"{seed}:{stream}" + "".join(f":{p}" for p in position)
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    assert rng.key(seed, stream, *position) == int.from_bytes(digest, "little")
 
 
-class TestBits:
-    @property_test
-    @given(KEYS, st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
-    def test_is_splitmix64(self, key: int, counters: list[int]) -> None:
-        """Bits are those of SplitMix64 at a counter, as an independent implementation has them."""
-        expected = [splitmix64(key, counter) for counter in counters]
-        assert rng.bits(key, array(counters)).tolist() == expected
+def test_an_unknown_stream_is_refused() -> None:
+    """A stream that is misspelt is an error, not a new stream."""
+    with pytest.raises(ValueError, match="stream: expected one of init, order"):
+        rng.key(0, "orders")
 
 
-class TestUniform:
-    @property_test
-    @given(KEYS, IDS, st.integers(1, 5))
-    def test_is_splitmix64_at_id_times_draws(self, key: int, ids: list[int], draws: int) -> None:
-        """A draw is the upper 53 bits at counter id * draws + j, over 2**53: never 1.
+@property_test
+@given(KEYS, IDS, st.integers(1, 5))
+def test_draws_are_splitmix64_at_id_times_draws(key: int, ids: list[int], draws: int) -> None:
+    """A draw is the upper 53 bits at counter id * draws + j, over 2**53: never 1.
 
-        SplitMix64's key is the first 64 bits of BLAKE2b of "key:draws".
-        """
-        digest = hashlib.blake2b(f"{key}:{draws}".encode(), digest_size=8).digest()
-        start = int.from_bytes(digest, "little")
-        expected = [
-            [(splitmix64(start, i * draws + j) >> 11) * 2.0**-53 for j in range(draws)] for i in ids
-        ]
-        values = rng.uniform(key, array(ids), draws)
-        assert values.tolist() == expected
-        assert values.shape == (len(ids), draws)
-        assert values.dtype == np.float64
-        assert ((values >= 0) & (values < 1)).all()
-
-
-class TestDraws:
-    def test_each_call_gives_numbers_of_its_own(self) -> None:
-        """Two that draw one after another share no number and have no correlation."""
-        n = 2**14
-        draws = rng.Draws(rng.key(0, "augment", 0), np.arange(n))
-        columns = [draws.uniform(count) for count in (3, 3, 1, 2, 3)]
-        table = np.column_stack(columns)
-        assert len(np.unique(table)) == table.size
-        correlations = np.corrcoef(table.T) - np.eye(table.shape[1])
-        assert abs(correlations).max() < 5 / n**0.5
-
-    @property_test
-    @given(KEYS, IDS)
-    def test_a_row_belongs_to_its_sample(self, key: int, ids: list[int]) -> None:
-        """Row i of each call depends on ids[i] alone: not on the batch, its order or its size."""
-        together = rng.Draws(key, array(ids))
-        alone = [rng.Draws(key, array([i])) for i in ids]
-        for count in (3, 1, 3):
-            rows = [draws.uniform(count)[0] for draws in alone]
-            assert together.uniform(count).tolist() == np.stack(rows).tolist()
+    SplitMix64's key is the first 64 bits of BLAKE2b of "key:draws".
+    """
+    digest = hashlib.blake2b(f"{key}:{draws}".encode(), digest_size=8).digest()
+    start = int.from_bytes(digest, "little")
+    expected = [
+        [(splitmix64(start, i * draws + j) >> 11) * 2.0**-53 for j in range(draws)] for i in ids
+    ]
+    values = rng.uniform(key, array(ids), draws)
+    assert values.tolist() == expected
+    assert values.shape == (len(ids), draws)
+    assert values.dtype == np.float64
+    assert ((values >= 0) & (values < 1)).all()
 
 
-class TestPermutation:
-    @property_test
-    @given(KEYS, st.integers(1, 300))
-    def test_is_a_permutation(self, key: int, n: int) -> None:
-        """Every number comes once, in the order of its hash."""
-        order = rng.permutation(key, n)
-        assert sorted(order.tolist()) == list(range(n))
-        assert order.tolist() == sorted(range(n), key=lambda i: splitmix64(key, i))
-        assert order.dtype == np.int64
+@property_test
+@given(KEYS, IDS)
+def test_a_row_belongs_to_its_sample(key: int, ids: list[int]) -> None:
+    """Row i of each call depends on ids[i] alone: not on the batch, its order or its size."""
+    together = rng.Draws(key, array(ids))
+    alone = [rng.Draws(key, array([i])) for i in ids]
+    for count in (3, 1, 3):
+        rows = [draws.uniform(count)[0] for draws in alone]
+        assert together.uniform(count).tolist() == np.stack(rows).tolist()
 
 
-class TestWhatGeneratorsAreSeededWith:
-    @property_test
-    @given(KEYS)
-    def test_each_has_bits_of_blake2b_of_its_own(self, key: int) -> None:
-        """As an independent implementation has them, by the libraries' own functions."""
-        digest = hashlib.blake2b(key.to_bytes(8, "little"), digest_size=24).digest()
-        for_random, for_numpy, for_torch = (
-            int.from_bytes(digest[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16))
-        )
-        random.gauss(0, 1), np.random.normal(), torch.randn(1)  # of which each keeps a half
+@property_test
+@given(KEYS, st.integers(1, 300))
+def test_an_order_is_a_permutation(key: int, n: int) -> None:
+    """Every number comes once, in the order of its hash."""
+    order = rng.permutation(key, n)
+    assert sorted(order.tolist()) == list(range(n))
+    assert order.tolist() == sorted(range(n), key=lambda i: splitmix64(key, i))
+    assert order.dtype == np.int64
+
+
+@property_test
+@given(KEYS)
+def test_each_generator_is_seeded_with_bits_of_blake2b(key: int) -> None:
+    """As an independent implementation has them, by the libraries' own functions."""
+    digest = hashlib.blake2b(key.to_bytes(8, "little"), digest_size=24).digest()
+    for_random, for_numpy, for_torch = (
+        int.from_bytes(digest[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16))
+    )
+    random.gauss(0, 1), np.random.normal(), torch.randn(1)  # of which each keeps a half
+    rng.seed_globals(key)
+    assert random.getstate() == random.Random(for_random).getstate()
+    expected = np.random.RandomState(for_numpy).get_state()
+    assert str(np.random.get_state()) == str(expected)
+    of_torch = torch.Generator().manual_seed(for_torch)
+    assert torch.equal(torch.get_rng_state(), of_torch.get_state())
+
+
+def test_all_accelerators_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the CPU is, with bits of their own; a sample in a loader has the CPU's alone."""
+    seeds: list[int] = []
+    monkeypatch.setattr(rng, "_accelerators", lambda: seeds.append)
+    rng.seed_globals(1)
+    rng.seed_globals(2)
+    rng.seed_cpu(3)
+    assert len(set(seeds)) == 2
+    assert not {*seeds} & {*rng._words(1)[:3], *rng._words(2)[:3]}
+
+
+def test_a_generator_belongs_to_the_place() -> None:
+    """A NumPy `Generator` for users depends on the key, and each one in a place is another."""
+
+    def numbers(key: int) -> list[float]:
         rng.seed_globals(key)
-        assert random.getstate() == random.Random(for_random).getstate()
-        expected = np.random.RandomState(for_numpy).get_state()
-        assert str(np.random.get_state()) == str(expected)
-        of_torch = torch.Generator().manual_seed(for_torch)
-        assert torch.equal(torch.get_rng_state(), of_torch.get_state())
+        return [float(rng.generator().random()), float(rng.generator().random())]
 
-    def test_all_accelerators_are_seeded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Wherever the CPU is, with bits of their own; a sample in a loader has the CPU's alone."""
-        seeds: list[int] = []
-        monkeypatch.setattr(rng, "_accelerators", lambda: seeds.append)
-        rng.seed_globals(1)
-        rng.seed_globals(2)
-        rng.seed_cpu(3)
-        assert len(set(seeds)) == 2
-        assert not {*seeds} & {*rng._words(1)[:3], *rng._words(2)[:3]}
-
-
-class TestGenerator:
-    def test_belongs_to_the_place(self) -> None:
-        """A NumPy `Generator` for users depends on the key, and each one in a place is another."""
-
-        def numbers(key: int) -> list[float]:
-            rng.seed_globals(key)
-            return [float(rng.generator().random()), float(rng.generator().random())]
-
-        assert numbers(1) == numbers(1) != numbers(2)
-        assert numbers(1)[0] != numbers(1)[1]
+    assert numbers(1) == numbers(1) != numbers(2)
+    assert numbers(1)[0] != numbers(1)[1]

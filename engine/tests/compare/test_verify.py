@@ -166,16 +166,8 @@ def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "_target_: tiny.cnn.CNN",
-            "_target_: os.system",
-            "got os.system (model._target_) in the record",
-        ),
-        (
-            "    OMP_DYNAMIC:",
-            "    LD_PRELOAD: evil.so\n    OMP_DYNAMIC:",
-            "expected environment variables that configs/determinism names, got LD_PRELOAD",
-        ),
+        ("_target_: tiny.cnn.CNN", "_target_: os.system", "got os.system (model._target_) in the"),
+        ("    OMP_DYNAMIC:", "    LD_PRELOAD: evil.so\n    OMP_DYNAMIC:", "got LD_PRELOAD"),
         ("  log_every_steps: 1\n", "", "trainer.log_every_steps: expected"),
     ],
 )
@@ -192,15 +184,12 @@ def test_a_record_that_cannot_be_trusted_or_read_is_refused(
     assert contents(copy) == before
 
 
-def test_a_live_run_is_refused(copy: Path) -> None:
-    """A run that a process works on is not over; one that was killed is, and can be replayed."""
+def test_a_live_run_and_one_of_other_random_numbers_are_refused(copy: Path) -> None:
+    """One that was killed is over, and can be replayed."""
     edit_summary(copy, status="running")
     with record.lock(copy), pytest.raises(InputError, match="one that is still alive"):
         verify.read(copy)
     assert verify.read(copy).summary["status"] == "running"
-
-
-def test_a_record_of_other_random_numbers_is_refused(copy: Path) -> None:
     edit_summary(copy, format_version=1)
     with pytest.raises(InputError, match="of other random numbers"):
         verify.replay(copy, copy.parent / "replay", verify.Range(0, 1, whole=False))

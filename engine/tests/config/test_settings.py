@@ -73,39 +73,6 @@ def test_a_missing_key_is_named(key: str) -> None:
         config.check(settings)
 
 
-@pytest.mark.parametrize(
-    ("override", "advice"),
-    [
-        ("trainr.max_epochs=3", "did you mean trainer.max_epochs"),
-        ("+sed=1", "did you mean seed"),
-        ("+lr=1", "did you mean optimizer.lr"),
-        ("model=lstn", "did you mean lstm"),
-        ("optimizer=lion", "Available options in 'optimizer': adamw sgd"),
-        ("model.classes=2", "To append to your config use +model.classes=2"),
-        ("data=adding", "which takes image"),
-    ],
-)
-def test_the_line_says_what_to_do(override: str, advice: str) -> None:
-    """The nearest name, how to add one, or what a model is for."""
-    with pytest.raises(InputError, match=r"^[^\n]*: expected [^\n]*, got ") as caught:
-        configuration(override)
-    assert str(caught.value).endswith(advice)
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("+model.layers=[64,64]", "model.dropout=null", "data.outputs=[2,3]"),
-        *("+data.anything={a: 1}", "model._target_=timm.create_model"),
-    ],
-)
-def test_arguments_of_classes_are_theirs(override: str) -> None:
-    """Whatever a class calls its arguments, it gets them as they are, from whatever package."""
-    key, _, value = override.lstrip("+").partition("=")
-    kept = OmegaConf.select(configuration(override), key)
-    assert OmegaConf.create({"it": kept}).it == OmegaConf.create({"it": yaml.safe_load(value)}).it
-
-
 def test_values_get_their_types() -> None:
     """In the object and in the mapping alike; keys that have a default may be missing."""
     resolved = config.resolve(compose("trainer.max_steps='12'", "trainer.gradient_clip_norm=1"))

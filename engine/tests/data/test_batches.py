@@ -136,13 +136,6 @@ def test_a_batch_moves_by_its_own_method() -> None:
     assert move(batches(encoding, 0)[0].inputs, META)["ids"].is_meta
 
 
-class Whole(Uneven):
-    """A data set that makes its batches itself."""
-
-    def fetch(self, ids: Any, _draws: Any) -> tuple[Tensor, Tensor]:
-        return torch.zeros(len(ids), 3), torch.zeros(len(ids), 2)
-
-
 class Squares(Dataset[Any]):
     """Images of four classes."""
 
@@ -214,6 +207,6 @@ def test_mixing_is_for_training_alone() -> None:
 
 def test_a_collate_beside_fetch_is_refused() -> None:
     """It would be ignored: such a data set makes its batches itself."""
-    whole = {"_target_": f"{__name__}.Whole"}
+    whole = {"_target_": "tests.data.test_part.Whole"}
     with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Whole"):
         built(train=whole, training_collate=f"{__name__}.is_even")

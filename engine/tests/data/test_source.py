@@ -3,7 +3,6 @@
 import multiprocessing
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,6 @@ from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from seedbed.names import SPLITS
 from tests.data.loading import PRESET, hashes
 from tests.end_to_end.live import processes
 from tests.running import command
@@ -203,47 +201,24 @@ def test_evaluation_draws_the_same_every_time() -> None:
     assert not torch.equal(validation[Position(0, ids)].inputs, test[Position(0, ids)].inputs)
 
 
-def test_whole_batches_get_draws_of_the_epoch_in_training_alone() -> None:
-    drawn: list[Any] = []
+def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> None:
+    """A spawned worker inherits no flag, so the preset is applied there; Ctrl-C is not its own.
 
-    class Fetching(Noisy):
-        def fetch(self, ids: NDArray[np.int64], draws: Any) -> tuple[Tensor, Tensor]:
-            drawn.append(draws and draws.uniform(2).tolist())
-            return torch.zeros(len(ids)), torch.zeros(len(ids))
-
-    for split in SPLITS:
-        Source(Fetching(), split, seed=0)[Position(2, np.array([1]))]
-    expected = rng.Draws(rng.key(0, "augment", 2), np.array([1])).uniform(2)
-    assert drawn == [expected.tolist(), None, None]
-
-
-@pytest.mark.parametrize("how", [IN_THIS_PROCESS, TWO_WORKERS])
-def test_every_process_loads_with_one_thread(how: Loading) -> None:
-    """Loading has one thread wherever it happens, and the training process keeps its own."""
-    before = torch.get_num_threads()
+    Loading has one thread wherever it happens, and the training process keeps its own.
+    """
+    preset, before = PRESET | {"float32_matmul_precision": "high"}, torch.get_num_threads()
+    source = Source(Circumstances(), "train", 0)
+    torch.set_default_dtype(torch.float64)  # as a model may do when it is built
     torch.set_num_threads(3)
     try:
-        batches = load(Source(Circumstances(), "train", 0), positions(), how, PRESET)
-        assert all(bool(batch.inputs[:, 0].all()) for batch in batches)
+        (there,) = load(source, positions(0, 1), Loading(1, start_method="spawn"), preset)
+        (here,) = load(source, positions(0, 1), IN_THIS_PROCESS, preset)
         assert torch.get_num_threads() == 3
     finally:
-        torch.set_num_threads(before)
-
-
-def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> None:
-    """A spawned worker inherits no flag, so the preset is applied there; Ctrl-C is not its own."""
-    preset = PRESET | {"float32_matmul_precision": "high"}
-    how = Loading(1, start_method="spawn")
-    torch.set_default_dtype(torch.float64)  # as a model may do when it is built
-    try:
-        (batch,) = load(Source(Circumstances(), "train", 0), positions(0, 1), how, preset)
-    finally:
         torch.set_default_dtype(torch.float32)
-    assert batch.inputs.all()
-    here = Source(Circumstances(), "train", 0)[next(positions())]
-    assert here.inputs[0].tolist() == [True, False, False, False, False], (
-        "negative control: it is not so anyway"
-    )
+        torch.set_num_threads(before)
+    assert there.inputs.all()
+    assert here.inputs[0].tolist() == [True, False, True, False, False], "negative control"
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
@@ -295,21 +270,15 @@ if __name__ == "__main__":
 """
 
 
-def early_end(folder: Path, ending: str) -> "subprocess.CompletedProcess[str]":
-    (folder / "early.py").write_text(ENDS_EARLY.format(preset=PRESET, ending=ending))
-    return command(str(folder / "early.py"), timeout_seconds=60)
-
-
-def test_a_program_may_end_while_it_loads(tmp_path: Path) -> None:
-    """Workers ignore the signal by which Python would end them, and are ended all the same."""
-    done = early_end(tmp_path, "sys.exit(3)")
-    assert done.returncode == 3, done.stderr
-
-
-def test_no_worker_outlives_a_killed_training_process(tmp_path: Path) -> None:
-    """Nobody reads what it wants to hand over, and nobody tells it; it notices all the same."""
-    done = early_end(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    assert done.returncode == -signal.SIGKILL, done.stderr
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)],
+)
+def test_no_worker_outlives_its_process(ending: str, status: int, tmp_path: Path) -> None:
+    """Workers ignore the signal by which Python would end them, and nobody tells them of a kill."""
+    (tmp_path / "early.py").write_text(ENDS_EARLY.format(preset=PRESET, ending=ending))
+    done = command(str(tmp_path / "early.py"), timeout_seconds=60)
+    assert done.returncode == status, done.stderr
     workers = {int(pid) for pid in done.stdout.split()}
     assert len(workers) == 2
     deadline = time.monotonic() + 20

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from seedbed.data.positions import evaluation_positions, positions
+from seedbed.data.positions import positions
 from seedbed.data.source import Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.data.workers import Loading, load
@@ -161,14 +161,6 @@ def test_an_epoch_fits_into_streams_of_equal_length(samples: int, count: int, sh
             taken[stream] += 1
     assert max(taken) <= samples // count
     assert order.samples_per_epoch > samples - 8 * max(count, shards) - count
-
-
-def test_an_evaluation_reads_one_stream_in_order() -> None:
-    """As often as it is asked, with the same noise."""
-    source = source_of(Counted(), 1, "validation")
-    first, second = ([source[place] for place in evaluation_positions(N, 10)] for _ in range(2))
-    assert hashes(first) == hashes(second)
-    assert torch.cat([batch.inputs[:, 0] for batch in first]).int().tolist() == list(range(N))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

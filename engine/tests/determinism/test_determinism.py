@@ -1,9 +1,7 @@
 """Determinism presets: every setting is set, read back, and missed when it does not hold."""
 
 import json
-import subprocess
-import sys
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from seedbed import determinism
 from seedbed.determinism import backends
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from tests.running import QUICK, ROOT, refusal, train
+from tests.running import QUICK, ROOT, printed, refusal, train
 
 PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
 APPLY = """
@@ -35,16 +33,12 @@ def preset(name: str) -> dict[str, Any]:
     return OmegaConf.to_container(tree, resolve=True)["determinism"]  # type: ignore[index, return-value, call-overload]
 
 
-def applied(chosen: dict[str, Any], environment: dict[str, str]) -> list[Any]:
+def applied(
+    chosen: dict[str, Any], environment: dict[str, str], prefix: Sequence[str] = ()
+) -> list[Any]:
     """Apply a preset in a fresh process; return the flags before and after, and what differs."""
-    return json.loads(_applied(json.dumps(chosen), tuple(environment.items())))  # type: ignore[no-any-return]
-
-
-@cache
-def _applied(chosen: str, environment: tuple[tuple[str, str], ...]) -> str:
-    words = [sys.executable, "-c", APPLY, chosen]
-    how: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": 120}
-    return str(subprocess.run(words, env=dict(environment), **how).stdout)
+    [line] = printed("-c", APPLY, json.dumps(chosen), environment=environment, prefix=prefix)
+    return json.loads(line)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", ["fast", "seeded"])  # every strict run reads its own back
@@ -146,9 +140,9 @@ def test_flags_that_code_sets_are_found_and_named() -> None:
     }
     chosen = preset("strict")
     environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
-    words = [sys.executable, "-c", SWITCHES, json.dumps(chosen), json.dumps([*changes])]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    for (change, start), line in zip(changes.items(), json.loads(done.stdout), strict=True):
+    words = ("-c", SWITCHES, json.dumps(chosen), json.dumps([*changes]))
+    [lines] = map(json.loads, printed(*words, environment=environment))
+    for (change, start), line in zip(changes.items(), lines, strict=True):
         assert line.startswith(f"determinism.{start}" if start else ""), (change, line)
         assert bool(line) == bool(start), (change, line)
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from seedbed.config import compose
 from seedbed.determinism.running import read_preset
 from seedbed.errors import InputError
-from tests.running import ROOT
+from tests.running import printed
 
 CODE = """
 import json, sys, warnings, seedbed
@@ -27,18 +25,8 @@ print(json.dumps([lines, again, [str(w.message) for w in caught], determinism.in
 def applied(name: str, settings: dict[str, Any], **variables: str) -> list[Any]:
     """Apply a preset in a process with some variables; return what it found."""
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH")}
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, name, json.dumps(settings)],
-        cwd=ROOT,
-        env={**kept, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    *_, line = printed("-c", CODE, name, json.dumps(settings), environment=kept | variables)
+    return json.loads(line)  # type: ignore[no-any-return]
 
 
 def test_strict_names_the_command_under_which_it_is_in_force() -> None:

@@ -12,8 +12,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from seedbed import launch
+from tests.determinism.test_determinism import applied
 from tests.golden import runs
-from tests.running import TEMPLATE
+from tests.running import TEMPLATE, printed
 
 pytestmark = pytest.mark.emulated
 
@@ -85,42 +86,19 @@ def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> No
         assert runs.first_difference(here[model], there[model]).startswith("step 1, ")
 
 
-IN_FORCE = """
-import json, sys
-from seedbed import determinism
-preset = json.loads(sys.argv[1])
-determinism.apply(preset)
-print(json.dumps(determinism.differences(preset)))
-"""
-
-
 @pytest.mark.parametrize(("cpu", "has_avx"), [("Westmere", False), ("SandyBridge", True)])
 def test_a_processor_without_avx_is_refused(cpu: str, has_avx: bool) -> None:
     """oneDNN would take other kernels there and say nothing."""
     config = runs.configuration("rnn")
-    preset = json.dumps(OmegaConf.to_container(config.determinism, resolve=True))
-    done = subprocess.run(
-        [*emulator(cpu), sys.executable, "-c", IN_FORCE, preset],
-        env=launch.training_environment(config),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    refusal = "determinism.avx: expected True, got False in force"
-    assert json.loads(done.stdout) == ([] if has_avx else [refusal])
+    preset: Any = OmegaConf.to_container(config.determinism, resolve=True)
+    *_, found = applied(preset, launch.training_environment(config), emulator(cpu))
+    assert found == ([] if has_avx else ["determinism.avx: expected True, got False in force"])
 
 
 def arithmetic(prefix: list[str], environment: dict[str, str]) -> Any:
     """Return hashes of what Python's and NumPy's functions return, by name."""
-    done = subprocess.run(
-        [*prefix, sys.executable, "-m", "tests.emulated.arithmetic"],
-        cwd=TEMPLATE,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    words = ("-m", "tests.emulated.arithmetic")
+    return json.loads(*printed(*words, environment=environment, prefix=prefix))
 
 
 @pytest.mark.parametrize("cpu", CPUS)

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import ways
-from tests.end_to_end.live import processes
-from tests.running import ROOT
+from tests.end_to_end.live import begin, processes
+from tests.running import command
 
 SHORT = ("determinism.threads=1", "trainer.max_steps=40", "trainer.log_every_steps=1",
          "trainer.checkpoint_every_steps=2")  # fmt: skip
@@ -52,16 +52,16 @@ class Case:
         return 40 * self.seeds if self.kind == "sweeps" else 40
 
     def command(self, folder: Path, draw: random.Random) -> list[str]:
-        """Return the command that trains it, or goes on with it if its record has begun."""
+        """Return the words that train it, or go on with it if its record has begun."""
         if self.kind == "sweeps":
-            return [sys.executable, *sweep_words(folder, self.seeds, *self.overrides)]
+            return sweep_words(folder, self.seeds, *self.overrides)
         words = ["train.py", f"hydra.run.dir={folder}", *SHORT, *self.overrides]
         begun = (folder / "config.yaml").exists()
         if begun:
             words = ["-m", "seedbed", "resume", str(folder)]
         if self.kind == "ranks":
             words.append(f"trainer.processes={draw.choice((1, 2, 4) if begun else (2, 4))}")
-        return [sys.executable, *words]
+        return words
 
     def kill(self, process: subprocess.Popen[str], draw: random.Random) -> None:
         """Kill what works on it, and wait for the end of all its processes."""
@@ -109,7 +109,7 @@ CASES = {
 def finish(case: Case, folder: Path, draw: random.Random) -> float:
     """Run to the end; return how many seconds it took."""
     since, words = time.monotonic(), case.command(folder, draw)
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = command(*words, timeout_seconds=3600)
     assert done.returncode == 0, f"{folder}: status {done.returncode}\n{done.stdout}{done.stderr}"
     return time.monotonic() - since
 
@@ -123,10 +123,7 @@ def killed(case: Case, folder: Path, seconds: float, kills: int, draw: random.Ra
     hits = []
     for _ in range(kills):
         starts = count(folder, "train.log", "determinism=")
-        with subprocess.Popen(
-            case.command(folder, draw), cwd=ROOT, text=True, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        ) as process:  # fmt: skip
+        with begin(*case.command(folder, draw), stdout=subprocess.DEVNULL) as process:
             moment = draw.uniform(0, seconds)
             if draw.random() > 1 / 3:
                 step, moment = draw.randrange(1, case.steps), draw.uniform(0, 0.1)

@@ -26,9 +26,13 @@ def started(folder: Path, *overrides: str, **how: Any) -> subprocess.Popen[str]:
     """Start a run, or resume it, in a process group of its own."""
     anew = ["train.py", f"hydra.run.dir={folder}", *LSTM]
     words = ["-m", "seedbed", "resume", str(folder)] if (folder / "config.yaml").exists() else anew
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, *words, *overrides]
-    return subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **(pipes | how))
+    return begin(*words, *overrides, **how)
+
+
+def begin(*words: str, **how: Any) -> subprocess.Popen[str]:
+    """Start Python in the project of the tests, in a process group of its own."""
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True} | how
+    return subprocess.Popen([sys.executable, *words], cwd=ROOT, text=True, **how)
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

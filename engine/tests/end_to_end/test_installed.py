@@ -11,11 +11,10 @@ from seedbed import project
 from tests.running import TEMPLATE
 
 # pip builds the package with setuptools, which it fetches from the package registry.
+NO_GIT = not (TEMPLATE / ".git").exists()
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(
-        not (TEMPLATE / ".git").exists(), reason="installs a commit of this checkout"
-    ),
+    pytest.mark.skipif(NO_GIT, reason="installs a commit of this checkout"),
 ]
 
 LOOP = """
@@ -49,40 +48,29 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(site: Path, folder: Path, *words: str, status: int = 0) -> str:
     """Run Python in an empty folder, with the installed engine before the repository's."""
     variables = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     del variables[project.PROJECT]  # that of the engine's tests
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done.stdout
 
 
 def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
-        done = run(site, tmp_path, "loop.py", name, seed)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(str(site))
+        assert run(site, tmp_path, "loop.py", name, seed).startswith(str(site))
     words = (str(site / "bin" / "seedbed"), "compare", "a")
-    same, other = (run(site, tmp_path, *words, name) for name in ("b", "c"))
-    assert same.returncode == 0, same.stderr
-    assert "The same bits at every step compared (6)" in same.stdout
-    assert other.returncode == 1
-    assert "diverge at step 1: sample ids" in other.stdout
+    assert "The same bits at every step compared (6)" in run(site, tmp_path, *words, "b")
+    assert "diverge at step 1: sample ids" in run(site, tmp_path, *words, "c", status=1)
     assert "loop.py" in (tmp_path / "a/environment.json").read_text()  # no repository: by content
 
 
 def test_the_presets_are_installed(site: Path, tmp_path: Path) -> None:
     """One is applied; the files are those of the checkout."""
-    done = run(site, tmp_path, "-c", "import seedbed; seedbed.apply_preset('strict')")
-    assert done.returncode == 0, done.stderr
+    run(site, tmp_path, "-c", "import seedbed; seedbed.apply_preset('strict')")
     for file in (TEMPLATE / "configs" / "determinism").glob("*.yaml"):
         installed = site / "seedbed" / "determinism" / "presets" / file.name
         assert installed.read_bytes() == file.read_bytes()
@@ -101,5 +89,4 @@ assert state() == before
 assert not {"numpy", "torch"} & set(sys.modules)
 assert seedbed.loading.seeded_loader and seedbed.Recorder and seedbed.apply_preset
 """
-    done = run(site, tmp_path, "-c", code)
-    assert done.returncode == 0, done.stderr
+    run(site, tmp_path, "-c", code)

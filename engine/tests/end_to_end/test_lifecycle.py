@@ -106,9 +106,7 @@ def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> No
 def test_a_run_outlives_the_reader_of_its_output(whole: Path, tmp_path: Path) -> None:
     """`train.py | head -1`: it ends as it would have, and train.log has everything."""
     folder = tmp_path / "run"
-    words = [sys.executable, "train.py", f"hydra.run.dir={folder}", *LSTM, "data.num_workers=1"]
-    process = subprocess.Popen(words, cwd=ROOT, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    process = started(folder, "data.num_workers=1")
     assert process.stdout is not None
     assert process.stderr is not None
     assert "parameters) on" in process.stdout.readline()

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +15,8 @@ import pytest
 
 from seedbed import record
 from tests.end_to_end.kills import JOBLIB, Case, killed, sweep_words
-from tests.end_to_end.live import processes, rows, until
-from tests.running import QUICK, ROOT, refusal
+from tests.end_to_end.live import begin, processes, rows, until
+from tests.running import QUICK, refusal
 from tests.running import command as run
 
 BASIC: tuple[str, ...] = ()
@@ -83,12 +82,14 @@ def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
     assert "job 2" in refusal(again(copy))
 
 
-def test_another_sweep_in_its_folder_is_refused(copy: Path) -> None:
-    """In one line, before the first job; the plan stays."""
+def test_another_sweep_or_process_in_its_folder_is_refused(copy: Path) -> None:
+    """In one line, before the first job; the plan stays. Control: the tests above."""
     before = (copy / record.SWEEP).read_text()
     for words in (["trainer.max_steps=5"], ["seed=0,1", "model.channels=[4],[8]"]):
         assert refusal(again(copy, *words)).startswith("hydra.sweep.dir: expected ")
     assert (copy / record.SWEEP).read_text() == before
+    with record.lock(copy, "sweep"):
+        refusal(again(copy))
 
 
 def test_a_damaged_plan_is_refused(copy: Path) -> None:
@@ -127,11 +128,7 @@ def test_a_signal_stops_the_jobs_with_checkpoints(
     """Sent to the sweep alone. Jobs to come are not started, no process is left, and one line says
     how to resume it."""
     words = ["train.py", "--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "seed=0,1,2"]
-    process = subprocess.Popen(
-        [sys.executable, *words, *launcher, "trainer.max_steps=100000"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+    process = begin(*words, *launcher, "trainer.max_steps=100000")
     jobs = [tmp_path / name for name in ("0_seed=0", "1_seed=1")[: 1 + (launcher == JOBLIB)]]
     try:
         for job in jobs:
@@ -154,9 +151,3 @@ def test_a_signal_stops_the_jobs_with_checkpoints(
         assert record.read_summary(job)["status"] == "interrupted"
         assert (job / "checkpoints" / "last.pt").exists()
     assert not (tmp_path / "2_seed=2").exists()
-
-
-def test_two_processes_do_not_lead_one_sweep(copy: Path) -> None:
-    """The second is refused; the tests above are the control."""
-    with record.lock(copy, "sweep"):
-        refusal(again(copy))

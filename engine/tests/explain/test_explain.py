@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from seedbed import record
-from seedbed.compare import checkout
-from seedbed.explain import explain, replay
-from seedbed.explain.replay import AFTER, BEFORE
+from seedbed.explain import replay
+from seedbed.explain.replay import AFTER
 from seedbed.explain.trace import Event
 from seedbed.explain.trace_compare import first_difference
 from seedbed.operations.place import Place
@@ -20,10 +17,9 @@ from seedbed.training.state import Progress, TrainingState
 from tests import fault_score
 from tests.faults import FAULTS
 
-# Another order of sets takes other processes; tests/end_to_end/test_faults.py has it.
-HERE = sorted(name for name, fault in FAULTS.items() if fault.part != "hashes")
-# One fault of each part is injected by `make test`, and the others with it by `make test-all`.
-SHORT = {fault.part: name for name, fault in FAULTS.items()}.values()
+# One fault of each part is injected by `make test`, and the others with it by `make test-all`;
+# another order of sets takes other processes.
+SHORT = {fault.part: name for name, fault in FAULTS.items() if fault.part != "hashes"}.values()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,19 +28,13 @@ def _flags() -> Iterator[None]:
         yield
 
 
-@cache
-def injected(name: str) -> fault_score.Result:
-    return fault_score.inject(name, 0)
-
-
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in HERE],
+    [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in FAULTS],
 )
 def test_an_injected_fault_is_found(name: str) -> None:
     """Step and operation, or phase of the data, are those where the fault was injected."""
-    result = injected(name)
-
+    result = fault_score.inject(name, 0)
     assert result.found.startswith(f"step {result.step},"), result.found
     assert result.right_operation, result.found
 
@@ -54,32 +44,8 @@ def test_nothing_is_found_in_clean_runs() -> None:
     assert fault_score.false_alarms(5, seed=100) == 0
 
 
-def side() -> explain.Side:
-    settings = OmegaConf.create({"trainer": {"shards": 1}})
-    return explain.Side("run", settings, Path("nowhere"), [], {}, checkout.here())
-
-
-def test_a_step_before_is_traced_where_the_replays_diverge_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The step that is named was traced; what is older than a checkpoint, from the beginning."""
-    asked: list[tuple[int, bool]] = []
-
-    def trace(side: explain.Side, step: int) -> replay.Trace:
-        asked.append((step, side.checkpoints is None))
-        outcome = len(asked)
-        event = Event(Place("m", "", BEFORE), "weight", (), (outcome,))
-        row = {"step": str(min(step, 7)), "loss": str(outcome)}
-        return replay.Trace(0 if side.checkpoints is None else 4, [row], [event])
-
-    monkeypatch.setattr(explain, "trace", trace)
-    _, named, found = explain.trace_to_the_cause([side(), side()], 9)
-    assert (named, asked) == (7, [(9, False)] * 2 + [(7, False)] * 2 + [(7, True)] * 2)
-    assert found is not None
-
-
 def test_a_step_is_replayed_from_the_newest_checkpoint_before_it(tmp_path: Path) -> None:
-    """The fingerprints from a checkpoint is the end of the fingerprints from the beginning."""
+    """Its rows are the end of those from the beginning."""
     settings = fault_score.settings()
     whole = replay.replay(settings, 5)
     for name, step in zip(record.LAST_CHECKPOINTS, (5, 3), strict=True):
@@ -90,7 +56,6 @@ def test_a_step_is_replayed_from_the_newest_checkpoint_before_it(tmp_path: Path)
 
         replay.replay(settings, step + 1, before_last=save)
     late = replay.replay(settings, 5, tmp_path)
-
     assert (late.start, whole.start) == (3, 0)
     assert late.rows == whole.rows[3:]
     assert outcomes(late) == outcomes(whole)
@@ -98,18 +63,6 @@ def test_a_step_is_replayed_from_the_newest_checkpoint_before_it(tmp_path: Path)
 
 def outcomes(of: replay.Trace) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(e.operation, e.place.module, e.outputs) for e in of.events]
-
-
-def test_a_trace_reads_back(tmp_path: Path) -> None:
-    """What is written is what is read."""
-    found = replay.replay(fault_score.settings(), 1)
-    replay.write(found, tmp_path / "trace.pt")
-
-    assert replay.read(tmp_path / "trace.pt") == found
-    assert {event.place.phase for event in found.events} >= {
-        *("data order", "sample loading", "augmentation", "collate"),
-        *("before the step", "forward", "backward", "update", "after the step"),
-    }
 
 
 def event(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **changes: object) -> Event:
@@ -120,55 +73,38 @@ A, B, C = event("a", (1,), (2,)), event("b", (2,), (3,)), event("c", (3,), (4,))
 END = Event(Place("m", "", AFTER), "weight", (), (9,))
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        ([A, B, C], [A, B, C], None),
-        ([A, B, C], [A, event("b", (2,), (8,)), C], ("b", "gives different")),
-        (
-            [A, B, C],
-            [A, event("b", (7,), (8,)), C],
-            ("b", "an input differs"),
-        ),
-        # Another form of an operation is another operation.
-        (
-            [A, B, END],
-            [A, event("b", (2,), (8,), numbers=("5",)), replace(END, outputs=(8,))],
-            ("b", "runs in A only"),
-        ),
-        # An operation that is added and whose result is used.
-        ([A, B], [A, event("x", (2,), (7,)), event("b", (7,), (8,))], ("x", "runs in B only")),
-        # One that is missing.
-        ([A, B, C], [A, event("c", (2,), (8,))], ("b", "runs in A only")),
-        # One that is added and does nothing, before one that goes wrong itself.
-        (
-            [A, B, C],
-            [A, event("x", (2,), (2,)), B, event("c", (3,), (8,))],
-            ("c", "gives diff"),
-        ),
-        ([A, B, C], [A, event("x", (2,), (2,)), B, C], None),
-        # One whose effect is seen in the state alone.
-        ([A, END], [A, event("x", (1,), ()), replace(END, outputs=(8,))], ("x", "runs in B only")),
-        (
-            [A, END],
-            [A, replace(END, outputs=(8,))],
-            ("weight", "differs after"),
-        ),
-        ([A], [replace(A, inputs=(1, 1), outputs=(5,))], ("a", "gets 1 tensors in A, 2 in B")),
-        # One that is given a tensor of another shape.
-        (
-            [replace(A, taken=("float32 (4,)",))],
-            [replace(A, inputs=(5,), outputs=(6,), taken=("float32 (2,)",))],
-            ("a", "gets float32 (4,) in A, float32 (2,) in B"),
-        ),
-    ],
-)
+CASES = [
+    ([A, B, C], [A, B, C], None),
+    ([A, B, C], [A, event("b", (7,), (8,)), C], ("b", "an input differs")),
+    # Another form of an operation is another operation.
+    (
+        [A, B, END],
+        [A, event("b", (2,), (8,), numbers=("5",)), replace(END, outputs=(8,))],
+        ("b", "runs in A only"),
+    ),
+    # One that is missing.
+    ([A, B, C], [A, event("c", (2,), (8,))], ("b", "runs in A only")),
+    # One that is added and does nothing, before one that goes wrong itself, or none that does.
+    ([A, B, C], [A, event("x", (2,), (2,)), B, event("c", (3,), (8,))], ("c", "gives diff")),
+    ([A, B, C], [A, event("x", (2,), (2,)), B, C], None),
+    # One whose effect is seen in the state alone.
+    ([A, END], [A, event("x", (1,), ()), replace(END, outputs=(8,))], ("x", "runs in B only")),
+    ([A], [replace(A, inputs=(1, 1), outputs=(5,))], ("a", "gets 1 tensors in A, 2 in B")),
+    # One that is given a tensor of another shape.
+    (
+        [replace(A, taken=("float32 (4,)",))],
+        [replace(A, inputs=(5,), outputs=(6,), taken=("float32 (2,)",))],
+        ("a", "gets float32 (4,) in A, float32 (2,) in B"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "expected"), CASES)
 def test_the_first_event_that_differs_is_named(
     first: list[Event], second: list[Event], expected: tuple[str, str] | None
 ) -> None:
     """An operation is blamed for what it makes of what it is given, or for being there at all."""
     found = first_difference(first, second)
-
     if found is None or expected is None:
         assert found is expected
     else:

@@ -2,18 +2,15 @@
 
 import json
 import platform
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from seedbed import determinism, launch, record
+from seedbed import determinism, record
 from tests.determinism.test_determinism import preset
 from tests.golden import runs
 from tests.once import made_once
-from tests.running import TEMPLATE
+from tests.running import TEMPLATE, printed
 
 on_x86_64 = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"),
@@ -76,15 +73,8 @@ print(json.dumps(determinism.differences(preset)))
 
 def report(environment: dict[str, str]) -> tuple[str, list[str]]:
     """Return what oneDNN says of its instruction set, and what is not as portable asks."""
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT, json.dumps(preset("portable"))],
-        cwd=TEMPLATE,
-        env=environment | {"ONEDNN_VERBOSE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = done.stdout.splitlines()
+    words = ("-c", REPORT, json.dumps(preset("portable")))
+    lines = printed(*words, environment=environment | {"ONEDNN_VERBOSE": "1"})
     return next(line for line in lines if ",cpu,isa:" in line), json.loads(lines[-1])
 
 
@@ -101,27 +91,13 @@ def test_every_library_reports_its_pin() -> None:
     assert any(line.startswith("ATEN_CPU_CAPABILITY: expected default") for line in lines)
 
 
-def operations(environment: dict[str, str]) -> Any:
-    """Return hashes of what operations and optimizers return, by name."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.emulated.operations"],
-        cwd=TEMPLATE,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    return json.loads(done.stdout)
-
-
 @on_x86_64
+@of_this_torch
 @pytest.mark.long
 @pytest.mark.processor
-def test_without_pytorchs_pin_attention_and_gans_have_other_bits() -> None:
+def test_without_pytorchs_pin_attention_and_gans_have_other_bits(tmp_path: Path) -> None:
     """Negative control: the kernels of a processor with AVX2 compute otherwise than portable's."""
-    pinned = launch.training_environment(runs.configuration("gpt"))
-    here, there = operations(pinned), operations(pinned | {"ATEN_CPU_CAPABILITY": "avx2"})
-    differing = {name for name, value in here.items() if value != there[name]}
-    assert {"attention, causal", "softmax", "layer_norm"} <= differing
-    assert "embedding" not in differing  # which computes nothing
+    loose = ("determinism.env.ATEN_CPU_CAPABILITY=avx2", "determinism.cpu_capability=AVX2")
+    settings = {name: runs.configuration(name, *loose) for name in ("gpt", "gan", "wgan")}
+    for name, rows in runs.train(tmp_path, settings).items():
+        assert runs.first_difference(rows, GOLDEN[name]).startswith("step 1, ")

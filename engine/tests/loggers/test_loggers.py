@@ -5,9 +5,6 @@ import os
 import random
 import signal
 import struct
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +19,11 @@ from seedbed import loggers, record
 from seedbed.compare import verify
 from seedbed.config.check import INSTALL, is_installed
 from seedbed.config.compose import compose
-from seedbed.launch import resume
 from seedbed.loggers import Entry, Run
+from tests.end_to_end.live import begin, until
 from tests.once import made_once
-from tests.running import QUICK, ROOT, command, refusal, train, trained
+from tests.running import QUICK, command, refusal, train, trained
+from tests.ways import differences
 from tests.worker.runs import work
 from tests.worker.test_resume import begun, stopped
 
@@ -137,12 +135,6 @@ READERS: dict[str, Callable[[Path], tuple[Values, dict[str, Any]]]] = {
 }
 
 
-def bits(run: Path) -> tuple[bytes, bytes, dict[str, str]]:
-    """Return what must not change: both tables, byte for byte, and the final fingerprints."""
-    tables = [(run / name).read_bytes() for name in ("metrics.csv", "fingerprints.csv")]
-    return tables[0], tables[1], record.read_summary(run)["fingerprints"]
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("loggers") / "base", "logger=csv")
@@ -154,18 +146,14 @@ def test_libraries_read_back_what_the_record_holds_after_a_kill(base: Path, tmp_
     settings; no bit of the run changes."""
     run = tmp_path / "run"
     settings = (*QUICK, "trainer.checkpoint_every_steps=5", *words(tmp_path, "csv", *INSTALLED))
-    process = subprocess.Popen(
-        [sys.executable, "train.py", f"hydra.run.dir={run}", *settings, "data.num_workers=2"],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    while not (run / "checkpoints" / "last.pt").exists() and process.poll() is None:
-        time.sleep(0.002)
+    process = begin("train.py", f"hydra.run.dir={run}", *settings, "data.num_workers=2")
+    until((run / "checkpoints" / "last.pt").exists, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert record.read_summary(run)["status"] == "running"
     done = command("scripts/resume.py", str(run))
     assert done.returncode == 0, done.stderr
-    assert bits(run) == bits(base)
+    assert differences(base, run) == []
     for library in INSTALLED:
         values, parameters = READERS[library](run)
         expected = in_record(run)
@@ -284,7 +272,7 @@ def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, where: str | None)
     ours = of_ours(Failing, where=where) if where else of_ours(Drawing)
     run = begun(tmp_path / "run", DROPOUT, *ours)
     assert work(run) == 0
-    assert bits(run) == bits(quiet)
+    assert differences(quiet, run) == []
     text = (run / "train.log").read_text()
     warning = "logger.ours: expected a logger that works, got RuntimeError: the store is full of"
     assert text.count(warning) == bool(where)
@@ -299,9 +287,9 @@ def test_draws_change_bits_where_nothing_is_seeded(tmp_path: Path) -> None:
         torch.manual_seed(5)
         run = begun(tmp_path / str(number), DROPOUT, "determinism.seeding=false", *ours)
         assert work(run) == 0
-        found.append(bits(run))
-    assert found[0] == found[1]
-    assert found[0] != found[2]
+        found.append(run)
+    assert differences(found[0], found[1]) == []
+    assert differences(found[0], found[2]) != []
 
 
 @pytest.mark.usefixtures("this_process_trains")
@@ -327,15 +315,6 @@ def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
     finished, told = json.loads((run / "told.json").read_text())
     assert finished
     assert {name: [tuple(row) for row in rows] for name, rows in told.items()} == in_record(run)
-
-
-@pytest.mark.parametrize("names", ["csv", "[mlflow,tensorboard]"])
-def test_resume_chooses_loggers_as_hydra_does(names: str) -> None:
-    """`logger=...` means the same to resume.py and to train.py."""
-    chosen = resume.parse([f"logger={names}"], compose("logger=wandb"))
-    expected = OmegaConf.to_container(compose(f"logger={names}"), resolve=True)
-    assert isinstance(expected, dict)
-    assert chosen == {"logger": expected["logger"]}
 
 
 def test_a_logger_that_is_not_installed_is_refused(tmp_path: Path) -> None:

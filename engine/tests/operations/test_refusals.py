@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,11 @@ def deterministic() -> Iterator[None]:
 
 def step(model: nn.Module) -> None:
     model(torch.ones(2, 1, 28, 28)).sum().backward()
+
+
+def state(model: nn.Module, task: Any, **options: bool) -> TrainingState:
+    optimizers = {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+    return TrainingState(model, optimizers, Supervised(task), torch.device("cpu"), **options)
 
 
 CASES = [
@@ -73,12 +79,7 @@ def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
 def test_a_refusal_beside_the_steps_is_named_too() -> None:
     """In an evaluation and in a constructor, where no module has a path; not another error."""
     model = ForwardRefused()
-    training = TrainingState(
-        model,
-        {"optimizer": torch.optim.SGD(model.parameters())},
-        Supervised(tasks.Classification(0.0)),
-        torch.device("cpu"),
-    )
+    training = state(model, tasks.Classification(0.0))
     batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
     with deterministic(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
         evaluate(training, [batch], Shards())

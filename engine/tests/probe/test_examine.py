@@ -1,119 +1,52 @@
 """Examining a configuration finds what is not reproducible, and where, and nothing else."""
 
-import random
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from seedbed import determinism, rng
+from seedbed import determinism
+from seedbed.data.positions import Shuffled
 from seedbed.probe.examine import examine
-from tests import fault_score
-from tests.refused import PutInBackward
+from tests import fault_score, faults, refused
 from tests.running import command, typed
 
 
-class Clean(torch.utils.data.Dataset):
-    """Sixteen images of 4 x 4 with noise from seeded generators."""
+class OwnGenerator(faults.Images):
+    """A data set whose draws are state."""
 
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return torch.rand(1, 4, 4) + self.noise(index) + rng.generator().random(), index % 3
-
-    def noise(self, index: int) -> float:
-        return random.random() + np.random.random()
-
-
-class OwnGenerator(Clean):
     def __init__(self) -> None:
+        super().__init__()
         self.generator = np.random.RandomState(0)
 
-    def noise(self, index: int) -> float:
-        return float(self.generator.random_sample())
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = super().__getitem__(index)
+        return image + float(self.generator.random_sample()), label
 
 
-class Unseeded(Clean):
-    def noise(self, index: int) -> float:
-        return float(np.random.default_rng().random())
-
-
-class Net(nn.Module):
-    """Two layers with dropout between them, and a place for something else."""
+class SeededNoise(faults.Net):
+    """What it draws next is in no checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(), self.middle())
-        self.head = nn.Linear(8, 3)
-
-    def middle(self) -> nn.Module:
-        return nn.ReLU()
+        self.generator = torch.Generator().manual_seed(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x))
+        return super().forward(x + torch.rand(1, generator=self.generator))
 
 
-class Unpooling(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        pooled, indices = F.max_pool1d(x[:, None], 2, return_indices=True)
-        return F.max_unpool1d(pooled, indices, 2)[:, 0]
+class Refused(faults.Net):
+    """One operation is refused in the forward pass, one in the backward pass."""
 
-
-class Refused(Net):
-    def middle(self) -> nn.Module:
-        return nn.Sequential(Unpooling(), PutInBackward())
-
-
-class Noise(nn.Module):
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.generator = torch.Generator()
-        self.generator.manual_seed(secrets.randbits(60) if seed is None else seed)
+        self.unpool, self.put = refused.Unpool(), refused.PutInBackward()
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + torch.rand(x.shape, generator=self.generator)
-
-
-class Noisy(Net):
-    def middle(self) -> nn.Module:
-        return Noise()
-
-
-class SeededNoise(Net):
-    """What it draws next is in no checkpoint."""
-
-    def middle(self) -> nn.Module:
-        return Noise(seed=0)
-
-
-class Forking(torch.autograd.Function):
-    """Does nothing; its gradient is another one each time."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        generator = torch.Generator()
-        generator.manual_seed(secrets.randbits(60))
-        return gradient + torch.rand(1, generator=generator)
-
-
-class ForkingLayer(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return Forking.apply(x)
-
-
-class OtherGradient(Net):
-    def middle(self) -> nn.Module:
-        return ForkingLayer()
+        return self.put(super().forward(self.unpool(x)))
 
 
 @pytest.fixture(autouse=True)
@@ -123,54 +56,52 @@ def _flags() -> Iterator[None]:
     determinism.apply(before)
 
 
-def examined(model: type = Net, data: type = Clean, preset: str = "strict") -> list[str]:
-    targets = ({"_target_": f"{__name__}.{each.__name__}"} for each in (model, data))
-    plain = fault_score.settings(**dict(zip(("model", "data"), targets, strict=True))).plain
-    plain["determinism"] = fault_score.preset(preset)
-    plain["data"]["collate"] = None
-    return examine(typed(**plain))
+def own(kind: type) -> dict[str, Any]:
+    return {"_target_": f"{__name__}.{kind.__name__}"}
+
+
+def examined(preset: str = "strict", **parts: dict[str, Any]) -> list[str]:
+    plain = fault_score.settings(**parts).plain
+    return examine(typed(**plain | {"determinism": fault_score.preset(preset)}))
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("model", "data", "preset"),
-    [
-        *[(Net, Clean, preset) for preset in ("strict", "seeded", "fast")],
-    ],
-)
-def test_nothing_is_found_in_a_clean_configuration(model: type, data: type, preset: str) -> None:
+@pytest.mark.parametrize("preset", ["strict", "seeded", "fast"])
+def test_nothing_is_found_in_a_clean_configuration(preset: str) -> None:
     """Seeded draws in data and model are in order."""
-    assert examined(model, data, preset) == []
+    assert examined(preset) == []
 
 
 @pytest.mark.parametrize("preset", ["strict", "fast"])
 def test_refused_operations_are_named_with_module_and_line(preset: str) -> None:
     """What strict would refuse is found at every preset, all at once, with what to use instead."""
-    forward, backward = examined(Refused, preset=preset)
-
+    forward, backward = examined(preset, model=own(Refused))
     assert forward.startswith("max_unpooling2d_forward_out has no deterministic implementation: ")
-    assert f"forward pass in module body.3.0, {__file__}:" in forward
+    assert f"forward pass in module unpool, {refused.__file__}:" in forward
     assert "; use torch.zeros" in forward
     assert backward.startswith("put_ has no deterministic implementation: ")
-    assert "backward pass in module body.3.1, " in backward
+    assert "backward pass in module put, " in backward
 
 
-@pytest.mark.parametrize(
-    ("model", "data", "when", "what"),
-    [
-        (Noisy, Clean, "step 1 differs when it is taken twice", "forward: aten.rand.generator in"),
-        (OtherGradient, Clean, "step 1", "backward: aten.rand.generator in module body.3"),
-        (SeededNoise, Clean, "step 2 differs when it is taken by a resumed run", "aten.rand"),
-        (Net, Unseeded, "step 1", "sample loading: __getitem__ in module data.train"),
-        (Net, OwnGenerator, "step 2", "sample loading: __getitem__ in module data.train"),
-    ],
-)
+FIRST = int(Shuffled(faults.SAMPLES, fault_score.BATCH, 0).position(0, 0).ids[0])
+
+
+NOISE = {"fault": "unseeded_generator", "step": 1}
+TRANSFORM = {"fault": "unseeded_transform", "sample_id": FIRST}
+CASES = [
+    ("model", NOISE, "step 1 differs when it is taken twice", "forward: aten.rand.generator in"),
+    ("model", own(SeededNoise), "step 2 differs when it is taken by a resumed run", "aten.rand"),
+    ("data", TRANSFORM, "step 1", "augmentation: Noise"),
+    ("data", own(OwnGenerator), "step 2", "sample loading: __getitem__ in module data.train"),
+]
+
+
+@pytest.mark.parametrize(("part", "change", "when", "what"), CASES)
 def test_what_differs_is_named_where_it_begins(
-    model: type, data: type, when: str, what: str
+    part: str, change: dict[str, Any], when: str, what: str
 ) -> None:
     """Draws that no seed controls differ at once, generators that are state in a resumed run."""
-    first, second, *_ = examined(model, data)
-
+    first, second, *_ = examined(**{part: change})
     assert first.startswith(when)
     assert what in second
 
@@ -179,6 +110,5 @@ def test_what_differs_is_named_where_it_begins(
 def test_the_command_examines_the_configuration_that_train_would_make() -> None:
     """Overrides are composed as by train.py; an honest model exits with 0."""
     done = command("scripts/probe_ops.py", "model=cnn", "data.batch_size=8")
-
     assert (done.returncode, done.stderr) == (0, "")
     assert "repeated and resumed: the same bits, nothing refused" in done.stdout

@@ -5,7 +5,6 @@ from typing import Any
 
 import matplotlib
 import pytest
-from matplotlib.figure import Figure
 
 from seedbed.record import plots
 from tests.made_up_runs import FIELDS, metrics, write_csv, write_run
@@ -35,19 +34,6 @@ def test_every_run_with_a_row_gets_a_loss_curve(
     assert plots.loss_curve(folder) == (folder / "loss_curve.png" if rows else None)
     assert (folder / "loss_curve.png").exists() is bool(rows)
     assert not rows or (folder / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_loss_curve_shows_the_record() -> None:
-    """Each logged loss is a point; a mean is of 10 rows, never of fewer, at their middle."""
-    rows, axes = metrics(300), Figure().subplots()
-    plots.draw(axes, rows, "loss")
-    raw, mean, validation = (list(map(tuple, line.get_xydata())) for line in axes.lines)
-    for drawn, phase in ((raw, "train"), (validation, "validation")):
-        own = [(float(r["step"]), float(r["loss"])) for r in rows if r["phase"] == phase]
-        assert drawn == own
-    assert axes.lines[1].get_label() == "training (mean of 10 batches)"
-    steps, _ = zip(*mean, strict=True)
-    assert steps == pytest.approx([i + 5.5 for i in range(291)])
 
 
 def test_the_same_record_gives_the_same_picture_whatever_the_users_style(tmp_path: Path) -> None:

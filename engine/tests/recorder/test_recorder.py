@@ -28,126 +28,118 @@ def difference(a: Path, b: Path) -> tuple[int, str] | None:
     return None if found is None else (found.step, found.stage)
 
 
-class TestSteps:
-    @pytest.mark.long
-    def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(
-        self, tmp_path: Path
-    ) -> None:
-        """The same default CNN, data, order and draws: the same bits, step by step."""
-        same = ("trainer.gradient_clip_norm=null", "schedule=constant")
-        order = "determinism.channels_last=false"  # the loop leaves images as they are
-        trained(tmp_path / "a", *same, order)
-        done = command(
-            "-m", "tests.recorder.plain_loop", *map(str, (tmp_path / "a", tmp_path / "b"))
-        )
-        assert done.returncode == 0, done.stderr
-        a, b = (record.read_fingerprints(tmp_path / name) for name in "ab")
-        assert a == b
-        assert len(a) == 12
-        assert all(row[stage] for row in a for stage in STAGES if stage != "buffers")
-        assert difference(tmp_path / "a", tmp_path / "b") is None
-
-    def test_equal_loops_have_equal_records(self, run: Path, tmp_path: Path) -> None:
-        again = recorded(tmp_path / "b")
-        for name in ("fingerprints.csv", "metrics.csv", "config.yaml"):
-            assert (run / name).read_bytes() == (again / name).read_bytes()
-        assert difference(run, again) is None
-        assert all(row[stage] for row in record.read_fingerprints(run) for stage in STAGES)
-
-    def test_parts_of_any_kind_are_seen_by_their_bits(self, tmp_path: Path) -> None:
-        """Arrays as tensors; numbers, texts and nesting count, containers do not. Gradients that
-        were noted early are those before clipping."""
-        x, y, model = torch.ones(2, 3), np.arange(2), nn.Linear(2, 1)
-        ids = [torch.arange(3), np.arange(3), range(3)]
-        other_ids = [["a", "b"], ["a", "c"], [2, 1, 0], None]
-        batches = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
-        others = [
-            (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, np.array(["a", "b"])),
-            (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
-        ]  # fmt: skip
-        model(torch.ones(1, 2)).sum().backward()
-        with Recorder(tmp_path / "a") as recorder:
-            given = [(each, None) for each in ids + other_ids]
-            given += [(None, each) for each in batches + others]
-            for step, (sample_ids, batch) in enumerate(given, 1):
-                recorder.step(step, sample_ids, batch, 1.0, model, None)
-            recorder.note_gradients(model)
-            model.zero_grad()
-            recorder.step(step + 1, None, None, 1.0, model, None)
-        rows = record.read_fingerprints(tmp_path / "a")
-        seen = [row["sample_ids"] for row in rows[: len(ids + other_ids)]]
-        assert len({*seen[: len(ids)]}) == 1
-        assert len({*seen}) == 1 + len(other_ids)
-        seen = [row["batch"] for row in rows[len(ids + other_ids) : -1]]
-        assert len({*seen[: len(batches)]}) == 1
-        assert len({*seen}) == 1 + len(others)
-        assert rows[-1]["gradients"] == rows[0]["gradients"] != ""
-
-    def test_several_networks_losses_and_optimizers(self, tmp_path: Path) -> None:
-        networks = {"critic": nn.Linear(2, 1), "generator": nn.Linear(2, 2)}
-        optimizers = [torch.optim.SGD(m.parameters(), lr=0.25) for m in networks.values()]
-        with Recorder(tmp_path / "a") as recorder:
-            for step, losses in enumerate(((1.5, 2.0), (2.0, 1.5)), 1):
-                named = dict(zip(networks, losses, strict=True))
-                recorder.step(step, None, None, named, networks, optimizers)
-        first, second = record.read_fingerprints(tmp_path / "a")
-        assert first["loss"] != second["loss"]
-        logged = record.read_metrics(tmp_path / "a")[0]
-        assert (logged["loss"], logged["learning_rate"]) == ("3.5", "0.25")
-
-    @pytest.mark.parametrize("stage", STAGES)
-    def test_a_planted_fault_is_named_by_step_and_stage(
-        self, run: Path, tmp_path: Path, stage: str
-    ) -> None:
-        """One bit, at one step."""
-
-        def fault(loop: Loop, step: int, made: dict[str, Any]) -> None:
-            if step != FAULT_AT:
-                return
-            first = next(loop.model.parameters())
-            with torch.no_grad():
-                target = {
-                    "sample_ids": lambda: made["ids"],
-                    "batch": lambda: made["batch"][0],
-                    "loss": lambda: made["losses"].detach(),
-                    "gradients": lambda: first.grad,
-                    "weights": lambda: first,
-                    "buffers": lambda: next(loop.model.buffers()),
-                    "optimizer": lambda: loop.optimizer.state[first]["exp_avg"],
-                }[stage]()
-                flat = target.view(-1).view(
-                    torch.int32 if target.dtype == torch.float32 else target.dtype
-                )
-                flat[0] ^= 1
-
-        assert difference(run, recorded(tmp_path / "b", fault=fault)) == (FAULT_AT, stage)
-
-    def test_rows_are_written_before_the_end(self, tmp_path: Path) -> None:
-        """A process that is killed loses the rows since the last write, and no more."""
-        with Recorder(tmp_path / "a", write_every_steps=3) as recorder:
-            for step in range(1, 8):
-                recorder.step(step, None, None, float(step), nn.Linear(1, 1), None)
-            assert [row["step"] for row in record.read_metrics(tmp_path / "a")] == list("123456")
-            recorder.flush()
-            assert len(record.read_fingerprints(tmp_path / "a")) == 7
+def step(recorder: Recorder, number: Any, losses: Any = 1.0) -> None:
+    """Record a step of several networks and optimizers."""
+    networks = {"critic": nn.Linear(1, 1), "generator": nn.Linear(1, 2)}
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.25) for each in networks.values()]
+    recorder.step(number, None, None, losses, networks, optimizers)
 
 
-class TestReaders:
-    def test_compare_and_runs_read_it(self, run: Path, tmp_path: Path) -> None:
-        other = recorded(tmp_path / "b", seed=1)
-        picture = tmp_path / "c.png"
-        done = command("scripts/compare.py", str(run), str(other), "--plot", str(picture))
-        assert done.returncode == 1, done.stderr
-        assert "diverge at step 1: sample ids" in done.stdout
-        assert "seed" in done.stdout.partition("can change bits")[2]
-        assert picture.exists()
-        assert (run / "loss_curve.png").exists()
-        done = command("scripts/runs.py", str(run))
-        assert "finished" in done.stdout
-        assert "0.75" in done.stdout
+@pytest.mark.long
+def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Path) -> None:
+    """The same default CNN, data, order and draws: the same bits, step by step."""
+    same = ("trainer.gradient_clip_norm=null", "schedule=constant")
+    order = "determinism.channels_last=false"  # the loop leaves images as they are
+    trained(tmp_path / "a", *same, order)
+    done = command("-m", "tests.recorder.plain_loop", *map(str, (tmp_path / "a", tmp_path / "b")))
+    assert done.returncode == 0, done.stderr
+    a, b = (record.read_fingerprints(tmp_path / name) for name in "ab")
+    assert a == b
+    assert len(a) == 12
+    assert all(row[stage] for row in a for stage in STAGES if stage != "buffers")
+    assert difference(tmp_path / "a", tmp_path / "b") is None
 
-    def test_what_would_repeat_it_refuses_in_one_line(self, run: Path) -> None:
-        assert "seedbed.Recorder" in refusal(command("scripts/verify.py", str(run)))
+
+def test_equal_loops_have_equal_records(run: Path, tmp_path: Path) -> None:
+    again = recorded(tmp_path / "b")
+    for name in ("fingerprints.csv", "metrics.csv", "config.yaml"):
+        assert (run / name).read_bytes() == (again / name).read_bytes()
+    assert difference(run, again) is None
+    assert all(row[stage] for row in record.read_fingerprints(run) for stage in STAGES)
+
+
+def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
+    """Arrays as tensors; numbers, texts and nesting count, containers do not. Gradients that
+    were noted early are those before clipping."""
+    x, y, model = torch.ones(2, 3), np.arange(2), nn.Linear(2, 1)
+    ids = [torch.arange(3), np.arange(3), range(3)]
+    other_ids = [["a", "b"], ["a", "c"], [2, 1, 0], None]
+    batches = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
+    others = [
+        (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, np.array(["a", "b"])),
+        (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
+    ]  # fmt: skip
+    model(torch.ones(1, 2)).sum().backward()
+    with Recorder(tmp_path / "a") as recorder:
+        given = [(each, None) for each in ids + other_ids]
+        given += [(None, each) for each in batches + others]
+        for step, (sample_ids, batch) in enumerate(given, 1):
+            recorder.step(step, sample_ids, batch, 1.0, model, None)
+        recorder.note_gradients(model)
+        model.zero_grad()
+        recorder.step(step + 1, None, None, 1.0, model, None)
+    rows = record.read_fingerprints(tmp_path / "a")
+    seen = [row["sample_ids"] for row in rows[: len(ids + other_ids)]]
+    assert len({*seen[: len(ids)]}) == 1
+    assert len({*seen}) == 1 + len(other_ids)
+    seen = [row["batch"] for row in rows[len(ids + other_ids) : -1]]
+    assert len({*seen[: len(batches)]}) == 1
+    assert len({*seen}) == 1 + len(others)
+    assert rows[-1]["gradients"] == rows[0]["gradients"] != ""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_planted_fault_is_named_by_step_and_stage(run: Path, tmp_path: Path, stage: str) -> None:
+    """One bit, at one step."""
+
+    def fault(loop: Loop, step: int, made: dict[str, Any]) -> None:
+        if step != FAULT_AT:
+            return
+        first = next(loop.model.parameters())
+        with torch.no_grad():
+            target = {
+                "sample_ids": lambda: made["ids"],
+                "batch": lambda: made["batch"][0],
+                "loss": lambda: made["losses"].detach(),
+                "gradients": lambda: first.grad,
+                "weights": lambda: first,
+                "buffers": lambda: next(loop.model.buffers()),
+                "optimizer": lambda: loop.optimizer.state[first]["exp_avg"],
+            }[stage]()
+            flat = target.view(-1).view(
+                torch.int32 if target.dtype == torch.float32 else target.dtype
+            )
+            flat[0] ^= 1
+
+    assert difference(run, recorded(tmp_path / "b", fault=fault)) == (FAULT_AT, stage)
+
+
+def test_rows_are_written_before_the_end(tmp_path: Path) -> None:
+    """A process that is killed loses the rows since the last write, and no more."""
+    with Recorder(tmp_path / "a", write_every_steps=3) as recorder:
+        for number in range(1, 8):
+            step(recorder, number)
+        assert [row["step"] for row in record.read_metrics(tmp_path / "a")] == list("123456")
+        recorder.flush()
+        assert len(record.read_fingerprints(tmp_path / "a")) == 7
+
+
+def test_compare_and_runs_read_it(run: Path, tmp_path: Path) -> None:
+    other = recorded(tmp_path / "b", seed=1)
+    picture = tmp_path / "c.png"
+    done = command("scripts/compare.py", str(run), str(other), "--plot", str(picture))
+    assert done.returncode == 1, done.stderr
+    assert "diverge at step 1: sample ids" in done.stdout
+    assert "seed" in done.stdout.partition("can change bits")[2]
+    assert picture.exists()
+    assert (run / "loss_curve.png").exists()
+    done = command("scripts/runs.py", str(run))
+    assert "finished" in done.stdout
+    assert "0.75" in done.stdout
+
+
+def test_what_would_repeat_it_refuses_in_one_line(run: Path) -> None:
+    assert "seedbed.Recorder" in refusal(command("scripts/verify.py", str(run)))
 
 
 # How a process ends, and what the record says then.
@@ -179,78 +171,86 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {end: place / str(number) for number, end in enumerate(ENDS)}
 
 
-class TestEnd:
-    def test_an_exception_is_a_failure(self, tmp_path: Path) -> None:
-        def fail(loop: Loop, step: int, made: dict[str, Any]) -> None:
-            if step == 2:
-                raise RuntimeError("out of\nluck")
-
-        with pytest.raises(RuntimeError, match="luck"):
-            recorded(tmp_path / "a", fault=fail)
-        summary = record.read_summary(tmp_path / "a")
-        assert (summary["status"], summary["steps"]) == ("failed", 1)
-        assert summary["error"] == "RuntimeError: out of luck"
-
-    @pytest.mark.parametrize(("end", "status"), ENDS.items())
-    def test_a_process_that_does_not_close_it(
-        self, ended: dict[str, Path], end: str, status: str
-    ) -> None:
-        """Also where nobody used `with`; what was killed says that it runs, like any run."""
-        assert record.read_summary(ended[end])["status"] == status
-
-    def test_only_the_first_rank_writes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("RANK", "1")
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        recorded(tmp_path / "a")
-        assert not (tmp_path / "a").exists()
+@pytest.mark.parametrize(("end", "status"), ENDS.items())
+def test_a_process_that_does_not_close_it(ended: dict[str, Path], end: str, status: str) -> None:
+    """Also where nobody used `with`; what was killed says that it runs, like any run."""
+    assert record.read_summary(ended[end])["status"] == status
 
 
-class TestResume:
-    def test_a_resumed_loop_has_the_record_of_one_that_never_stopped(
-        self, run: Path, tmp_path: Path
-    ) -> None:
-        """The rows after the checkpoint are cut off, and written again, with the same bits."""
-        settings = {"seed": 0, "lr": 0.01}
-        states = {}
+def test_a_resumed_loop_has_the_record_of_one_that_never_stopped(run: Path, tmp_path: Path) -> None:
+    """The rows after the checkpoint are cut off, and written again, with the same bits."""
+    settings = {"seed": 0, "lr": 0.01}
+    states = {}
 
-        def checkpoint(loop: Loop, step: int, made: dict[str, Any]) -> None:
-            states[step] = loop.state()
+    def checkpoint(loop: Loop, step: int, made: dict[str, Any]) -> None:
+        states[step] = loop.state()
 
-        with Recorder(tmp_path / "b", settings) as recorder:
-            Loop().run(recorder, last=7, fault=checkpoint)
-            recorder.validation(7, loss=9.0, accuracy=1.0)
-        second = Loop()
-        second.restore(states[4], 4)
-        again = {**settings, "note": "resumed"}
-        with Recorder(tmp_path / "b", again, resume_from=4) as recorder:
-            second.run(recorder, first=5)
-            recorder.validation(STEPS, loss=0.5, accuracy=0.75)
-        for name in ("fingerprints.csv", "metrics.csv"):
-            assert (run / name).read_text() == (tmp_path / "b" / name).read_text()
-        summary = record.read_summary(tmp_path / "b")
-        assert summary["resumes"] == [
-            {"step": 4, "changes": {"note": [None, "resumed"]}, "can_alter_bits": ["note"]}
-        ]
-        assert summary["metrics"]["best_validation_accuracy"] == 0.75
+    with Recorder(tmp_path / "b", settings) as recorder:
+        Loop().run(recorder, last=7, fault=checkpoint)
+        recorder.validation(7, loss=9.0, accuracy=1.0)
+    second = Loop()
+    second.restore(states[4], 4)
+    again = {**settings, "note": "resumed"}
+    with Recorder(tmp_path / "b", again, resume_from=4) as recorder:
+        second.run(recorder, first=5)
+        recorder.validation(STEPS, loss=0.5, accuracy=0.75)
+    for name in ("fingerprints.csv", "metrics.csv"):
+        assert (run / name).read_text() == (tmp_path / "b" / name).read_text()
+    summary = record.read_summary(tmp_path / "b")
+    assert summary["resumes"] == [
+        {"step": 4, "changes": {"note": [None, "resumed"]}, "can_alter_bits": ["note"]}
+    ]
+    assert summary["metrics"]["best_validation_accuracy"] == 0.75
 
-    def test_what_cannot_be_resumed(self, run: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"folder: expected a new one, got .*resume_from"):
-            Recorder(run)
-        with pytest.raises(InputError, match="expected a run folder"):
-            Recorder(tmp_path / "none", resume_from=3)
-        with pytest.raises(InputError, match=f"resume_from: expected at most {STEPS}"):
-            Recorder(run, resume_from=STEPS + 1)
-        with Recorder(tmp_path / "a"), pytest.raises(InputError, match="still alive"):
-            Recorder(tmp_path / "a", resume_from=1)
 
-    def test_steps_increase(self, tmp_path: Path) -> None:
-        model = nn.Linear(1, 1)
-        with Recorder(tmp_path / "a") as recorder:
-            recorder.step(1, None, None, 1.0, model, None)
-            for step in (1, 2.0):
-                with pytest.raises(InputError, match="step: expected an integer of at least 2"):
-                    recorder.step(step, None, None, 1.0, model, None)  # type: ignore[arg-type]
-            with pytest.raises(InputError, match="step: expected an integer of at least 1"):
-                recorder.validation(0, loss=1.0)
+def test_what_cannot_be_resumed(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"folder: expected a new one, got .*resume_from"):
+        Recorder(run)
+    with pytest.raises(InputError, match="expected a run folder"):
+        Recorder(tmp_path / "none", resume_from=3)
+    with pytest.raises(InputError, match=f"resume_from: expected at most {STEPS}"):
+        Recorder(run, resume_from=STEPS + 1)
+    with Recorder(tmp_path / "a"), pytest.raises(InputError, match="still alive"):
+        Recorder(tmp_path / "a", resume_from=1)
+
+
+def test_steps_increase(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "a") as recorder:
+        step(recorder, 1)
+        for number in (1, 2.0):
+            with pytest.raises(InputError, match="step: expected an integer of at least 2"):
+                step(recorder, number)
+        with pytest.raises(InputError, match="step: expected an integer of at least 1"):
+            recorder.validation(0, loss=1.0)
+
+
+def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
+    """Of several networks and optimizers, also after a resume; the first metric's best is kept."""
+    with Recorder(tmp_path / "a", write_every_steps=1) as recorder:
+        step(recorder, 1, {"critic": torch.tensor(1.5), "no, name": 1.0})
+        recorder.validation(1, accuracy=0.75, f1=0.25)
+        step(recorder, 2, {"critic": torch.tensor(9.0)})
+    with Recorder(tmp_path / "a", resume_from=1) as recorder:
+        step(recorder, 2, {"critic": torch.tensor(2.5), "loss": 2.0})
+        recorder.validation(2, f1=0.5, accuracy=0.5)
+    found = [record.tables.values_of(row) for row in record.read_metrics(tmp_path / "a")]
+    assert found == [
+        {"loss": "2.5", "critic": "1.5", "no__name": "1.0"},
+        {"accuracy": "0.75", "f1": "0.25"},
+        {"loss": "2.0", "critic": "2.5"},
+        {"accuracy": "0.5", "f1": "0.5"},
+    ]
+    assert record.read_metrics(tmp_path / "a")[0]["learning_rate"] == "0.25"
+    summary = record.read_summary(tmp_path / "a")
+    assert summary["metric_name"] == "accuracy"
+    assert summary["metrics"]["best_validation_accuracy"] == 0.75
+
+
+def test_nothing_is_recorded_after_close(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run")
+    step(recorder, 1)
+    recorder.close()
+    recorder.close()
+    for late in (lambda: step(recorder, 2), lambda: recorder.validation(1, 0.5)):
+        with pytest.raises(InputError, match="close"):
+            late()

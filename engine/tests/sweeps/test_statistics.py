@@ -10,14 +10,6 @@ from seedbed.sweeps import statistics
 A, B = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 9.0])
 
 
-def test_an_interval_contains_the_true_mean_95_times_in_100() -> None:
-    """Of three seeds. Negative control: the normal quantile claims too much."""
-    values = np.random.default_rng(3).standard_normal((2000, 3))
-    means = [statistics.mean_of(each) for each in values]
-    assert 0.93 <= np.mean([m.interval[0] <= 0 <= m.interval[1] for m in means]) <= 0.97
-    assert np.mean([abs(m.mean) <= 1.96 * m.sd / math.sqrt(3) for m in means]) < 0.85
-
-
 def test_a_paired_difference_has_another_interval_than_an_unpaired_one() -> None:
     """t of 2 degrees of freedom is 4.3027; of Welch's 2.309, 3.7998."""
     paired = statistics.difference(A, B, paired=True)  # 1, 2 and 6
