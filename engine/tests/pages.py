@@ -1,12 +1,15 @@
-"""Pages of the documentation: their blocks of code, and copies of the project with their files."""
+"""Pages of the documentation: their blocks, scripts, and copies of the project with their files."""
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from seedbed import project
 from tests.running import ENGINE, TEMPLATE
@@ -60,3 +63,19 @@ def run(
         timeout=900,
         check=False,
     )
+
+
+def script(folder: Path, name: str) -> Path:
+    """Write an example of docs/own-loop.md as a script; return its path."""
+    page = (TEMPLATE / "docs" / "own-loop.md").read_text()
+    [text] = [text for text in blocks(page, "python") if text.startswith(f"# {name}.py")]
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return path
+
+
+def run_here(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *words: object) -> None:
+    """Run an example of docs/own-loop.md in this process, with some arguments."""
+    path = script(folder, name)
+    monkeypatch.setattr(sys, "argv", [str(path), *map(str, words)])
+    runpy.run_path(str(path), run_name="__main__")

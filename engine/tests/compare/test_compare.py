@@ -9,7 +9,7 @@ import pytest
 
 from seedbed import compare, names, record
 from seedbed.cli.compare import main
-from seedbed.compare import Difference, first_difference, plot
+from seedbed.compare import Difference, first_difference
 from seedbed.errors import InputError
 from tests.made_up_runs import (
     contents,
@@ -264,15 +264,6 @@ def test_json_is_one_object(tmp_path: Path) -> None:
     assert (said["same"], said["step"], said["stage"]) == (True, None, None)
     assert said["metrics"] == {"a": {"loss": 0.5, "x": "nan"}, "b": {"loss": 0.25}}
     assert [(c["key"], c["a"], c["b"]) for c in said["changes"]] == [("seed", 0, 1)]
-
-
-def test_a_picture_is_drawn_where_it_is_asked_for(tmp_path: Path) -> None:
-    """Whatever the records lack."""
-    a = compare.read(write_run(tmp_path / "a"))
-    for rows in (metrics(40), [], [{**row, "loss": "nan"} for row in metrics(300)]):
-        b = compare.read(write_run(tmp_path / f"b{len(rows)}", rows=rows))
-        plot.draw(a, b, compare.compare(a, b), tmp_path / "x.png")
-        assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def steps_decrease(run: Path) -> None:

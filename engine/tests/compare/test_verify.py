@@ -3,9 +3,6 @@
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +11,9 @@ import pytest
 from seedbed import record
 from seedbed.compare import verify
 from seedbed.errors import InputError
+from tests.end_to_end.live import begin, until
 from tests.made_up_runs import contents, edit_summary, write_csv
-from tests.running import ROOT, command, refusal, trained
+from tests.running import command, refusal, trained
 
 STEPS = 12  # of tests.running.QUICK
 
@@ -213,11 +211,8 @@ def test_bad_arguments_end_in_one_line(quick_run: Path, words: list[str], messag
 def test_no_replay_outlives_a_terminated_verify(quick_run: Path, tmp_path: Path) -> None:
     """SIGTERM ends the replay too, and leaves exit status 143."""
     kept = tmp_path / "kept"
-    words = [sys.executable, "-m", "seedbed", "verify", str(quick_run), "--keep", str(kept)]
-    process = subprocess.Popen(words, cwd=ROOT)
-    while not (kept / "metrics.csv").exists():
-        assert process.poll() is None
-        time.sleep(0.02)
+    process = begin("-m", "seedbed", "verify", str(quick_run), "--keep", str(kept))
+    until((kept / "metrics.csv").exists, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     with record.lock(kept):  # no process holds it

@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from seedbed import fingerprint
+import torch
+from torch import Tensor
+
+from seedbed import fingerprint, rng
 from seedbed.config import Settings
 from seedbed.data.source import Batch
 from seedbed.data.tensors import tensors_of
@@ -11,6 +14,20 @@ from tests.running import typed
 
 # A preset in which the workers need not import the compiler, which takes seconds.
 PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
+
+
+class Fetched:
+    """A data set that loads whole batches, with draws of its own for each sample in training."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def fetch(self, ids: Any, draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
+        drawn = torch.zeros(len(ids), 3) if draws is None else torch.from_numpy(draws.uniform(3))
+        return drawn, torch.from_numpy(ids.copy())
 
 
 def hashes(batches: Iterable[Batch]) -> list[int]:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from torch.utils.data import Dataset, default_collate
-from torchvision.transforms.v2 import MixUp
+from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence, pad_sequence
+from torch.utils.data import Dataset
 
 from seedbed.data.positions import Shuffled, positions
 from seedbed.data.source import Batch, Source
@@ -60,62 +59,41 @@ class Encoding(UserDict[str, Any]):
         return Encoding({name: tensor.to(device) for name, tensor in self.items()})
 
 
-Samples = list[tuple[Tensor, Tensor]]
+Sequences = list[Tensor]
 
 
-def targets(samples: Samples) -> Tensor:
-    return torch.stack([target for _, target in samples])
+def padded(sequences: Sequences) -> Padded:
+    values = pad_sequence(sequences, batch_first=True)
+    return Padded(values, tuple(map(len, sequences)), values != 0)
 
 
-def padded(samples: Samples) -> tuple[Padded, Tensor]:
-    sequences = [sequence for sequence, _ in samples]
-    values = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-    return Padded(values, tuple(map(len, sequences)), values != 0), targets(samples)
-
-
-def packed(samples: Samples) -> tuple[PackedSequence, Tensor]:
-    return pack_sequence([s for s, _ in samples], enforce_sorted=False), targets(samples)
-
-
-def graph(samples: Samples) -> tuple[Graph, Tensor]:
-    nodes = torch.cat([sequence for sequence, _ in samples])
-    return Graph(nodes, torch.tensor(len(nodes))), targets(samples)
-
-
-def encoding(samples: Samples) -> tuple[Encoding, Tensor]:
-    return Encoding(ids=padded(samples)[0].values), targets(samples)
-
-
-def jagged(samples: Samples) -> tuple[Tensor, Tensor]:
-    sequences = [sequence for sequence, _ in samples]
-    return torch.nested.nested_tensor(sequences, layout=torch.jagged), targets(samples)
-
-
-# What makes the batch, how many tensors its inputs hold, and which of them is random.
-MAKES: dict[str, tuple[Callable[[Samples], Any], int]] = {
-    "packed sequence": (packed, 4),
+# What makes the inputs of a batch, and how many tensors they hold.
+MAKES: dict[str, tuple[Callable[[Sequences], Any], int]] = {
+    "packed sequence": (lambda s: pack_sequence(s, enforce_sorted=False), 4),
     "dataclass": (padded, 2),
-    "object with to": (graph, 2),
-    "mapping with to": (encoding, 1),
-    "jagged": (jagged, 2),
+    "object with to": (lambda s: Graph(torch.cat(s), torch.tensor(sum(map(len, s)))), 2),
+    "mapping with to": (lambda s: Encoding(ids=padded(s).values), 1),
+    "jagged": (lambda s: torch.nested.nested_tensor(s, layout=torch.jagged), 2),
 }
 
 
-def batches(collate: Callable[[Samples], Any], workers: int) -> list[Batch]:
-    source = Source(Uneven(), "train", 0, collate)
+def batches(make: str, workers: int = 0) -> list[Batch]:
+    def collate(samples: list[tuple[Tensor, Tensor]]) -> tuple[Any, Tensor]:
+        sequences, targets = zip(*samples, strict=True)
+        return MAKES[make][0](list(sequences)), torch.stack(targets)
+
     places = positions(Shuffled(12, 4, 0), 0, 3)
-    return list(load(source, places, Loading(workers), PRESET))
+    return list(load(Source(Uneven(), "train", 0, collate), places, Loading(workers), PRESET))
 
 
 @pytest.mark.parametrize("make", MAKES)
 def test_no_worker_changes_a_bit_and_each_tensor_is_seen(make: str) -> None:
     """A batch holds all its tensors in order; another value in any is another fingerprint."""
-    collate, count = MAKES[make]
-    here, there = batches(collate, 0), batches(collate, 2)
+    here, there = batches(make), batches(make, 2)
     assert hashes(there) == hashes(here)
     assert type(there[0].inputs) is type(here[0].inputs)
     inputs = here[0].inputs
-    assert len(tensors_of(inputs)) == count
+    assert len(tensors_of(inputs)) == MAKES[make][1]
     for tensor in tensors_of(inputs):
         before = hashes([inputs])
         flat = tensor.detach().view(-1)
@@ -125,25 +103,15 @@ def test_no_worker_changes_a_bit_and_each_tensor_is_seen(make: str) -> None:
 
 def test_a_batch_moves_by_its_own_method() -> None:
     """What has a method `to` decides what is moved; of all else every tensor is."""
-    sequence = batches(packed, 0)[0].inputs
+    sequence = batches("packed sequence")[0].inputs
     moved = move({"a": [sequence], "b": torch.zeros(1)}, META)
     assert (moved["a"][0].data.is_meta, moved["b"].is_meta) == (True, True)
     assert moved["a"][0].batch_sizes.is_cpu
     assert torch.equal(moved["a"][0].batch_sizes, sequence.batch_sizes)
 
-    nodes = move(batches(graph, 0)[0].inputs, META)
+    nodes = move(batches("object with to")[0].inputs, META)
     assert (nodes.nodes.is_meta, nodes.count.is_cpu) == (True, True)
-    assert move(batches(encoding, 0)[0].inputs, META)["ids"].is_meta
-
-
-class Squares(Dataset[Any]):
-    """Images of four classes."""
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return torch.full((1, 4, 4), float(index)), index % 4
+    assert move(batches("mapping with to")[0].inputs, META)["ids"].is_meta
 
 
 class Drawn(Dataset[Any]):
@@ -159,17 +127,13 @@ class Drawn(Dataset[Any]):
         return self.samples[index], 0
 
 
-def is_even(samples: Samples) -> tuple[Tensor, Tensor]:
+def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     images, classes = zip(*samples, strict=True)
     return torch.stack(images), torch.tensor(classes) % 2
 
 
-def mixed(samples: Samples) -> tuple[Tensor, Tensor]:
-    return MixUp(num_classes=4, alpha=0.5)(*default_collate(samples))
-
-
 def built(**data: Any) -> Any:
-    spec = {"_target_": f"{__name__}.Squares"}
+    spec = {"_target_": "tests.zoo.parts.Samples", "samples": 12, "shape": [1, 4, 4]}
     return build_sources(settings(**{"train": spec, "validation": spec, **data}))
 
 
@@ -197,7 +161,7 @@ def test_both_parts_are_of_one_data_set() -> None:
 
 def test_mixing_is_for_training_alone() -> None:
     """Training gets mixed images and soft targets, with any workers; evaluation has its collate."""
-    sources = built(training_collate=f"{__name__}.mixed", collate=f"{__name__}.is_even")
+    sources = built(training_collate="tests.zoo.parts.mix", collate=f"{__name__}.is_even")
     mixed, there = first_batch(sources.train), first_batch(sources.train, workers=2)
     assert hashes([there]) == hashes([mixed])
     assert mixed.targets.shape == (4, 4)

@@ -1,5 +1,7 @@
 """Samplers: pure functions of the epoch and the seed, whose batches any workers load alike."""
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,16 +10,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from seedbed import rng
 from seedbed.data.positions import Position, positions
 from seedbed.data.samplers import Sampled, values_of
 from seedbed.data.source import Source
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.worker import parts
-from tests.data.loading import PRESET, hashes, settings
+from tests import pages
+from tests.data.loading import PRESET, Fetched, hashes, settings
+from tests.running import TEMPLATE
 
-N, EPOCHS = 40, 4
+N = 40
+CALLS = itertools.count()
+_PAGE = pages.files((TEMPLATE / "docs/examples/samplers.md").read_text())
+RECIPES: dict[str, Any] = {}
+exec(_PAGE["src/project/samplers.py"], RECIPES)
 
 
 class Uneven(Dataset[tuple[Tensor, int]]):
@@ -35,12 +42,14 @@ class Uneven(Dataset[tuple[Tensor, int]]):
         return [min(i % 8, 1) for i in range(N)]
 
 
-class Whole(Uneven):
-    """The same, loaded a batch at a time."""
+class Given:
+    """A sampler whose batches are a function of the epoch."""
 
-    def fetch(self, ids: Any, draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        assert draws is not None
-        return torch.from_numpy(draws.uniform(3)), torch.from_numpy(ids)
+    def __init__(self, of: Callable[[int], Any]) -> None:
+        self.of = of
+
+    def batches(self, epoch: int, _n: int, _rng: Any) -> Any:
+        return self.of(epoch)
 
 
 READY = {
@@ -53,12 +62,9 @@ def sampled(sampler: Any, seed: int = 0, multiple_of: int = 1) -> Sampled:
     return Sampled(sampler, N, seed, multiple_of)
 
 
-def epoch_of(order: Sampled, epoch: int) -> list[Position]:
-    return [order.position(epoch, index) for index in range(order.steps_per_epoch)]
-
-
 def ids_of(order: Sampled, epoch: int) -> list[list[int]]:
-    return [position.ids.tolist() for position in epoch_of(order, epoch)]
+    places = [order.position(epoch, index) for index in range(order.steps_per_epoch)]
+    return [place.ids.tolist() for place in places]
 
 
 def test_classes_come_equally_often() -> None:
@@ -95,7 +101,7 @@ def loaded(order: Sampled, data: Dataset[Any], workers: int, first: int = 0) -> 
     return hashes(load(source, positions(order, first, last), Loading(workers), PRESET))
 
 
-@pytest.mark.parametrize("data", [Uneven(), Whole()])
+@pytest.mark.parametrize("data", [Uneven(), Fetched(N)])
 @pytest.mark.parametrize("name", READY)
 def test_workers_and_a_resume_change_no_batch(name: str, data: Dataset[Any]) -> None:
     """Batches of any size, samples that come again: the same for 2 workers, and from any step."""
@@ -106,15 +112,11 @@ def test_workers_and_a_resume_change_no_batch(name: str, data: Dataset[Any]) -> 
     assert loaded(sampled(READY[name](), seed=1), data, 0) != here, "negative control"
 
 
-@pytest.mark.parametrize("data", [Uneven(), Whole()])
+@pytest.mark.parametrize("data", [Uneven(), Fetched(N)])
 def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
     """Within a batch and within an epoch; the first time it has the draws that it always has."""
-
-    class Twice:
-        def batches(self, _epoch: int, _n: int, _rng: Any) -> list[list[int]]:
-            return [[3, 3, 5], [3, 6, 5]]
-
-    order, source = sampled(Twice()), Source(data, "train", seed=0)
+    order = sampled(Given(lambda _: [[3, 3, 5], [3, 6, 5]]))
+    source = Source(data, "train", seed=0)
     first, second = (source[order.position(0, index)].inputs for index in (0, 1))
     threes = [first[0], first[1], second[0]]
     assert len({tuple(each.reshape(-1).tolist()) for each in threes}) == 3
@@ -125,60 +127,25 @@ def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
     assert torch.equal(source[order.position(0, 0).cut(1, 2)].inputs[0], threes[1])
 
 
-class Plain:
-    """A pure sampler, to be spoilt."""
-
-    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
-        return list(rng.permutation(n)[:32].reshape(4, 8))
-
-
-class Counts(Plain):
-    """Goes on to another stage with each new epoch that it is asked for."""
-
-    def __init__(self) -> None:
-        self.stage, self.last = 0, -1
-
-    def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
-        self.stage += epoch != self.last
-        self.last = epoch
-        return [[self.stage, 1], [2, 3]]
-
-
-def test_a_sampler_that_is_not_pure_is_refused() -> None:
-    """Before the first step."""
-    with pytest.raises(InputError, match=r"^data\.sampler: .*others from Counts"):
-        sampled(Counts())
-
-
-def test_epochs_of_different_length_are_refused() -> None:
-    """Validation and schedule count in epochs."""
-
-    class Grows:
-        def batches(self, epoch: int, _n: int, _rng: Any) -> Any:
-            return [[0, 1]] * (2 + max(epoch - 1, 0))
-
-    order = sampled(Grows())
-    with pytest.raises(InputError, match=r"expected 2 batches in every epoch, got 3 in epoch 2"):
-        order.position(2, 0)
-
-
-@pytest.mark.parametrize("batch", [[0, 1, 2], [-1, 0], [0, N], [True, False], []])
-def test_batches_that_would_be_others_are_refused(batch: Any) -> None:
-    """What shards would leave out, the last sample by -1, a mask for ids."""
-
-    class Wrong(Plain):
-        def batches(self, epoch: int, n: int, rng: np.random.Generator) -> Any:
-            return [[0, 1], batch]
-
-    with pytest.raises(InputError, match=r"^data\.sampler: expected batches of ids from 0 to 39"):
-        sampled(Wrong(), multiple_of=2)
-
-
-def order_of(**data: Any) -> Any:
-    return parts.build_order(settings(**data), Source(Uneven(), "train", seed=0))
+@pytest.mark.parametrize(
+    ("batches", "line"),
+    [
+        (lambda _: [[next(CALLS), 1], [2, 3]], "others from Given"),
+        (lambda epoch: [[0, 1]] * (2 + max(epoch - 1, 0)), "in every epoch, got 3 in epoch 2"),
+        # What shards would leave out, the last sample by -1, a mask for ids.
+        *((lambda _, ids=ids: [[0, 1], ids], "expected batches of ids from 0 to 39")
+          for ids in ([0, 1, 2], [-1, 0], [0, N], [True, False], [])),
+    ],
+)  # fmt: skip
+def test_a_sampler_that_is_not_pure_or_gives_other_batches_is_refused(
+    batches: Callable[[int], Any], line: str
+) -> None:
+    """Before the first step; validation and schedule count in epochs."""
+    with pytest.raises(InputError, match=rf"^data\.sampler: .*{line}"):
+        sampled(Given(batches), multiple_of=2).position(2, 0)
 
 
 @pytest.mark.parametrize(("key", "value"), [("streams", 4), ("batch_size", 41)])
 def test_what_gives_no_order_is_refused(key: str, value: int) -> None:
     with pytest.raises(InputError, match=rf"^data\.{key}: expected"):
-        order_of(**{key: value})
+        parts.build_order(settings(**{key: value}), Source(Uneven(), "train", seed=0))

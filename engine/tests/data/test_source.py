@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from seedbed import fingerprint, rng
 from seedbed.data.positions import Position, Shuffled
@@ -22,9 +20,10 @@ from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
-from tests.data.loading import PRESET, hashes
+from tests.data.loading import PRESET, Fetched, hashes
 from tests.end_to_end.live import processes
 from tests.running import command
+from tests.tiny.data import Noisy
 
 # Five workers are more than this machine may have cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -40,28 +39,6 @@ WAYS = [
     ("a user's with a collate function", Loading(2, start_method="spawn")),
     ("whole batches", Loading(2, start_method="forkserver")),
 ]
-
-
-class Noisy(Dataset[tuple[Tensor, Tensor]]):
-    """A user's data set that draws from each global generator, some more for some samples."""
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        drawn = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.normal()]
-        drawn += torch.randn(1 + index % 3).tolist()
-        return torch.tensor([*drawn[:5], float(index)]), torch.tensor(index % 2)
-
-
-class OwnGenerator(Noisy):
-    """A data set with a NumPy `Generator` of its own, which nobody can key."""
-
-    def __init__(self) -> None:
-        self._generator = np.random.default_rng(0)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return torch.tensor([self._generator.random()]), torch.tensor(index)
 
 
 class Circumstances(Noisy):
@@ -95,35 +72,20 @@ class OddTensors(Noisy):
         return (kinds, [torch.rand(()), "text"]), torch.from_numpy(ids)
 
 
-def noisy_collate(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def noisy_collate(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     inputs, targets = zip(*samples, strict=True)
-    return torch.stack(inputs) + torch.rand(()), torch.stack(targets)
-
-
-class Images(Noisy):
-    """A data set that loads whole batches, with draws of its own for each sample."""
-
-    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        changes = torch.from_numpy(draws.uniform(2) if draws else np.zeros((len(ids), 2))).float()
-        images = torch.linspace(0, 1, 28 * 28).expand(len(ids), -1) * changes[:, :1]
-        return (images + changes[:, 1:]).sin(), torch.from_numpy(ids)
+    return torch.stack(inputs) + torch.rand(()), torch.tensor(targets)
 
 
 class Kept(Noisy):
     """A data set that returns what it holds."""
 
-    def __init__(self) -> None:
-        self.samples = [(torch.ones(1), torch.tensor(i)) for i in range(SAMPLES)]
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.kept = [(torch.ones(1), torch.tensor(i)) for i in range(samples)]
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.samples[index]
-
-
-class Whole(Kept):
-    """A data set whose `fetch` returns what it holds, as one of a single batch may."""
-
-    def fetch(self, ids: Any, _draws: Any) -> tuple[Any, Any]:
-        return unstacked(self.samples[: len(ids)])
+        return self.kept[index]
 
 
 def unstacked(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], dict[str, Any]]:
@@ -132,9 +94,9 @@ def unstacked(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], dict[
 
 
 SOURCES: dict[str, Callable[[], Source]] = {
-    "whole batches": lambda: Source(Images(), "train", seed=0),
-    "a user's": lambda: Source(Noisy(), "train", seed=0),
-    "a user's with a collate function": lambda: Source(Noisy(), "train", 0, noisy_collate),
+    "whole batches": lambda: Source(Fetched(SAMPLES), "train", seed=0),
+    "a user's": lambda: Source(Noisy(SAMPLES), "train", seed=0),
+    "a user's with a collate function": lambda: Source(Noisy(SAMPLES), "train", 0, noisy_collate),
 }
 
 
@@ -165,39 +127,24 @@ def test_the_way_of_loading_changes_no_bit(data: str, way: Loading) -> None:
 
 
 def test_loading_can_fail_to_repeat() -> None:
-    """Twin: another seed, unseeded generators, and a generator of one's own change batches."""
+    """Twin: another seed and unseeded generators change batches."""
     seeded = loaded(SOURCES["a user's"]())
-    assert loaded(Source(Noisy(), "train", seed=1)) != seeded
+    assert loaded(Source(Noisy(SAMPLES), "train", seed=1)) != seeded
 
-    unseeded = Source(Noisy(), "train", seed=0, seeded=False)
+    unseeded = Source(Noisy(SAMPLES), "train", seed=0, seeded=False)
     torch.manual_seed(0), random.seed(0), np.random.seed(0)
     here = loaded(unseeded)
     torch.manual_seed(0), random.seed(0), np.random.seed(0)
     assert loaded(unseeded) == here, "the same history"
     assert loaded(unseeded, TWO_WORKERS) != here, "another number of workers"
 
-    assert loaded(Source(OwnGenerator(), "train", 0), TWO_WORKERS) != loaded(
-        Source(OwnGenerator(), "train", 0)
-    )
-
-
-@pytest.mark.parametrize("data", [name for name in SOURCES if "collate" not in name])
-def test_a_sample_does_not_depend_on_its_batch(data: str) -> None:
-    """What becomes of a sample in an epoch is the same in any batch, alone or with others."""
-    source = SOURCES[data]()
-    together = source[Position(3, np.array([5, 9, 2, 7]))]
-    for place, sample_id in enumerate((5, 9, 2, 7)):
-        alone = source[Position(3, np.array([sample_id]))]
-        assert torch.equal(alone.inputs[0], together.inputs[place])
-        assert torch.equal(alone.targets[0], together.targets[place])
-
 
 def test_evaluation_draws_the_same_every_time() -> None:
     """What a data set draws in evaluation depends on the sample and the split, not the epoch."""
     ids = np.array([1, 2])
-    validation = Source(Noisy(), "validation", seed=0)
+    validation = Source(Noisy(SAMPLES), "validation", seed=0)
     assert torch.equal(validation[Position(0, ids)].inputs, validation[Position(4, ids)].inputs)
-    test = Source(Noisy(), "test", seed=0)
+    test = Source(Noisy(SAMPLES), "test", seed=0)
     assert not torch.equal(validation[Position(0, ids)].inputs, test[Position(0, ids)].inputs)
 
 
@@ -207,7 +154,7 @@ def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> N
     Loading has one thread wherever it happens, and the training process keeps its own.
     """
     preset, before = PRESET | {"float32_matmul_precision": "high"}, torch.get_num_threads()
-    source = Source(Circumstances(), "train", 0)
+    source = Source(Circumstances(SAMPLES), "train", 0)
     torch.set_default_dtype(torch.float64)  # as a model may do when it is built
     torch.set_num_threads(3)
     try:
@@ -226,7 +173,7 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
     """Bits, types and shapes, and the strides, by which PyTorch chooses among its kernels."""
 
     def told(how: Loading) -> list[Any]:
-        source = Source(OddTensors(), "train", seed=0)
+        source = Source(OddTensors(SAMPLES), "train", seed=0)
         tensors = tensors_of(next(load(source, positions(last=1), how, PRESET)))
         return [
             (t.dtype, t.shape, t.is_sparse or t.stride(), int(fingerprint.of_tensors([t])))
@@ -287,12 +234,9 @@ def test_no_worker_outlives_its_process(ending: str, status: int, tmp_path: Path
     assert not workers & {*processes()}
 
 
-@pytest.mark.parametrize(("data", "collate"), [(Kept, unstacked), (Whole, None)])
-def test_what_changes_a_batch_in_place_does_not_change_the_data_set(
-    data: Callable[[], Kept], collate: Any
-) -> None:
-    """Neither `collate` nor `fetch` need copy; with workers, batches are copies in any case."""
-    source = Source(data(), "train", 0, collate)
+def test_what_changes_a_batch_in_place_does_not_change_the_data_set() -> None:
+    """`collate` need not copy; with workers, batches are copies in any case."""
+    source = Source(Kept(SAMPLES), "train", 0, unstacked)
     usual = loaded(source)
     for batch in load(source, positions(), IN_THIS_PROCESS, PRESET):
         for tensor in (*batch.inputs, *batch.targets["classes"]):

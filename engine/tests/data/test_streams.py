@@ -31,6 +31,9 @@ class Numbers(IterableDataset[tuple[Tensor, int]]):
     def __init__(self, samples: int = N) -> None:
         self.samples = samples
 
+    def __len__(self) -> int:
+        return self.samples
+
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
         info = get_worker_info()
         first, step = (info.id, info.num_workers) if info else (0, 1)
@@ -39,14 +42,7 @@ class Numbers(IterableDataset[tuple[Tensor, int]]):
             yield torch.tensor([float(number), *noise]), number % 2
 
 
-class Counted(Numbers):
-    """The same, with a length."""
-
-    def __len__(self) -> int:
-        return self.samples
-
-
-class Iterators(Counted):
+class Iterators(Numbers):
     """A data set that is its own iterator and knows the epoch: state in attributes."""
 
     def set_epoch(self, epoch: int) -> None:
@@ -63,7 +59,7 @@ class Iterators(Counted):
         return torch.tensor([float(self.at), random.random()]), self.epoch
 
 
-class Seeded(Counted):
+class Seeded(Numbers):
     """Draws from a generator of the worker's seed, as people do, and shuffles in a buffer."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
@@ -77,7 +73,7 @@ class Seeded(Counted):
         yield from ((torch.tensor([number, own.random()]), 0) for number in buffer)
 
 
-KINDS = [Counted, Iterators, Seeded]
+KINDS = [Numbers, Iterators, Seeded]
 
 
 def source_of(dataset: Any, count: int = COUNT, split: str = "train", seed: int = 0) -> Source:
@@ -103,7 +99,7 @@ def test_a_batch_comes_from_one_stream() -> None:
     """Batch b is the next of stream b % count, and an epoch takes each sample once."""
     order = order_of()
     assert order.steps_per_epoch == 24
-    found = numbers(source_of(Counted()), positions(order, 0, 24))
+    found = numbers(source_of(Numbers()), positions(order, 0, 24))
     for index, batch in enumerate(found):
         first = index // COUNT * BATCH
         stream = index % COUNT
@@ -112,18 +108,14 @@ def test_a_batch_comes_from_one_stream() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_workers_change_no_batch(kind: type) -> None:
+def test_a_batch_is_a_function_of_its_position(kind: type) -> None:
     """None, 4, or 2 anew in each epoch: 24 steps an epoch, and some of the next."""
     here = loaded(kind())
     assert len(set(here)) == 28
     assert loaded(kind(), 4) == here
     assert loaded(kind(), 2, persistent_workers=False) == here
     assert loaded(kind(), seed=1) != here, "negative control"
-
-
-@pytest.mark.parametrize("kind", [Counted, Iterators, Seeded])
-def test_a_batch_is_a_function_of_its_position(kind: type) -> None:
-    """Backwards, twice, and epochs in turn: a resume, `--explain` and the probe read like that."""
+    # Backwards, twice, and epochs in turn: a resume, `--explain` and the probe read like that.
     source, order = source_of(kind()), order_of()
     places = [order.position(epoch, index) for epoch in (0, 1) for index in (0, 5, 9)]
     forwards = hashes(iter([source[place] for place in places]))
@@ -136,12 +128,12 @@ def test_a_batch_is_a_function_of_its_position(kind: type) -> None:
 def test_shards_read_streams_of_their_own(processes: int) -> None:
     """The batch is the same on any number of processes, none of which reads another's streams."""
     order = order_of(shards=4)
-    whole = numbers(source_of(Counted()), positions(order, 0, 8))
+    whole = numbers(source_of(Numbers()), positions(order, 0, 8))
     parts, size = [], 4 // processes
     for rank in range(processes):
         shards = Shards(4)
         shards.mine = range(rank * size, (rank + 1) * size)
-        source = source_of(Counted())
+        source = source_of(Numbers())
         found = numbers(source, shards.divide(positions(order, 0, 8)))
         assert {number % COUNT for batch in found for number in batch} == set(shards.mine)
         parts.append(np.array(found).reshape(8, -1))
@@ -165,21 +157,12 @@ def test_an_epoch_fits_into_streams_of_equal_length(samples: int, count: int, sh
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_that_ends_early_is_named(workers: int) -> None:
-    with pytest.raises(
-        InputError, match=r"^data\.train: .* end of stream 3 of 4 of Counted after 23"
-    ):
-        loaded(Counted(N - 1), workers, last=24)
+    with pytest.raises(InputError, match=r"^data\.train: .* end of stream 3 of 4 of Numbers after"):
+        loaded(Numbers(N - 1), workers, last=24)
 
 
-def built(target: str = "Counted", **data: Any) -> Any:
-    specs = {"train": target, "validation": "Counted"}
-    specs = {split: {"_target_": f"{__name__}.{name}"} for split, name in specs.items()}
-    made = settings(**specs, **data)
-    return parts.build_order(made, parts.build_sources(made).train)
-
-
-def test_streams_are_built_from_the_configuration() -> None:
-    """An epoch is as long as the data set, or as is said."""
-    assert built(streams=COUNT).steps_per_epoch == 24
-    assert built(streams=COUNT, samples_per_epoch=45).steps_per_epoch == 11
-    assert built(streams=COUNT, target="Numbers", samples_per_epoch=45).steps_per_epoch == 11
+@pytest.mark.parametrize(("samples", "steps"), [({}, 24), ({"samples_per_epoch": 45}, 11)])
+def test_an_epoch_is_as_long_as_the_data_set_or_as_is_said(samples: Any, steps: int) -> None:
+    spec = {"_target_": f"{__name__}.Numbers"}
+    made = settings(train=spec, validation=spec, streams=COUNT, **samples)
+    assert parts.build_order(made, parts.build_sources(made).train).steps_per_epoch == steps

@@ -6,8 +6,6 @@ import random
 import resource
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,8 +15,8 @@ import pytest
 from seedbed import record
 from tests import forks
 from tests.end_to_end import kills
-from tests.end_to_end.live import LSTM, TIMEOUT, interrupted, resumed, rows, started, until
-from tests.running import ROOT, command, refusal, train
+from tests.end_to_end.live import LSTM, TIMEOUT, ended, interrupted, resumed, rows, started, until
+from tests.running import command, train
 from tests.ways import differences
 
 pytestmark = pytest.mark.long
@@ -129,12 +127,8 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     interrupted(process, signal.SIGTERM, folder)
     before = (folder / "checkpoints" / "last.pt").read_bytes()
     limit = len(before) * 3 // 4
-    done = subprocess.run(
-        [sys.executable, "-m", "seedbed", "resume", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
-    assert "expected room on the disk, got File too large" in refusal(done)
+    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}
+    assert "expected room on the disk, got File too large" in ended(started(folder, **limited))
     assert (folder / "checkpoints" / "last.pt").read_bytes() == before
     resumed(folder)
     assert differences(whole, folder) == []

@@ -23,9 +23,7 @@ def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     places = os.pathsep.join(str(root / place) for place in ("engine/src", "src"))
     variables = {**os.environ, **IDENTITY, "PYTHONPATH": places}
     del variables[project.PROJECT]  # that of the engine's tests
-    return subprocess.run(
-        words, cwd=root, env=variables, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(words, cwd=root, env=variables, capture_output=True, text=True)
 
 
 def succeed(root: Path, *words: str) -> str:

@@ -4,23 +4,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from seedbed import record
-from tests.end_to_end.live import (
-    LSTM,
-    ended,
-    interrupted,
-    processes,
-    resumed,
-    rows,
-    started,
-    until,
-)
-from tests.running import ROOT, train
+from tests.end_to_end import live
+from tests.end_to_end.live import LSTM, interrupted, processes, resumed, started, until
+from tests.running import printed, train
 from tests.ways import differences
 
 pytestmark = pytest.mark.long
@@ -56,11 +47,7 @@ def test_torchrun_alone_is_enough(alone: Path, tmp_path: Path) -> None:
     unset = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     words = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "seedbed.worker")
-    done = subprocess.run(
-        [sys.executable, "-m", *words, str(tmp_path)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed("-m", *words, str(tmp_path), environment=environment)
     assert differences(alone, tmp_path) == []
 
 
@@ -111,12 +98,12 @@ def test_a_rank_that_is_stopped_past_its_time_ends_the_run_with_status_2(tmp_pat
     """The line names it; that train.py has to kill it at last is not what ended the run."""
     folder = tmp_path / "run"
     process = started(folder, *TWO, "trainer.distributed_timeout_seconds=5")
-    until(lambda: rows(folder) > 3, process)
+    until(lambda: live.rows(folder) > 3, process)
     stopped = processes(parent=process.pid)[1]
     os.kill(stopped, signal.SIGSTOP)
     until(lambda: is_pending(stopped, signal.SIGTERM), process)  # train.py's
     os.kill(stopped, signal.SIGKILL)  # which train.py does after half a minute
-    assert ended(process).startswith("rank 1: expected an answer within 5 s, got none")
+    assert live.ended(process).startswith("rank 1: expected an answer within 5 s, got none")
     assert record.read_summary(folder)["status"] == "failed"
 
 

@@ -1,7 +1,6 @@
 """Third gate, restart replay: a run that is killed and resumed ends with the same bits."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tests import ways
 from tests.end_to_end.live import until
 from tests.golden import runs
 from tests.gpu.gates import GATE, MODELS, configuration
-from tests.running import ROOT
+from tests.running import command
 
 pytestmark = GATE
 
@@ -32,6 +31,5 @@ def test_a_killed_and_resumed_run_has_the_same_bits(model: str, tmp_path: Path) 
     process.kill()
     process.wait()
     assert 0 < len(runs.fingerprint_rows(folder)) < 400
-    resume = [sys.executable, "-m", "seedbed", "resume", str(folder)]
-    subprocess.run(resume, cwd=ROOT, capture_output=True, check=True)
+    assert command("scripts/resume.py", str(folder)).returncode == 0
     assert ways.differences(tmp_path / "whole", folder) == []

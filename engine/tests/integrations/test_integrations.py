@@ -13,12 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments, set_seed
 from transformers import Trainer as HuggingTrainer
 
-from seedbed import compare, record
+from seedbed import record
 from seedbed.integrations.lightning import RecorderCallback
 from seedbed.integrations.transformers import RecorderCallback as HuggingCallback
 from seedbed.loading import seeded_loader
 from seedbed.names import STAGES
-from tests import own_loop
+from seedbed.testing import difference
+from tests import pages
 
 FAULT_AT = 11
 STEPS = {"lightning_run": 16, "transformers_run": 8}
@@ -93,11 +94,6 @@ def model(fault: str = "") -> Model:
     return Model(fault=fault)
 
 
-def difference(a: Path, b: Path) -> tuple[int, str] | None:
-    found = compare.compare(compare.read(a), compare.read(b)).difference
-    return None if found is None else (found.step, found.stage)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lightning") / "a"
@@ -110,7 +106,7 @@ def test_an_example_of_the_page(name: str, tmp_path: Path, monkeypatch: pytest.M
     """Two runs have the same bits, all recorded."""
     monkeypatch.chdir(tmp_path)
     for folder in "ab":
-        own_loop.run(monkeypatch, tmp_path, name, tmp_path / folder, tmp_path / "out")
+        pages.run_here(monkeypatch, tmp_path, name, tmp_path / folder, tmp_path / "out")
     assert difference(tmp_path / "a", tmp_path / "b") is None
     rows = record.read_fingerprints(tmp_path / "a")
     assert len(rows) == STEPS[name]
@@ -125,7 +121,7 @@ class TestLightning:
         self, run: Path, tmp_path: Path, stage: str
     ) -> None:
         fit(tmp_path / "b", model(stage))
-        assert difference(run, tmp_path / "b") == (FAULT_AT, stage)
+        assert difference(run, tmp_path / "b") == f"step {FAULT_AT}: {stage}"
 
     def test_the_record(self, run: Path) -> None:
         """Validation and hyperparameters are in it."""
@@ -189,7 +185,7 @@ class TestTransformers:
         """A planted fault is named; accumulation is one step."""
         hugging(tmp_path / "a", tmp_path / "out_a")
         hugging(tmp_path / "b", tmp_path / "out_b", fault=True)
-        assert difference(tmp_path / "a", tmp_path / "b") == (4, "gradients")
+        assert difference(tmp_path / "a", tmp_path / "b") == "step 4: gradients"
         rows = record.read_metrics(tmp_path / "a")
         assert [row["phase"] for row in rows].count("train") == 6
         assert [row["step"] for row in rows if row["phase"] == "validation"] == ["3", "6"]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from seedbed import loading, rng
 from seedbed.errors import InputError
 from seedbed.loading import SeededLoader, seeded_loader
+from tests.data.loading import Fetched
 from tests.tiny.data import Noisy
 
 SAMPLES, BATCH, PER_EPOCH = 50, 8, 6
@@ -29,19 +29,6 @@ class Texts(Dataset[dict[str, Any]]):
         return {"text": f"t{index}", "x": np.random.rand(2), "y": random.random()}
 
 
-class Fetched:
-    """Loads whole batches itself, as the template's data sets may."""
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def fetch(self, ids: Any, draws: Any) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(draws.uniform(2)), torch.from_numpy(ids.copy())
-
-    def __getitem__(self, index: int) -> Any:
-        raise NotImplementedError
-
-
 def steps(loader: SeededLoader, first: int = 1, last: int = 15) -> list[Any]:
     """Return what a loop sees in some steps: ids, batch, and a draw of the model's."""
     found: list[Any] = []
@@ -54,7 +41,7 @@ def steps(loader: SeededLoader, first: int = 1, last: int = 15) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "dataset", [Noisy(SAMPLES), Texts(), Fetched()], ids=lambda d: type(d).__name__
+    "dataset", [Noisy(SAMPLES), Texts(), Fetched(SAMPLES)], ids=lambda d: type(d).__name__
 )
 def test_neither_workers_nor_a_resume_change_a_bit(dataset: Any) -> None:
     expected = steps(seeded_loader(dataset, BATCH, 3))

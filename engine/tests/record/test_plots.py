@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pytest
 
 from seedbed.record import plots
-from tests.made_up_runs import FIELDS, metrics, write_csv, write_run
+from tests.made_up_runs import metrics, write_run
 
 FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
 
@@ -34,16 +33,3 @@ def test_every_run_with_a_row_gets_a_loss_curve(
     assert plots.loss_curve(folder) == (folder / "loss_curve.png" if rows else None)
     assert (folder / "loss_curve.png").exists() is bool(rows)
     assert not rows or (folder / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_same_record_gives_the_same_picture_whatever_the_users_style(tmp_path: Path) -> None:
-    """Byte for byte, under another matplotlibrc too; another loss gives another picture."""
-    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b")
-    first = plots.loss_curve(a).read_bytes()
-    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5, "text.usetex": True}):
-        assert first == plots.loss_curve(b).read_bytes()
-        assert matplotlib.rcParams["font.size"] == 20  # and the user's style is left alone
-    rows = metrics(40)
-    rows[10]["loss"] = "9.0"
-    write_csv(b / "metrics.csv", FIELDS, rows)
-    assert first != plots.loss_curve(b).read_bytes()

@@ -67,34 +67,15 @@ def test_a_file_is_replaced_whole_or_not_at_all(
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
 
 
-LOCKED = "from pathlib import Path; from seedbed import record\nwith record.lock(Path('.')): "
-
-
 def works_on(folder: Path) -> bool:
     """Return whether another process could work on a run now."""
-    words = [sys.executable, "-c", LOCKED + "pass"]
+    code = (
+        "from pathlib import Path; from seedbed import record; record.lock(Path('.')).__enter__()"
+    )
+    words = [sys.executable, "-c", code]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0 or "one that is still alive" in done.stderr, done.stderr
     return done.returncode == 0
-
-
-def test_one_process_works_on_a_run(tmp_path: Path) -> None:
-    """The lock goes with the process, however it ends, and not when the folder is read in it.
-
-    A logger that archives the run folder opens and closes .lock. Negative control: without the
-    process another gets in.
-    """
-    code = LOCKED + "shutil.make_archive('../all', 'tar'); print('locked', flush=True); input()"
-    words, pipes = [sys.executable, "-c", "import shutil; " + code], subprocess.PIPE
-    process = subprocess.Popen(words, cwd=tmp_path, stdin=pipes, stdout=pipes)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"locked\n"
-    assert not works_on(tmp_path)
-    with pytest.raises(InputError, match=f"alive .process {process.pid} on .+; wait for it"):
-        record.lock(tmp_path).__enter__()
-    process.kill()
-    process.communicate()
-    assert works_on(tmp_path)
 
 
 def test_a_lock_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
@@ -111,16 +92,18 @@ def test_a_lock_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_killed_run_is_free_although_a_loader_worker_lives_on(
-    method: str, tmp_path: Path
-) -> None:
-    """However it was started: workers, and what serves them, do not keep the lock."""
+def test_one_process_works_on_a_run_until_it_is_killed(method: str, tmp_path: Path) -> None:
+    """The lock goes with the process, although a loader worker lives on, however it was started.
+
+    A logger that archives the run folder opens and closes .lock: that does not give it back.
+    """
     (tmp_path / "program.py").write_text(
-        "import multiprocessing, os, time; from pathlib import Path\n"
+        "import multiprocessing, os, shutil, time; from pathlib import Path\n"
         "from seedbed import record\n"
         "def work():\n    print(os.getpid(), flush=True); time.sleep(60)\n"
         "if __name__ == '__main__':\n"
         "    with record.lock(Path('.')):\n"
+        "        shutil.make_archive('../all', 'tar')\n"
         f"        multiprocessing.get_context('{method}').Process(target=work).start()\n"
         "        time.sleep(60)\n"
     )
@@ -129,6 +112,8 @@ def test_a_killed_run_is_free_although_a_loader_worker_lives_on(
     assert process.stdout is not None
     child = int(process.stdout.readline())
     assert not works_on(tmp_path)
+    with pytest.raises(InputError, match=f"alive .process {process.pid} on .+; wait for it"):
+        record.lock(tmp_path).__enter__()
     process.kill()
     process.wait()
     try:

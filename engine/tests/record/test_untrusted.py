@@ -16,6 +16,7 @@ from seedbed.errors import InputError
 from seedbed.launch import resume
 from seedbed.record import Change, untrusted
 from tests.made_up_runs import write_result
+from tests.running import command
 
 FIELDS = ("step", "loss")
 
@@ -173,8 +174,7 @@ def test_a_process_without_addresses_opens_none() -> None:
     )
     for online in (False, True):
         variables = {**os.environ, **offline.variables(online)}
-        words = [sys.executable, "-c", code]
-        done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120)
+        done = command("-c", code, environment=variables)
         assert ("no address is opened for a record" in done.stderr) is not online
         assert ("connected" in done.stdout) is online
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from seedbed import compare, record
+from seedbed import record
 from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
+from seedbed.testing import difference
 from tests.recorder.loops import STEPS, Loop, recorded
 from tests.running import command, refusal, trained
 
@@ -21,11 +22,6 @@ FAULT_AT = 5
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("runs") / "a")
-
-
-def difference(a: Path, b: Path) -> tuple[int, str] | None:
-    found = compare.compare(compare.read(a), compare.read(b)).difference
-    return None if found is None else (found.step, found.stage)
 
 
 def step(recorder: Recorder, number: Any, losses: Any = 1.0) -> None:
@@ -111,7 +107,7 @@ def test_a_planted_fault_is_named_by_step_and_stage(run: Path, tmp_path: Path, s
             )
             flat[0] ^= 1
 
-    assert difference(run, recorded(tmp_path / "b", fault=fault)) == (FAULT_AT, stage)
+    assert difference(run, recorded(tmp_path / "b", fault=fault)) == f"step {FAULT_AT}: {stage}"
 
 
 def test_rows_are_written_before_the_end(tmp_path: Path) -> None:
@@ -235,12 +231,11 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
         recorder.validation(2, f1=0.5, accuracy=0.5)
     found = [record.tables.values_of(row) for row in record.read_metrics(tmp_path / "a")]
     assert found == [
-        {"loss": "2.5", "critic": "1.5", "no__name": "1.0"},
+        {"loss": "2.5", "critic": "1.5", "no__name": "1.0", "learning_rate": "0.25"},
         {"accuracy": "0.75", "f1": "0.25"},
-        {"loss": "2.0", "critic": "2.5"},
+        {"loss": "2.0", "critic": "2.5", "learning_rate": "0.25"},
         {"accuracy": "0.5", "f1": "0.5"},
     ]
-    assert record.read_metrics(tmp_path / "a")[0]["learning_rate"] == "0.25"
     summary = record.read_summary(tmp_path / "a")
     assert summary["metric_name"] == "accuracy"
     assert summary["metrics"]["best_validation_accuracy"] == 0.75

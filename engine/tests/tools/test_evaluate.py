@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from seedbed import config, record
+from seedbed import record
 from seedbed.errors import InputError
-from seedbed.tools import request, weights
+from seedbed.tools import request
 from tests.made_up_runs import contents
 from tests.running import command, refusal
 
@@ -60,6 +60,8 @@ def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
     (row,) = json.loads(done.stdout)
     assert row["run"] == str(sweep / "0")
     assert "expected one run" in refusal(command(SCRIPT, str(sweep), "--predictions", str(out)))
+    done = command(SCRIPT, str(run), "model.channels=[8,8,8]")
+    assert "expected a checkpoint of this model" in refusal(done)
 
 
 @pytest.mark.long
@@ -114,19 +116,3 @@ def test_invalid_overrides_are_named(run: Path, override: str, message: str) -> 
     """Before a process is started."""
     with pytest.raises(InputError, match=message):
         request.settings_of(run, [override])
-
-
-def test_what_is_no_checkpoint_of_the_model_is_named(run: Path, tmp_path: Path) -> None:
-    """Another file, another model's; control: the model's own."""
-
-    def load(path: Path, *overrides: str) -> int:
-        settings = config.typed(request.settings_of(run, overrides))
-        return weights.of_checkpoint(settings, path, "test")[2]
-
-    other = tmp_path / "last.pt"
-    other.write_bytes(b"no checkpoint")
-    with pytest.raises(InputError, match="expected a checkpoint of Seedbed"):
-        load(other)
-    with pytest.raises(InputError, match="expected a checkpoint of this model"):
-        load(run / "checkpoints/last.pt", "model.channels=[8,8,8]")
-    assert load(run / "checkpoints/last.pt") == 12

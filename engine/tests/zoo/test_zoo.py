@@ -1,20 +1,16 @@
 """Models, layers and transforms that others wrote keep their bits: make test-zoo."""
 
 import math
-import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import record, testing
-from seedbed.config import build
 from seedbed.config.compose import compose
 from tests import tiny
 from tests.ways import require_same_bits
@@ -143,20 +139,3 @@ def test_what_cannot_keep_its_bits_is_refused_in_one_line(place: Path, name: str
     assert summary["status"] == "failed"
     assert summary["error"].startswith(REFUSED[name]), summary["error"]
     assert "\n" not in summary["error"]
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("transforms")])
-def test_a_transform_draws(name: str) -> None:
-    """What is listed as random takes numbers from a global generator."""
-
-    def generators() -> Any:
-        state = np.random.get_state()
-        return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().tolist()
-
-    _, samples = CASES[name]
-    spec = {"_target_": f"{PARTS}.Samples", "samples": 4, **samples}
-    collate = build.resolve(spec.pop("collate", "builtins.list"), "data.collate")
-    data = build.build(spec, "data")
-    before = generators()
-    collate([data[i] for i in range(4)])
-    assert generators() != before
