@@ -138,6 +138,16 @@ def test_a_tensor_may_change_once_it_was_added() -> None:
     ]
 
 
+def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same(self) -> None:
+    """Whether it fills the room alone, or is too large for it, and in whatever order."""
+    sizes = (10, ROOM_WORDS - 500, ROW_WORDS, ROOM_WORDS, 7, ROOM_WORDS + 1, 600_000, 600_000)
+    lists = [[torch.arange(n) % 251 == 0, torch.tensor([n + 1j])] for n in sizes]
+    expected = [int(fingerprint.of_tensors(each)) for each in lists]
+    assert fingerprint.of_lists(lists).tolist() == expected
+    assert fingerprint.of_lists(lists[::-1]).tolist() == expected[::-1]
+    assert len(set(expected)) == len(set(sizes))
+
+
 def test_shards_that_are_elsewhere_are_0() -> None:
     """The sum over processes has all; negative control: another place of a shard."""
     ids, contents = [torch.arange(3), torch.arange(4)], [[torch.ones(2)], [torch.zeros(2)]]
