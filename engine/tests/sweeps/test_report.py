@@ -148,6 +148,7 @@ def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert (paired["a"], paired["b"], paired["verdict"]) == ("model=lstm", "model=rnn", "better")
     assert (paired["paired"], paired["difference"]["n"]) == (True, 3)
     assert (unpaired["paired"], unpaired["verdict"]) == (False, "undecided")
+    assert unpaired["seeds_to_decide"] > 100
     assert found["groups"][0]["means"]["validation_accuracy"] == pytest.approx(0.95 * 2.65 / 2.85)
     header = described(tmp_path).splitlines()[0]
     assert [cell.strip() for cell in header.split("|")][1:-1] == [
@@ -171,11 +172,12 @@ def two_sweeps(folder: Path, gain: float, b_seed: int = 0) -> tuple[Path, Path]:
     [(0.002, 0, "better"), (-0.002, 0, "worse"), (-2e-5, 0, "undecided"), (0.1, 9, "better")],
 )
 def test_two_sweeps_have_a_verdict(gain: float, b_seed: int, verdict: str, tmp_path: Path) -> None:
-    """Of B against A, in pairs where seeds are equal."""
+    """Of B against A, in pairs where seeds are equal, with the seeds that would decide."""
     found = machine_readable(*two_sweeps(tmp_path, gain, b_seed))
     [compared] = found["comparisons"]
     assert (found["verdict"], compared["paired"]) == (verdict, b_seed == 0)
     assert compared["difference"]["mean"] == pytest.approx(gain + 2e-5)
+    assert (compared["seeds_to_decide"] is not None) == (verdict == "undecided" and gain != -2e-5)
 
 
 def test_which_way_is_better_comes_from_the_record(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Statistics over seeds, by hand and by simulation."""
+"""Statistics over seeds, by hand, by simulation and against exact powers."""
 
 import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from seedbed.sweeps import statistics
 
@@ -25,3 +26,15 @@ def test_what_has_no_spread_has_no_interval() -> None:
     assert statistics.mean_of(np.array([1.0])) == statistics.Estimate(1, 1.0)
     assert statistics.difference(0.1 * A, 0.1 * A + 0.1, paired=True).interval is None
     assert statistics.difference(0.1 * A, 0.1 * A + 0.1, paired=False).interval is not None
+
+
+@pytest.mark.parametrize(("paired", "expected"), [(False, 64), (True, 34)])
+def test_seeds_to_decide_agree_with_the_exact_power(paired: bool, expected: int) -> None:
+    """The smallest n with a power of 80 %, from the noncentral t distribution."""
+
+    def power(n: int) -> float:
+        freedom, shift = (n - 1, math.sqrt(n)) if paired else (2 * n - 2, math.sqrt(n / 2))
+        return float(stats.nct.sf(stats.t.ppf(0.975, freedom), freedom, 0.5 * shift))
+
+    assert statistics.seeds_to_decide(-0.5, 1.0, paired) == expected
+    assert power(expected - 1) < 0.8 <= power(expected)

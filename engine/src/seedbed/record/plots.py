@@ -49,12 +49,13 @@ def loss_curve(folder: Path) -> Path | None:
     if not shown:
         path.unlink(missing_ok=True)
         return None
-    titles = (OmegaConf.select(config, key) for key in ("model.name", "data.name", "seed"))
+    names_of = [OmegaConf.select(config, f"{section}.name") for section in ("model", "data")]
+    title = " on ".join(str(name) for name in names_of if name) or folder.resolve().name
     with style():
         figure = panels(len(shown))
         for axes, name in zip(figure.axes, shown, strict=True):
             draw(axes, rows, name)
-        figure.axes[0].set_title(literal(", ".join(str(x) for x in titles if x is not None)))
+        figure.axes[0].set_title(literal(f"{title}, seed {config.get('seed')}"))
         legend(figure, columns=1 + len(shown))
         return save(figure, path)
 

@@ -30,11 +30,15 @@ def draw(sweep: Sweep, path: Path) -> None:
                 ends = np.abs(np.array(mean.interval) - mean.mean)[:, None]
                 where = (mean.mean, number + 0.12)
                 axes.errorbar(*where, xerr=ends, fmt="D", capsize=3, color=plots.BLUE)
-            pairs = [pair[:_MOST_LETTERS] for pair in group.label.split(", ") if pair]
-            names.append("\n".join([*map(plots.literal, pairs), f"n={mean.n}"]))
+            lines = [*map(_text, filter(None, group.label.split(", "))), f"n={mean.n}"]
+            names.append("\n".join(lines))
         axes.set_yticks(range(len(groups)), names)
-        axes.set(ylim=(len(groups) - 0.4, -0.6), title="final, with 95 % interval")
-        axes.set_xlabel(plots.literal(metric[:_MOST_LETTERS].replace("_", " ")))
+        axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=_text(metric.replace("_", " ")))
+        axes.set_title("final, with 95 % interval")
         axes.locator_params(axis="x", nbins=5)
         axes.grid(visible=False, axis="y")
         plots.save(figure, path)
+
+
+def _text(name: str) -> str:
+    return plots.literal(name[:_MOST_LETTERS])

@@ -107,19 +107,24 @@ def _compare(a: Group, b: Group, name_a: str, name_b: str) -> dict[str, Any]:
     There is a difference if there are two independent seeds on each side. The verdict is better or
     worse, and higher or lower where no record says what is better.
     """
-    verdict, paired, d = "undecided", False, None
+    verdict, paired, d, needed = "undecided", False, None, None
     n = min(len(a.values), len(b.values))
     if n > 1 and a.is_independent and b.is_independent:
         shared = [seeds for seeds in a.values if seeds in b.values]
         paired = len(shared) == n
         x, y = (np.array([g.values[s] for s in (shared if paired else g.values)]) for g in (a, b))
         d = statistics.difference(x, y, paired)
-    if d is not None and d.interval is not None and not d.interval[0] <= 0 <= d.interval[1]:
-        words = ("higher", "lower") if b.higher_is_better is None else ("better", "worse")
-        verdict = words[(d.mean > 0) == (b.higher_is_better is False)]
+    if d is not None and d.interval is not None and d.sd and d.mean != 0:
+        if d.interval[0] <= 0 <= d.interval[1]:
+            needed = statistics.seeds_to_decide(d.mean, d.sd, paired)
+        else:
+            words = ("higher", "lower") if b.higher_is_better is None else ("better", "worse")
+            verdict = words[(d.mean > 0) == (b.higher_is_better is False)]
     difference = None if d is None else asdict(d)
-    names = {"a": name_a, "b": name_b}
-    return {**names, "verdict": verdict, "paired": paired, "difference": difference}
+    return {
+        **{"a": name_a, "b": name_b, "verdict": verdict, "paired": paired},
+        **{"difference": difference, "seeds_to_decide": needed},
+    }
 
 
 def _line(comparison: Mapping[str, Any]) -> str:
@@ -130,7 +135,9 @@ def _line(comparison: Mapping[str, Any]) -> str:
     show = _formatter([d["sd"]])
     ends = " to ".join(show(end, "+") for end in d["interval"] or ())
     interval = f"95 % interval {ends}" if ends else "no spread"
-    return f"{line}, {show(d['mean'], '+')} ({interval}, {d['n']} {unit})"
+    line += f", {show(d['mean'], '+')} ({interval}, {d['n']} {unit})"
+    needed = comparison["seeds_to_decide"]
+    return f"{line}; {needed} seeds would decide, if it is the true one" if needed else line
 
 
 def _broken_promise(groups: Sequence[Group]) -> str:

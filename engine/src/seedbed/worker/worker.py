@@ -21,7 +21,7 @@ from typing import Any
 
 from seedbed import config, launch, project, record, signals
 from seedbed.errors import InputError, Interrupted, one_line
-from seedbed.record import code, terminal
+from seedbed.record import code, readme, terminal
 from seedbed.worker.job import Job
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -146,6 +146,8 @@ def conclude(job: Job, status: int) -> int:
 
             plots.loss_curve(folder)
         job.write_summary()
+        if (folder / "environment.json").exists():
+            readme.write_readme(folder)
     except KeyboardInterrupt:
         print(
             f"interrupted at the very end\nresume it: {terminal.resume_command(folder)}", flush=True
