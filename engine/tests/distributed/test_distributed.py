@@ -178,7 +178,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "WassersteinGAN": methods.Players,
     "Teacher": methods.Averaged,
     "LogsParameters": methods.Scaled,
-    "WeighsByBuffer": methods.Scaled,
     "Skipping": Skips,
 }
 
@@ -254,7 +253,7 @@ def rows(
     ("name", "count"),
     [(name, 2) for name in MODELS]
     # Of as many processes as shards, each sends what its shard returned.
-    + [(name, 4) for name in ("Supervised", "LogsParameters", "WeighsByBuffer", "Skipping")],
+    + [(name, 4) for name in ("Supervised", "LogsParameters", "Skipping")],
 )
 def test_training_does_not_depend_on_the_number_of_processes(name: str, count: int) -> None:
     """Every stage of every step, with dropout, what an optimizer draws, and what is logged."""
@@ -414,21 +413,12 @@ CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {
     "norm.running_mean": (track, 0),
     "head.weight": (lambda model: model.head.weight.mul_(0.9), 0),
     "scale, through .data": (lambda model: model.scale.data.copy_(model.scale * 2), 2 * SHARDS),
-    "nothing": (lambda model: None, 0),
 }
-
-
-class Averaging(Supervised):
-    """Changes a buffer after each step, which forward passes may not."""
-
-    def on_step_end(self, model: nn.Module, step: int) -> None:
-        model.get_buffer("scale").mul_(0.5)
 
 
 def trained_in_shards(processes: Processes | None, what: str) -> None:
     """Take steps, and compare as before a checkpoint."""
     training = training_of(model=Changing(*CHANGES[what]))
-    training = replace(training, method=Averaging(Classification()))
     shards = Shards(SHARDS, lambda: False, processes)
     shards.begin(training, 0)
     for step in range(1, 2 * SHARDS + 3):
@@ -441,17 +431,14 @@ def test_state_that_forward_passes_change_is_refused(what: str) -> None:
     """As often as there are slices here, so it would depend on the number of processes.
 
     By its bits, however it is written to, at the latest before the next checkpoint. Negative
-    control: a method that changes it after each step.
+    control: Teacher, above, changes it after each step.
     """
     line = f"model.{what.partition(',')[0]}: expected state that no forward pass changes"
-    if what == "nothing":
+    with pytest.raises(InputError, match=rf"^{re.escape(line)}"):
         trained_in_shards(None, what)
-    else:
-        with pytest.raises(InputError, match=rf"^{re.escape(line)}"):
-            trained_in_shards(None, what)
     if what != "norm.running_mean":
         for found in in_processes(2, partial(trained_in_shards, what=what)).values():
-            assert found is None if what == "nothing" else message(found).startswith(line)
+            assert message(found).startswith(line)
 
 
 def test_weights_that_no_sample_uses_stay() -> None:

@@ -1,10 +1,8 @@
-"""What the engine's own tests train: a data set and two models that take milliseconds.
+"""What the engine's own tests train: a data set and a model that take milliseconds.
 
-`OVERRIDES` make a command line independent of the project's YAML files, `SETTINGS` are the same
-two sections for tests that need no command line:
+`OVERRIDES` make a command line independent of the project's YAML files:
 
-    trained(tmp_path / "run", *tiny.OVERRIDES)                   # the dense model, with dropout
-    trained(tmp_path / "run", *tiny.overrides(tiny.CONVOLUTION)) # batch normalisation
+    trained(tmp_path / "run", *tiny.OVERRIDES)
 
 A record names `tests.tiny`, which a checkout does not trust by itself: `resume.py RUN --trust
 tests.tiny`, and likewise verify.py.
@@ -41,13 +39,6 @@ DENSE: dict[str, Any] = {
     "width": 16,
     "dropout": 0.1,
 }
-CONVOLUTION: dict[str, Any] = {
-    "name": "convolution",
-    "_target_": "tests.tiny.models.Convolution",
-    "outputs": CLASSES,
-    "channels": 4,
-}
-SETTINGS: dict[str, Any] = {"data": DATA, "model": DENSE}
 
 
 def overrides(model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA) -> tuple[str, ...]:

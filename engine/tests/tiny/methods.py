@@ -158,18 +158,11 @@ class Scaled(nn.Linear):
 
 
 class LogsParameters(Supervised):
-    """Logs a parameter and a buffer themselves, not copies."""
+    """Has a parameter as its loss, weighs shards by a buffer and logs both: not copies of them."""
 
     def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
-        loss = F.cross_entropy(model(batch.inputs), batch.targets)
-        return {"loss": loss, "scale": model.scale, "counts": model.counts}
-
-
-class WeighsByBuffer(LogsParameters):
-    """Weighs its shards by a buffer, and has a parameter as its loss."""
-
-    def training_step(self, model: Any, batch: Batch, optimizer: str) -> Any:
-        return {"loss": model.scale, "weight": model.counts}
+        values = {"scale": model.scale, "counts": model.counts}
+        return {"loss": model.scale, "weight": model.counts} | values
 
 
 class Norms(Callback):

@@ -176,12 +176,6 @@ def draws_seeded(self: Any, x: Tensor) -> Tensor:
     return self.head(x + rng.generator().random() + random.random() + torch.rand(()))
 
 
-def shows_activations() -> nn.Module:
-    model = Model()
-    model.wide.register_forward_hook(lambda _, __, outputs: model.kept.update(last=outputs))
-    return model
-
-
 class Remembers(nn.Module):
     """Makes, fills, enlarges, casts and drops buffers in its first steps, persistent or not."""
 
@@ -229,17 +223,6 @@ class Smoothing(Supervised):
         returned: Any = super().training_step(model, batch, optimizer)
         self.smooth = 0.9 * self.smooth + float(returned["loss"].detach())
         return {**returned, "smooth": self.smooth}
-
-
-class Late(Supervised):
-    """Follows the weights from step 3 on, in an attribute."""
-
-    slow: Any = None
-
-    def on_step_end(self, model: Any, step: int) -> None:
-        if step >= 3:
-            self.slow = model.head.weight.clone() if self.slow is None else self.slow
-            model.head.weight.lerp_(self.slow, 0.5)
 
 
 class Orthogonal(Supervised):
@@ -315,18 +298,6 @@ class Saving(CountingSteps):
         super().load_state_dict(state_dict)
 
 
-class Wide(Saving):
-    """Its own `load_state_dict` calls PyTorch's, which casts float64 to the dtype of weights."""
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for parameter in self.param_groups[0]["params"]:
-            if parameter.grad is not None:
-                sums = self.state[parameter]
-                sums["sum"] = sums.get("sum", 0) + parameter.grad.double() / 3
-                parameter.sub_(sums["sum"])
-
-
 def fused(parameters: Any, lr: float) -> torch.optim.Optimizer:
     """Return an optimizer with a scheduler's patch and a hook on it."""
     optimizer = torch.optim.AdamW(parameters, lr, fused=True)
@@ -381,13 +352,12 @@ HARMFUL = {
     "an array": multiplied_by(drawn_into_an_array),
     "a default": multiplied_by(lambda: drawn_into_a_default()),
     **{c.__name__: Case(optimizer=c) for c in (
-        Hiding, OnParameters, CountingSteps, Wide,
+        Hiding, OnParameters, CountingSteps,
     )},
     "Counting": Case(data=Counting),
 }  # fmt: skip
 LATE = {
     "begins_later": forward(begins_later),
-    "Late": Case(method=Late),
     "Memoised": Case(data=Memoised),
 }
 HARMLESS = {
@@ -396,7 +366,6 @@ HARMLESS = {
         switches_modes,
     )},
     "normalises_in_place": forward(lambda self, x: self.head(x.sub_(0.5).div_(0.7))),
-    "shows_activations": Case(model=shows_activations),
     "Remembers": Case(model=functools.partial(Remembers, persistent=True)),
     "Remembers in others": Case(model=functools.partial(Remembers, persistent=False)),
     **{c.__name__: Case(method=c) for c in (Smoothing, Orthogonal)},

@@ -21,16 +21,15 @@ from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Supervised
 from seedbed.names import STAGES
 from seedbed.tasks import Classification, Regression
-from seedbed.training import loop, schedules
+from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate
-from seedbed.training.loop import Logger
 from seedbed.training.shards import Shards
-from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
+from seedbed.training.state import Progress, TrainingState
 from seedbed.training.step import to_device, train_step
 from tests.odd_optimizers import Langevin
 from tests.tiny import methods
 
-STEPS, SAMPLES, BATCH_SIZE = 9, 24, 8  # three epochs
+SAMPLES, BATCH_SIZE = 24, 8
 
 
 def training(**chosen: Any) -> TrainingState:
@@ -299,53 +298,6 @@ def test_a_task_takes_the_part_that_is_named(wrap: Any, output: str | int) -> No
                  lambda m, x: m.validation_step(x, batch(0))):  # fmt: skip
         expected = step(plain, layer)["loss"]
         assert torch.equal(step(named, lambda inputs: wrap(layer(inputs)))["loss"], expected)
-
-
-class Notes(Logger):
-    """A run logger that notes after which steps something happened."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.validated: list[int] = []
-        self.saved: list[int] = []
-
-    def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:
-        self.validated.append(progress.step)
-
-    def save_checkpoint(self, progress: Progress) -> None:
-        self.saved.append(progress.step)
-
-
-def fit(**chosen: Any) -> tuple[TrainingState, Notes]:
-    """Train nine steps, three epochs; return what was trained and what was noted."""
-    usual: dict[str, Any] = {
-        "total_steps": STEPS, "steps_per_epoch": 3, "log_every_steps": 1,
-        "validate_every_epochs": 1, "checkpoint_every_steps": 0, "fingerprint_every_steps": 1,
-        "early_stopping_patience": None, "learning_rate_factor": lambda step: 1 - step / 10,
-    }  # fmt: skip
-    trained, notes = training(), Notes()
-    batches = (batch(step * BATCH_SIZE % SAMPLES) for step in range(STEPS))
-    loop.fit(trained, Plan(**usual | chosen), Progress(), batches, samples, notes, Shards())
-    return trained, notes
-
-
-@pytest.mark.parametrize(
-    ("chosen", "validated", "saved"),
-    [
-        ({"validate_every_epochs": 0}, [9], [9]),
-        ({"validate_every_epochs": 2}, [6, 9], [9]),
-        ({"log_every_steps": 4}, [3, 6, 9], [9]),
-        ({"fingerprint_every_steps": 0}, [3, 6, 9], [9]),
-        ({"checkpoint_every_steps": 4}, [3, 6, 9], [4, 8, 9]),
-    ],
-)
-def test_what_is_written_down_comes_when_planned_and_changes_no_bit(
-    chosen: dict[str, int], validated: list[int], saved: list[int]
-) -> None:
-    """Validation, logging, fingerprints and checkpoints, however often, and at the end."""
-    trained, notes = fit(**chosen)
-    assert bits(fit()[0].model) == bits(trained.model)
-    assert (notes.validated, notes.saved) == (validated, saved)
 
 
 @pytest.mark.parametrize(("higher", "best"), [(True, [0, 2]), (False, [0, 3])])

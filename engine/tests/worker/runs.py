@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from seedbed import config, launch, record, signals
 from seedbed.config.request import Request
 from seedbed.worker import worker
@@ -73,6 +75,15 @@ def trained(folder: Path, *words: str) -> Path:
     """Train to the end."""
     assert work(begun(folder, *words)) == 0
     return folder
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return the one line with which the training process refused, as the record has it."""
+    assert work(begun(folder, *words)) == 2
+    summary = record.read_summary(folder)
+    assert summary["status"] == "failed"
+    assert capsys.readouterr().err == f"error: {summary['error']}\n"
+    return str(summary["error"])
 
 
 def resumed(folder: Path, whole: Path, check: int, *words: str) -> None:

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import record
+from seedbed.training import checkpoint
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
-from tests.worker.runs import begun, of_method, work
+from tests.worker.runs import begun, of_method, refused, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
+PLAIN = of_method("Supervised", "trainer.max_steps=7", module="seedbed.methods")
 
 
 class Holed(Noisy):
@@ -43,62 +44,42 @@ class Rooted(nn.Module):
         return self.net(x if self.in_evaluation and self.training else self.root(x))
 
 
-def message(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    chosen = of_method("Supervised", "trainer.max_steps=7", *words, module="seedbed.methods")
-    assert work(begun(folder, *chosen)) == 2
-    line = capsys.readouterr().err.removeprefix("error: ").rstrip("\n")
-    assert record.read_summary(folder)["error"] == line
-    return line
+HOLED = f"_target_={__name__}.Holed"
+ROOTED = f"model._target_={__name__}.Rooted"
+SGD = "+optimizer={name:sgd,_target_:torch.optim.SGD,lr:"
+PLACES = {"train": "step ", "validation": "the validation after step "}
 
 
-@pytest.mark.parametrize(("often", "workers"), [(1, 0), (7, 2)])
-def test_samples_that_are_not_finite_are_named(
-    often: int, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        *(
+            ((f"data.{split}.{HOLED}", f"trainer.log_every_steps={often}", f"data.num_workers={n}"),
+             f"data.{split}: expected finite inputs, got nan in column 3 of sample 5, in {where}")
+            for split, where in PLACES.items()
+            for often, n in ((1, 0), (7, 2))
+        ),
+        ((ROOTED, "trainer.log_every_steps=7"),
+         "model.root: expected finite outputs of Root, got nan in the first forward pass"),
+        ((ROOTED, "+model.in_evaluation=true"),
+         "model.root: expected finite outputs of Root, got nan in the validation"),
+        (("~optimizer", f"{SGD}1e20}}"), "loss: expected a finite number, got "),
+        # The only step's loss is finite and its update is not: the run has not finished.
+        (("optimizer=sgd", "optimizer.lr=1e300", "trainer.max_steps=1",
+          "trainer.gradient_clip_norm=null"), "validation loss: expected a finite number, got "),
+    ],
+)  # fmt: skip
+def test_what_is_to_blame_is_named_and_no_such_weights_are_kept(
+    words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In whatever step they come, and whenever the loss is looked at."""
-    words = (f"trainer.log_every_steps={often}", f"data.num_workers={workers}")
-    for split, where in (("train", "step "), ("validation", "the validation after step ")):
-        chosen = f"data.{split}._target_={__name__}.Holed"
-        found = message(tmp_path / split, capsys, *words, chosen)
-        expected = (
-            f"data.{split}: expected finite inputs, got nan in column 3 of sample 5, in {where}"
-        )
-        assert found.startswith(expected), found
-        assert "optimizer.lr" not in found
+    """Samples, whoever loads them and whenever the loss is looked at, a module, or training."""
+    found = refused(tmp_path, capsys, *PLAIN, *words)
+    assert found.startswith(line)
+    assert ("lower optimizer.lr" in found) == ("loss" in line)
+    for path in (tmp_path / "checkpoints").glob("*.pt"):
+        assert all(each.isfinite().all() for each in checkpoint.load(path)["model"].values())
 
 
-def test_the_first_module_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before any update, whenever the loss is looked at; in evaluation likewise."""
-    model = (f"model._target_={__name__}.Rooted", "trainer.log_every_steps=7")
-    found = message(tmp_path / "training", capsys, *model)
-    assert found.startswith("model.root: expected finite outputs of Root, got nan in the first for")
-    assert "before any update" in found
-    assert "its weights" not in found
-    found = message(tmp_path / "evaluation", capsys, *model, "+model.in_evaluation=true")
-    assert found.startswith(
-        "model.root: expected finite outputs of Root, got nan in the validation"
-    )
-
-
-def test_training_is_to_blame_where_nothing_else_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Negative control: the same run with a usual learning rate finishes."""
-    rate = ("~optimizer", "+optimizer={name:sgd,_target_:torch.optim.SGD,lr:1e20}")
-    found = message(tmp_path / "run", capsys, *rate)
-    assert found.startswith("loss: expected a finite number, got ")
-    assert "updates; lower optimizer.lr" in found or "update; lower optimizer.lr" in found
-    usual = (rate[0], rate[1].replace("1e20", "0.1"), "trainer.max_steps=7")
-    chosen = of_method("Supervised", *usual, module="seedbed.methods")
-    assert work(begun(tmp_path / "usual", *chosen)) == 0
-
-
-def test_weights_that_are_not_finite_are_not_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The last step's loss is finite and its update is not: the run has not finished."""
-    rate = ("optimizer=sgd", "optimizer.lr=1e300")
-    one = ("trainer.max_steps=1", "trainer.gradient_clip_norm=null")
-    found = message(tmp_path / "run", capsys, *rate, *one)
-    assert found.startswith("validation loss: expected a finite number, got ")
-    assert list((tmp_path / "run" / "checkpoints").glob("*.pt")) == []
+def test_a_usual_learning_rate_is_not_to_blame(tmp_path: Path) -> None:
+    """Negative control."""
+    assert work(begun(tmp_path / "usual", *PLAIN, "~optimizer", f"{SGD}0.1}}")) == 0

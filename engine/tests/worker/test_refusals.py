@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from seedbed.methods import Callback, Make, Supervised
 from tests import tiny
 from tests.running import QUICK
 from tests.tiny.methods import VAE
-from tests.worker.runs import METHODS, begun, of_method, work
+from tests.worker.runs import METHODS, begun, of_method, refused, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 PLAIN = of_method("Supervised", module="seedbed.methods")
@@ -29,14 +29,6 @@ class Broken(VAE):
 
     def validation_step(self, model: nn.Module, batch: Batch) -> Any:
         return {"loss": model.decode(batch.inputs)}
-
-
-class WholeSet(VAE):
-    """Has a value that only a whole set has."""
-
-    def compute(self, values: Mapping[str, Any]) -> Mapping[str, float]:
-        assert len(values["loss"]) > 16
-        return super().compute(values)
 
 
 class LateHead(Supervised):
@@ -119,17 +111,8 @@ class LateHook(Callback):
 
 def own(method: str, *words: str) -> tuple[str, ...]:
     """Return a command line that trains by a method of this file."""
-    model = AUTOENCODER if method in ("Broken", "WholeSet") else None
+    model = AUTOENCODER if method == "Broken" else None
     return of_method(method, *words, module=__name__, model=model)
-
-
-def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return the one line with which the training process refused, as the record has it."""
-    assert work(begun(folder, *words)) == 2
-    summary = record.read_summary(folder)
-    assert summary["status"] == "failed"
-    assert capsys.readouterr().err == f"error: {summary['error']}\n"
-    return str(summary["error"])
 
 
 @pytest.mark.parametrize(
@@ -206,8 +189,3 @@ def test_what_is_never_trained_is_printed(
     assert "warning: optimizer: its parameter group head is empty" in printed
     assert work(begun(tmp_path / "all", *of_method("FineTuning"))) == 0
     assert "warning" not in capsys.readouterr().out
-
-
-def test_values_of_a_whole_set_are_not_asked_of_one_batch(tmp_path: Path) -> None:
-    words = own("WholeSet", "data.eval_batch_size=16", "trainer.max_steps=2")
-    assert work(begun(tmp_path / "run", *words)) == 0

@@ -66,6 +66,18 @@ def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
         resumed(tmp_path / str(check), reference, check, *LSTM, *overrides)
 
 
+def test_what_is_written_down_comes_when_planned_and_changes_no_bit(whole: Whole) -> None:
+    """Validation, logging, fingerprints and checkpoints, however often, and at the end."""
+    often = ("trainer.validate_every_epochs=2", "trainer.log_every_steps=4",
+             "fingerprint.every_steps=3", "trainer.checkpoint_every_steps=0")  # fmt: skip
+    other = whole(*often)
+    assert not {"last.pt: model", "last.pt: optimizer"} & set(differences(whole(), other))
+    rows = [(row["phase"], row["step"]) for row in record.read_metrics(other)]
+    steps = [int(step) for phase, step in rows if phase == "train"]
+    assert steps == [4, 8, 12, 14]
+    assert [int(step) for phase, step in rows if phase == "validation"] == [8, 14]
+
+
 def test_a_damaged_checkpoint_falls_back_and_says_so(
     whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
