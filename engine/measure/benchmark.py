@@ -82,7 +82,7 @@ def tables(gpu: str | None, rounds: int, folder: Path) -> dict[str, Callable[[],
     if gpu is None:
         found = {x: partial(measured, x, y, rounds) for x, y in sections(digits).items()}
         starts = [folder / f"start_{number}" for number in range(rounds + 2)]
-        return {**found, "From the shell to the first step": partial(seconds_to_start, starts)}
+        return {**found, "From the shell to the first step": partial(time_to_start, starts)}
     # A GPU finishes what is queued after its process is stopped: few, long turns.
     found = {x: partial(measured, x, y, 1, 3, 3.0) for x, y in sections_of_gpu(gpu, digits).items()}
     return {"Gates": partial(gates, gpu), **found}
@@ -106,15 +106,15 @@ def gates(device: str) -> str:
 def sections_of_gpu(device: str, data: Path) -> dict[str, list[Program]]:
     """Return the programs of each table: a raw loop on the same device, strict and fast."""
     tables = {}
-    programs = ((64, "float32", False), (1024, "float32", False), (1024, "bfloat16", False),
-                (1024, "float32", True))  # fmt: skip
-    for size, precision, compiled in programs:
+    kinds = ((64, "float32"), (1024, "float32"), (1024, "bfloat16"), (1024, "float32, compiled"))
+    for size, kind in kinds:
+        precision, compiled = kind.partition(",")[0], "compiled" in kind
         words = (
             f"trainer.device={device}", f"data.batch_size={size}", f"trainer.precision={precision}",
             f"trainer.compile={str(compiled).lower()}", NO_AUGMENTATION,
         )  # fmt: skip
         more = {"device": device, "precision": precision, "compile": compiled}
-        tables[f"CNN, batch {size}, {precision}{', compiled' if compiled else ''}"] = [
+        tables[f"CNN, batch {size}, {kind}"] = [
             baseline(RAW, "loop.py", data, f"data.batch_size={size}", **more),
             seedbed("strict", *words),
             seedbed("strict, fingerprints every 100 steps", *words, "fingerprint.every_steps=100"),
@@ -221,19 +221,18 @@ def table(programs: Sequence[Program], rounds: Sequence[Mapping[str, Measured]])
     return "\n".join(lines)
 
 
-def seconds_to_start(folders: Sequence[Path]) -> str:
-    return f"`python train.py`: {timing.ratio(list(map(seconds_to_first_step, folders)))} s"
-
-
-def seconds_to_first_step(run: Path) -> float:
+def time_to_start(folders: Sequence[Path]) -> str:
     """Return the seconds from the shell to the first step's fingerprints on disk."""
-    started, table = time.monotonic(), run / "fingerprints.csv"
-    with ways.started(ways.command(run, ["trainer.log_every_steps=1"])) as process:
-        while not table.exists() or table.read_text().count("\n") < 2:
-            if process.poll() not in (None, 0):
-                raise InputError(f"train.py: expected it to train, got {process.returncode}")
-            time.sleep(0.005)
-        return time.monotonic() - started
+    found = []
+    for run in folders:
+        started, table = time.monotonic(), run / "fingerprints.csv"
+        with ways.started(ways.command(run, ["trainer.log_every_steps=1"])) as process:
+            while not table.exists() or table.read_text().count("\n") < 2:
+                if process.poll() not in (None, 0):
+                    raise InputError(f"train.py: expected it to train, got {process.returncode}")
+                time.sleep(0.005)
+            found.append(time.monotonic() - started)
+    return f"`python train.py`: {timing.ratio(found)} s"
 
 
 if __name__ == "__main__":

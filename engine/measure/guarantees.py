@@ -58,6 +58,7 @@ EXPERIMENTS = {
 }
 
 TWO_WORKERS = "data.num_workers=2"
+JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 MAY_CHANGE = (
     Row("nothing: the same command again"),
     Row("1 loader worker instead of none", ("data.num_workers=1",)),
@@ -78,35 +79,23 @@ MAY_CHANGE = (
     Row("another run folder, another current folder", train=ways.elsewhere),
     Row("first in a sweep (Hydra's basic launcher)", train=partial(ways.in_a_sweep, seeds="0,1")),
     Row("second in a sweep", train=partial(ways.in_a_sweep, seeds="1,0")),
-    Row(
-        "two at a time in a sweep (joblib launcher)",
-        train=partial(ways.in_a_sweep, words=("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")),
-    ),
+    Row("two at a time in a sweep (joblib launcher)", train=partial(ways.in_a_sweep, words=JOBLIB)),
     Row("interrupted by SIGTERM, resumed", train=ways.interrupted),
-    Row("killed by SIGKILL, resumed", train=partial(ways.interrupted, number=signal.SIGKILL)),
-    Row(
-        "killed with 2 loader workers, resumed with 3",
-        (TWO_WORKERS,),
-        partial(ways.interrupted, number=signal.SIGKILL, changed=("data.num_workers=3",)),
-    ),
+    Row("killed by SIGKILL, resumed", train=ways.killed),
+    Row("killed with 2 loader workers, resumed with 3", (TWO_WORKERS,),
+        partial(ways.killed, changed=("data.num_workers=3",))),
     Row("two busy processes per core beside it", train=ways.beside_a_load),
-)
+)  # fmt: skip
 
 
 # Beside the run on 1 process, with as many shards. One thread each: 4 processes on 2 cores.
 # SIGKILL of one of several is measured by tests/end_to_end/kills.py.
-_ON = {count: (f"trainer.processes={count}",) for count in (1, 2, 4)}
+ON = {count: (f"trainer.processes={count}",) for count in (1, 2, 4)}
 FOUR_SHARDS = (
-    *(Row(f"{count} processes", _ON[count]) for count in (2, 4)),
-    *(
-        Row(
-            f"interrupted by SIGTERM on {first}, resumed on {then}",
-            _ON[first],
-            partial(ways.interrupted, changed=_ON[then]),
-        )
-        for first, then in ((4, 1), (4, 2), (1, 4))
-    ),
-)
+    *(Row(f"{count} processes", ON[count]) for count in (2, 4)),
+    *(Row(f"interrupted by SIGTERM on {first}, resumed on {then}", ON[first],
+          partial(ways.interrupted, changed=ON[then])) for first, then in ((4, 1), (4, 2), (1, 4))),
+)  # fmt: skip
 
 CHANGES_BITS = (
     Row("another seed", ("seed=1",)),

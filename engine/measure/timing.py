@@ -21,8 +21,8 @@ import ways
 
 from seedbed.errors import InputError
 
-# Takes a new folder; returns a command and its environment. The command writes a line into `STEPS`
-# there when a step ends: the time by `time.monotonic`.
+# Takes a new folder; returns a command, which notes there in STEPS when a step ended, and its
+# environment.
 Prepare = Callable[[Path], tuple[Sequence[str], Mapping[str, str]]]
 STEPS = "steps.txt"
 WARM_UP_STEPS = 20

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -99,12 +100,13 @@ def interrupted(
     return folder
 
 
+killed = partial(interrupted, number=signal.SIGKILL)
+
+
 def write_section(name: str, tables: list[str], of: compare.Record) -> None:
     """Replace what stands between `<!-- NAME -->` and `<!-- end of NAME -->` in docs/measured.md.
 
-    Args:
-        tables: Markdown, each with its title.
-        of: a run that was measured, for machine and versions.
+    The tables are Markdown, each with its title; machine and versions are those `of` a run.
     """
     page = ROOT / "docs" / "measured.md"
     start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"

@@ -1,8 +1,7 @@
 """A training loop as people write it; `benchmark.py` starts it with its settings as JSON.
 
 With `workers`: a plain loop over torchvision's MNIST, with Seedbed's default augmentation and
-schedule written with what torchvision and PyTorch have for them. Without: a raw loop over random
-tensors in memory, eager, nothing but the steps. Neither logs or records.
+schedule. Without: a raw loop over random tensors in memory. Neither logs or records.
 """
 
 import itertools

@@ -12,7 +12,6 @@ from seedbed.worker import worker
 
 
 def main() -> int:
-    """Train as `seedbed.worker` does; write down the end of each step."""
     from seedbed.worker.run_logger import RunLogger
 
     with open(sys.argv.pop(1), "w", buffering=1) as steps:  # a line is written when it ends

@@ -32,14 +32,9 @@ def place(difference: Difference | None) -> tuple[int, str] | None:
     return difference and (difference.step, difference.stage)
 
 
-# The fingerprints
-
-
 @pytest.mark.parametrize("stage", [stage for stage in names.STAGES if stage != "buffers"])
 @pytest.mark.parametrize("bit", [0, 63])
-def test_a_flipped_bit_of_a_fingerprint_is_found_where_it_is(
-    tmp_path: Path, stage: str, bit: int
-) -> None:
+def test_a_flipped_bit_is_found_where_it_is(tmp_path: Path, stage: str, bit: int) -> None:
     """`compare` names its step and its stage, the first in causal order when all after it differ,
     too; negative control: nothing is flipped."""
     a, b = write_run(tmp_path / "a", STEPS), write_run(tmp_path / "b", STEPS)
@@ -64,15 +59,11 @@ def test_only_a_stage_whose_step_before_was_compared_is_located() -> None:
     for row in b[19:]:
         row["loss"] = "0" * 16
     sparse, dense = first_difference(a, b), first_difference(fingerprint_rows(30), b)
-
     assert place(sparse) == place(dense) == (20, "loss")
     assert sparse is not None
     assert dense is not None
     assert (sparse.located, sparse.equal_through) == (False, 10)
     assert (dense.located, dense.equal_through) == (True, 19)
-
-
-# Whole records
 
 
 def test_intervals_that_differ_are_compared_at_common_steps(tmp_path: Path) -> None:
@@ -103,9 +94,7 @@ def test_intervals_that_differ_are_compared_at_common_steps(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("every", [0, 1])
 @pytest.mark.parametrize(("phase", "field"), [("train", "loss"), ("validation", "accuracy")])
-def test_the_last_bit_of_a_metric_is_found(
-    tmp_path: Path, phase: str, field: str, every: int
-) -> None:
+def test_the_last_bit_is_found(tmp_path: Path, phase: str, field: str, every: int) -> None:
     """Also where fingerprints, which tell nothing of evaluation, are equal, or there are none."""
     rows = metrics(40)
     changed = next(row for row in rows if row["phase"] == phase and int(row["step"]) >= 20)
@@ -131,7 +120,6 @@ def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path,
     b = write_run(tmp_path / "b", **silent, summary={"fingerprints": final})
     assert compared(a, b).difference is None
     c = write_run(tmp_path / "c", **silent, summary={"fingerprints": {**final, name: "3" * 16}})
-
     assert (40, f"final_{name}") == place(compared(a, c).difference)
 
 
@@ -155,9 +143,6 @@ def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) ->
     assert same.notes[0].startswith("trainer.shards is 1 in A, 4 in B")
     found = compared(one, run("loss", 4, [row | {"loss": "1" * 16} for row in other])).difference
     assert place(found) == (1, "loss")
-
-
-# Causes
 
 
 def test_a_resume_that_can_have_altered_bits_is_told(tmp_path: Path) -> None:
@@ -192,7 +177,6 @@ def test_seeds_come_first_then_settings_then_the_environment_then_code(tmp_path:
     a = write_run(tmp_path / "a", environment={"imported_files": {"src/project/cnn.py": "00"}})
     b = write_run(tmp_path / "b", config=config, environment=environment)
     found = changes(a, b)
-
     serious = [change.key for change in found if change.alters_bits]
     assert serious == [
         *("seed", "seeds.init", "TORCH_LOGS", "data.validation.path"),
@@ -204,9 +188,7 @@ def test_seeds_come_first_then_settings_then_the_environment_then_code(tmp_path:
     assert not [change for change in found if "TORCHELASTIC" in change.key]
 
 
-def test_where_data_lies_can_alter_bits_unless_digests_say_that_it_is_the_same(
-    tmp_path: Path,
-) -> None:
+def test_where_data_lies_can_alter_bits_unless_digests_are_the_same(tmp_path: Path) -> None:
     """Also where held-out data lies, of which the digests say nothing."""
 
     def altering(digest: object, part: str) -> list[str]:
@@ -223,9 +205,6 @@ def test_where_data_lies_can_alter_bits_unless_digests_say_that_it_is_the_same(
     assert altering({"images": "00ff"}, "validation") == ["data.validation.path"]
 
 
-# The command
-
-
 def test_the_command_names_what_differs_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +217,6 @@ def test_the_command_names_what_differs_and_writes_nothing(
     before = contents(tmp_path)
     monkeypatch.chdir(tmp_path)
     same, other, none = (called(main, "a", name) for name in "bcd")
-
     assert (same.returncode, other.returncode, none.returncode) == (0, 1, 2)
     assert "Differences that changed no bit" in same.stdout
     assert "data.num_workers" in same.stdout
@@ -280,9 +258,7 @@ def steps_decrease(run: Path) -> None:
         (lambda run: (run / "fingerprints.csv").unlink(), r"fingerprints.csv: expected a table"),
     ],
 )
-def test_a_record_that_cannot_be_compared_is_an_input_error(
-    tmp_path: Path, damage: Any, message: str
-) -> None:
+def test_a_damaged_record_is_an_input_error(tmp_path: Path, damage: Any, message: str) -> None:
     """Damaged or too new: one line that says what is wrong with which file."""
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b")
     compared(a, b)  # the negative control: it could be compared before

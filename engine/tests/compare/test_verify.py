@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,9 +116,7 @@ def checkpointed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("start", "steps"), [(0, 4), (10, None)])
-def test_a_part_of_a_run_is_reproduced(
-    checkpointed: Path, tmp_path: Path, start: int, steps: int | None
-) -> None:
+def test_a_part_is_reproduced(checkpointed: Path, tmp_path: Path, start: int, steps: Any) -> None:
     """From its beginning or a checkpoint; the schedule is that of the whole run."""
     outcome = replayed(checkpointed, tmp_path / "replay", start, steps)
     assert outcome.reproduced
@@ -169,9 +168,7 @@ def test_a_record_that_claims_more_steps_is_not_reproduced(copy: Path, tmp_path:
         ("  log_every_steps: 1\n", "", "trainer.log_every_steps: expected"),
     ],
 )
-def test_a_record_that_cannot_be_trusted_or_read_is_refused(
-    old: str, new: str, message: str, copy: Path
-) -> None:
+def test_what_cannot_be_trusted_is_refused(old: str, new: str, message: str, copy: Path) -> None:
     """Before anything is built or run, one line says what is wrong with a record."""
     edit_text(copy / "config.yaml", old, new)
     before = contents(copy)

@@ -50,9 +50,7 @@ def test_a_spec_that_names_no_class_or_not_its_arguments_is_one_line(spec: Any) 
         build.build(spec, "model")
 
 
-def test_an_error_in_a_users_code_keeps_its_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_error_has_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a constructor, with a note of the key, and in a module; negative control of the line."""
     with pytest.raises(ZeroDivisionError) as caught:
         build.build({"_target_": f"{__name__}.Broken"}, "model")

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from seedbed.config import command, compose
 from tests.running import ROOT
+from tests.running import command as run_command
 
 RUN, JOB = "+hydra.job.env_set.SEEDBED_RUN=", "hydra.sweep.subdir="
 
@@ -50,3 +51,10 @@ def test_jobs_are_named_by_what_varies(words: str, job: str, name: str) -> None:
     OmegaConf.set_readonly(composed, False)
     composed.hydra.job.num = 7
     assert composed.hydra.sweep.subdir == f"7{name}"
+
+
+def test_hydra_is_told_a_version_only_where_it_asks() -> None:
+    """1.4 warns of it, and 1.5 refuses it."""
+    assert set(compose.VERSION) == ({"version_base"} if hydra.__version__ < "1.4" else set())
+    done = run_command("-W", "error", "train.py", "--cfg", "job")
+    assert done.returncode == 0, done.stderr

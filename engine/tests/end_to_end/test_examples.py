@@ -88,24 +88,16 @@ def runs(project: Path) -> dict[str, Path]:
     return train(project, NAMES)
 
 
-def require_the_promise(name: str, folder: Path) -> None:
-    """Same bits in all ways, not with another seed, and on two processes as on one."""
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) for name in (*NAMES, *LARGE)]
+    + [pytest.param(name, marks=pytest.mark.zoo) for name in OF_OTHER_PACKAGES],
+)
+def test_same_bits(request: pytest.FixtureRequest, project: Path, name: str) -> None:
+    """In all ways, not with another seed, and on two processes as on one."""
+    trained = request.getfixturevalue("runs") if name in NAMES else train(project, [name])
+    folder = trained[name]
     require_same_bits(folder)
     if name not in ON_ONE_PROCESS:
         found = differences(folder / "1_processes", folder / "2_processes")
         assert found[:1] == (["step 1: loss"] if name == NEGATIVES else [])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
-def test_same_bits(runs: dict[str, Path], name: str) -> None:
-    require_the_promise(name, runs[name])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.long) for name in LARGE]
-    + [pytest.param(name, marks=pytest.mark.zoo) for name in OF_OTHER_PACKAGES],
-)
-def test_same_bits_of_large_networks_and_other_packages(project: Path, name: str) -> None:
-    require_the_promise(name, train(project, [name])[name])

@@ -1,5 +1,6 @@
 """The engine as `pip install git+...` installs it: it imports fast, and works anywhere."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from seedbed import project
+from seedbed import project, record
+from tests import pages
 from tests.running import TEMPLATE
 
 # pip builds the package with setuptools, which it fetches from the package registry.
@@ -16,22 +18,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(NO_GIT, reason="installs a commit of this checkout"),
 ]
-
-LOOP = """
-import sys, torch, seedbed
-from seedbed.loading import seeded_loader
-data = torch.utils.data.TensorDataset(torch.arange(24.0)[:, None])
-loader = seeded_loader(data, 4, seed=int(sys.argv[2]))
-torch.manual_seed(0)
-model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-with seedbed.Recorder(sys.argv[1], {"seed": int(sys.argv[2])}) as recorder:
-    for step, (x,) in enumerate(loader, 1):
-        loss = model(x).square().mean()
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-        recorder.step(step, loader.ids(step), x, loss, model, optimizer)
-print(seedbed.__file__)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +45,22 @@ def run(site: Path, folder: Path, *words: str, status: int = 0) -> str:
 
 
 def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_path: Path) -> None:
-    (tmp_path / "loop.py").write_text(LOOP)
+    """The plain loop of docs/own-loop.md, as its commands run it; another seed is another run."""
+    script = pages.script(tmp_path, "plain")
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
-        assert run(site, tmp_path, "loop.py", name, seed).startswith(str(site))
+        run(site, tmp_path, "-W", "ignore", script.name, name, seed)
     words = (str(site / "bin" / "seedbed"), "compare", "a")
-    assert "The same bits at every step compared (6)" in run(site, tmp_path, *words, "b")
+    assert "The same bits at every step compared" in run(site, tmp_path, *words, "b")
     assert "diverge at step 1: sample ids" in run(site, tmp_path, *words, "c", status=1)
-    assert "loop.py" in (tmp_path / "a/environment.json").read_text()  # no repository: by content
+    environment = (tmp_path / "a" / "environment.json").read_text()
+    assert "plain.py" in environment  # no repository: by content
+    assert record.flatten(json.loads(environment))["flags.on_nondeterministic"] == "error"
 
 
 def test_the_presets_are_installed(site: Path, tmp_path: Path) -> None:
     """One is applied; the files are those of the checkout."""
-    run(site, tmp_path, "-c", "import seedbed; seedbed.apply_preset('strict')")
+    program = "import seedbed; seedbed.apply_preset('strict'); print(seedbed.__file__)"
+    assert run(site, tmp_path, "-c", program).startswith(str(site))
     for file in (TEMPLATE / "configs" / "determinism").glob("*.yaml"):
         installed = site / "seedbed" / "determinism" / "presets" / file.name
         assert installed.read_bytes() == file.read_bytes()

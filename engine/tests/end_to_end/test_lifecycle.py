@@ -39,9 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_a_run_killed_at_random_moments_has_the_same_bits(whole: Path, tmp_path: Path) -> None:
     """Three kills here; `make test-kills` does a hundred."""
     one = kills.Case("LSTM", (*LSTM, "data.num_workers=3"))
     hits = kills.killed(one, tmp_path / "run", 6, 3, random.Random())

@@ -46,9 +46,7 @@ def test_a_sweep_ends_with_table_csv_and_picture(quick_sweep: Path) -> None:
         assert threads == record.read_config(quick_sweep / job).determinism.threads
 
 
-def test_a_finished_sweep_trains_nothing_and_lost_runs_are_started(
-    quick_sweep: Path, copy: Path
-) -> None:
+def test_finished_jobs_are_skipped_and_lost_ones_started(quick_sweep: Path, copy: Path) -> None:
     """By the command that resume.py prints. Negative control: `different` can fail."""
     before = (copy / "1_seed=1" / "summary.json").stat().st_mtime_ns
     shutil.rmtree(copy / "0_seed=0")
@@ -105,9 +103,7 @@ def test_a_damaged_plan_is_refused(copy: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
-def test_a_failed_job_leaves_the_others_their_results(
-    launcher: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_failed_job_leaves_the_others(launcher: tuple[str, ...], tmp_path: Path) -> None:
     """It is named in the report and in the exit status, also when it is repeated."""
     words = ("--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "data.batch_size=64,4001")
     for done in (run("train.py", *words, *launcher), run("train.py", *words, *launcher)):

@@ -13,9 +13,7 @@ from tests.running import QUICK, ROOT, trained
 from tests.ways import differences
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_others(
-    quick_run: Path, tmp_path: Path
-) -> None:
+def test_the_same_seed_gives_the_same_bits(quick_run: Path, tmp_path: Path) -> None:
     """seed=0 is a seed like any other. Twin: the comparison can fail, in every part."""
     assert differences(quick_run, trained(tmp_path / "again", "seed=0")) == []
     found = set(differences(quick_run, trained(tmp_path / "other", "seed=1")))

@@ -50,9 +50,7 @@ def line_of(text: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)
-def test_a_refusal_names_operation_pass_module_line_and_substitute(
-    kind: type[nn.Module], operation: str, phase: str, code: str
-) -> None:
+def test_a_refusal_names_all(kind: type[nn.Module], operation: str, phase: str, code: str) -> None:
     """Whether it happens forward or backward, the user's line is found."""
     model = kind()
     repeated = explained(model, repeat=lambda: step(model))

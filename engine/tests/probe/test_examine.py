@@ -97,9 +97,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("part", "change", "when", "what"), CASES)
-def test_what_differs_is_named_where_it_begins(
-    part: str, change: dict[str, Any], when: str, what: str
-) -> None:
+def test_what_differs_is_named(part: str, change: dict[str, Any], when: str, what: str) -> None:
     """Draws that no seed controls differ at once, generators that are state in a resumed run."""
     first, second, *_ = examined(**{part: change})
     assert first.startswith(when)

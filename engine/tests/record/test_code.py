@@ -69,9 +69,7 @@ def git(root: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def test_git_is_asked_for_commit_and_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a hook's variables name; a folder that no repository has is in none."""
     root, nothing = tmp_path / "repository", ({"commit": None, "dirty": None}, b"")
     for name in ("project", "ignored"):

@@ -49,9 +49,7 @@ def test_a_table_that_was_shortened_is_refused_and_left_alone(tmp_path: Path) ->
     assert path.read_text() == "step,loss\n1,1"
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fills up in the middle leaves the old content and nothing else."""
     path = tmp_path / "summary.json"
     record.write_json(path, {"a": 1})

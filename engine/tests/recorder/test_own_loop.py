@@ -1,30 +1,19 @@
-"""docs/own-loop.md: its examples that need no other library run, and do what the page says."""
+"""docs/own-loop.md: its examples run, and do what the page says.
+
+The plain loop is end_to_end/test_installed.py's; others need other libraries.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from seedbed import compare, record
+from seedbed import record
 from tests import pages
 from tests.running import printed
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
     return record.read_fingerprints(folder)
-
-
-@pytest.mark.long
-def test_a_plain_loop(tmp_path: Path) -> None:
-    """As the page's commands run it; another seed is another run."""
-    script = pages.script(tmp_path, "plain")
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        printed("-W", "ignore", str(script), str(tmp_path / name), str(seed))
-    a, b, c = (compare.read(tmp_path / name) for name in "abc")
-    assert compare.compare(a, b).difference is None
-    difference = compare.compare(a, c).difference
-    assert difference is not None
-    assert (difference.step, difference.stage) == (1, "sample_ids")
-    assert record.flatten(a.origin.environment)["flags.on_nondeterministic"] == "error"
 
 
 def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

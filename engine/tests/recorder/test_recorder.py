@@ -13,6 +13,7 @@ from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
 from seedbed.testing import difference
+from tests.faults import flip_bit
 from tests.recorder.loops import STEPS, Loop, recorded
 from tests.running import command, refusal, trained
 
@@ -102,10 +103,7 @@ def test_a_planted_fault_is_named_by_step_and_stage(run: Path, tmp_path: Path, s
                 "buffers": lambda: next(loop.model.buffers()),
                 "optimizer": lambda: loop.optimizer.state[first]["exp_avg"],
             }[stage]()
-            flat = target.view(-1).view(
-                torch.int32 if target.dtype == torch.float32 else target.dtype
-            )
-            flat[0] ^= 1
+            flip_bit(target, 0)
 
     assert difference(run, recorded(tmp_path / "b", fault=fault)) == f"step {FAULT_AT}: {stage}"
 

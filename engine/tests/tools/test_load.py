@@ -17,9 +17,7 @@ from tests.pages import blocks
 from tests.running import ROOT, TEMPLATE
 
 
-def test_the_weights_are_those_of_the_checkpoint(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_the_checkpoints(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In evaluation mode; nothing is written, and no generator of the caller's is moved. Control:
     the best weights are not the last ones."""
     monkeypatch.syspath_prepend(ROOT / "src")  # the package tiny

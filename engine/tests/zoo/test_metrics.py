@@ -16,7 +16,7 @@ from seedbed.tasks import Classification
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
-from tests.worker.runs import begun, of_method, trained, work
+from tests.worker.runs import of_method, trained
 
 pytestmark = pytest.mark.zoo
 pytest.importorskip("torchmetrics", reason="of the dependency group zoo")
@@ -83,19 +83,3 @@ def test_a_run_follows_a_metric(tmp_path: Path) -> None:
     best = summary["metrics"]["best_validation_f1"]
     assert best == max(float(row["f1"]) for row in rows)
     assert {"validation_auroc", "test_f1", "validation_accuracy"} <= summary["metrics"].keys()
-
-
-@pytest.mark.usefixtures("this_process_trains")
-@pytest.mark.parametrize(
-    ("chosen", "line"),
-    [
-        ("num_classes:2", "metrics.f1: expected outputs and targets that MulticlassF1Score takes"),
-        ("num_classes:3,average:none", "metrics.f1: expected a number from MulticlassF1Score"),
-    ],
-)
-def test_what_a_metric_does_not_take_is_one_line(
-    chosen: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = f"+metrics.f1={{_target_:{ALL}.MulticlassF1Score,{chosen}}}"
-    assert work(begun(tmp_path / "run", *of_method("FineTuning", spec))) == 2
-    assert capsys.readouterr().err.startswith(f"error: {line}")
