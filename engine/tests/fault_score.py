@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import OmegaConf
 
 from seedbed import compare, determinism, names
 from seedbed.config import Settings
 from seedbed.data.positions import Shuffled, positions
+from seedbed.determinism.running import read_preset
 from seedbed.explain import replay as trace
 from seedbed.explain.replay import Trace, replay
 from seedbed.explain.trace_compare import Finding, first_difference
 from tests import faults
 from tests.faults import FAULTS, Fault
-from tests.running import ENGINE, TEMPLATE, printed, typed
+from tests.running import ENGINE, printed, typed
 
 LAST_STEP, BATCH = 7, 8
 NAMES = [name for name, _ in faults.Net().named_parameters()]
@@ -45,10 +45,8 @@ class Result(NamedTuple):
 
 def preset(name: str) -> dict[str, Any]:
     """Return a preset for this process, which has an environment and threads of its own."""
-    whole: Any = OmegaConf.to_container(
-        OmegaConf.load(TEMPLATE / f"configs/determinism/{name}.yaml")
-    )
-    return {**whole, "env": {}, "interop_threads": torch.get_num_interop_threads(), "threads": 1}
+    here = {"env": {}, "interop_threads": torch.get_num_interop_threads(), "threads": 1}
+    return read_preset(name) | here
 
 
 def settings(**changes: dict[str, Any]) -> Settings:

@@ -53,33 +53,26 @@ FAULTS = {
     "unseeded_transform": Fault("data", "batch", "augmentation", "Noise", unseeded=True),
     "unseeded_collate": Fault("data", "batch", "collate", "collate", unseeded=True),
     "set_of_strings": Fault("hashes", "batch", "sample loading", "__getitem__"),
-    "weight_bit": Fault(
-        "model", "loss", "forward", "aten.convolution", "blocks.{i}.conv", "blocks.{i}.conv.weight"
-    ),
+    "weight_bit": Fault("model", "loss", "forward", "aten.convolution", "blocks.{i}.conv",
+                        "blocks.{i}.conv.weight"),
     "activation_bit": Fault("model", "loss", "forward", "aten.relu", "blocks.{i}.relu", "no PyT"),
     "dropout_redrawn": Fault("model", "loss", "forward", "aten.bernoulli", "blocks.{i}.dropout"),
     "layer_in_bfloat16": Fault("model", "loss", "forward", "aten._to_copy", "blocks.{i}.conv"),
-    "unseeded_generator": Fault(
-        "model", "loss", "forward", "aten.rand", "blocks.{i}", "same inputs", unseeded=True
-    ),
+    "unseeded_generator": Fault("model", "loss", "forward", "aten.rand", "blocks.{i}",
+                                "same inputs", unseeded=True),
     "operation_added": Fault("model", "loss", "forward", "aten.mul", "blocks.{i}", "in B only"),
-    "buffer_bit": Fault(
-        *("model", "buffers", "forward", "aten.native_batch_norm", "blocks.{i}.norm"),
-        "blocks.{i}.norm.running_mean",
-    ),
-    "gradient_bit": Fault(
-        "model", "gradients", "update", "aten._foreach_norm", "", "gradient of blocks.{i}.conv"
-    ),
-    "backward_operation_added": Fault(
-        "model", "gradients", "backward", "aten.mul", "blocks.{i}.dropout", "in B only"
-    ),
+    "buffer_bit": Fault("model", "buffers", "forward", "aten.native_batch_norm", "blocks.{i}.norm",
+                        "blocks.{i}.norm.running_mean"),
+    "gradient_bit": Fault("model", "gradients", "update", "aten._foreach_norm", "",
+                          "gradient of blocks.{i}.conv"),
+    "backward_operation_added": Fault("model", "gradients", "backward", "aten.mul",
+                                      "blocks.{i}.dropout", "in B only"),
     "learning_rate_changed": Fault("optimizer", "weights", "update", "aten._foreach", says="call"),
-    "moment_bit": Fault(
-        "optimizer", "weights", "update", "aten._foreach", says="exp_avg of {name}"
-    ),
+    "moment_bit": Fault("optimizer", "weights", "update", "aten._foreach",
+                        says="exp_avg of {name}"),
     "moment_bit_after": Fault("optimizer", "optimizer", "after the step", "exp_avg_sq of {name}"),
     "weight_bit_after": Fault("optimizer", "weights", "after the step", "{name}"),
-}
+}  # fmt: skip
 
 
 def flip_bit(tensor: Tensor, index: int, bit: int = 22) -> None:

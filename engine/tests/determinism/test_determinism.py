@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from seedbed import determinism
 from seedbed.determinism import backends
+from seedbed.determinism.running import read_preset as preset
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from tests.running import QUICK, ROOT, printed, refusal, train
@@ -26,11 +26,8 @@ print(json.dumps([before, determinism.in_force(), determinism.differences(preset
 """
 
 
-def preset(name: str) -> dict[str, Any]:
-    tree = OmegaConf.create(
-        {"determinism": OmegaConf.load(ROOT / "configs" / "determinism" / f"{name}.yaml")}
-    )
-    return OmegaConf.to_container(tree, resolve=True)["determinism"]  # type: ignore[index, return-value, call-overload]
+def environment_of(chosen: dict[str, Any]) -> dict[str, str]:
+    return determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
 
 
 def applied(
@@ -45,8 +42,7 @@ def applied(
 def test_every_preset_is_in_force_after_it_was_applied(name: str) -> None:
     """What a preset asks for is what the backends report, in a fresh process."""
     chosen = preset(name)
-    environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
-    _, after, differences = applied(chosen, environment)
+    _, after, differences = applied(chosen, environment_of(chosen))
     assert differences == []
     for path, asked in determinism.asked_flags(chosen).items():
         assert asked is None or after[path] == asked
@@ -64,9 +60,8 @@ def test_every_flag_that_can_be_set_is_set() -> None:
         if isinstance(value, bool):
             section[last] = not value
     opposite |= {"on_nondeterministic": "warn", "float32_matmul_precision": "medium", "threads": 3}
-    environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
-    _, strict, _ = applied(chosen, environment)
-    _, other, _ = applied(opposite, environment)
+    _, strict, _ = applied(chosen, environment_of(chosen))
+    _, other, _ = applied(opposite, environment_of(chosen))
     unchanged = {path for path in strict if strict[path] == other[path]}
     assert unchanged == {"interop_threads", "cpu_capability", "mkl_branch", "avx"}
 
@@ -91,8 +86,7 @@ def test_a_variable_that_must_not_be_set_is_refused() -> None:
 def test_what_is_in_force_but_not_asked_is_found() -> None:
     """Reading back would be worth nothing if it could not find a difference."""
     chosen = preset("strict")
-    environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
-    environment |= {"PYTHONHASHSEED": "1", "MKL_CBWR": "AVX2"}
+    environment = environment_of(chosen) | {"PYTHONHASHSEED": "1", "MKL_CBWR": "AVX2"}
     _, _, lines = applied(chosen | {"cpu_capability": "Z80"}, environment)
     assert sorted(line.partition(",")[0] for line in lines) == [
         "MKL_CBWR: expected unset in the environment",
@@ -139,9 +133,8 @@ def test_flags_that_code_sets_are_found_and_named() -> None:
         "torch.manual_seed(3)": "",
     }
     chosen = preset("strict")
-    environment = determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
     words = ("-c", SWITCHES, json.dumps(chosen), json.dumps([*changes]))
-    [lines] = map(json.loads, printed(*words, environment=environment))
+    [lines] = map(json.loads, printed(*words, environment=environment_of(chosen)))
     for (change, start), line in zip(changes.items(), lines, strict=True):
         assert line.startswith(f"determinism.{start}" if start else ""), (change, line)
         assert bool(line) == bool(start), (change, line)
@@ -161,9 +154,7 @@ class Switching(Supervised):
 
 
 @pytest.mark.parametrize(("at", "steps"), [(0, 0), (7, 4), (99, 12)])
-def test_a_run_stops_where_code_switches_off_what_its_preset_asks_for(
-    at: int, steps: int, tmp_path: Path
-) -> None:
+def test_a_run_stops_where_code_switches_a_flag(at: int, steps: int, tmp_path: Path) -> None:
     """After the parts are built, before a checkpoint; or not."""
     method = (f"method._target_={__name__}.Switching", f"+method.at={at}")
     words = (*QUICK, *method, "trainer.checkpoint_every_steps=4")

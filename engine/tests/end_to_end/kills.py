@@ -25,14 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import ways
-from tests.end_to_end.live import begin, processes
+from tests.end_to_end.live import ADDING, SHORT, begin, processes
 from tests.running import command
 
-SHORT = ("determinism.threads=1", "trainer.max_steps=40", "trainer.log_every_steps=1",
-         "trainer.checkpoint_every_steps=2")  # fmt: skip
 MODELS = {  # with validations: on 20 batches an epoch, and on 16
     "CNN": ("data.batch_size=200",),
-    "LSTM": ("experiment=adding_lstm", "data.length=20", "data.train.samples=1024"),
+    "LSTM": ADDING,
 }
 SHARDED = ("trainer.shards=4", "trainer.distributed_timeout_seconds=60")
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")

@@ -12,13 +12,12 @@ from typing import Any
 from seedbed import record
 from tests.running import ROOT, command, refusal
 
+SHORT = ("determinism.threads=1", "trainer.max_steps=40", "trainer.log_every_steps=1",
+         "trainer.checkpoint_every_steps=2")  # fmt: skip
+ADDING = ("experiment=adding_lstm", "data.length=20", "data.train.samples=1024")
 # Validations after 16 and 32 of 40 steps; an evaluation is 40 batches, long enough to be hit.
-LSTM = (
-    *("determinism.threads=1", "trainer.max_steps=40", "trainer.log_every_steps=1"),
-    *("trainer.checkpoint_every_steps=2", "data.persistent_workers=false"),
-    *("experiment=adding_lstm", "data.length=20", "data.train.samples=1024"),
-    *("data.validation.samples=400", "data.test.samples=400", "data.eval_batch_size=10"),
-)
+LSTM = (*SHORT, *ADDING, "data.persistent_workers=false", "data.validation.samples=400",
+        "data.test.samples=400", "data.eval_batch_size=10")  # fmt: skip
 TIMEOUT = 120
 
 

@@ -95,6 +95,10 @@ def test_the_engine_is_upgraded_without_conflicts(checkout: Path) -> None:
 
 
 def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> None:
+    """With a scheme and a host: pip refuses `git+file:///disk/a.git` as a requirement."""
+    url_of = runpy.run_path(str(TEMPLATE / "scripts/new.py"))["url_of"]
+    for remote in ("git@host:me/a.git", "/disk/a.git", "file:///disk/a.git"):
+        assert all([urlsplit(url_of(remote)).scheme, urlsplit(url_of(remote)).hostname])
     succeed(checkout, "git", "remote", "add", "origin", "https://example.org/seedbed.git")
     succeed(checkout, "git", "tag", "v9")
     succeed(checkout, sys.executable, "scripts/new.py", "waves", "--slim")
@@ -103,17 +107,6 @@ def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> N
         assert line in (checkout / name).read_text().splitlines()
     assert not (checkout / "engine").exists()
     assert "engine" not in succeed(checkout, "make", "help").replace("that the engine keeps", "")
-
-
-@pytest.mark.parametrize(
-    "remote", ["https://host/a.git", "git@host:me/a.git", "/disk/a.git", "file:///disk/a.git"]
-)
-def test_any_remote_becomes_a_url_that_pip_takes(remote: str) -> None:
-    """With a scheme and a host: pip refuses `git+file:///disk/a.git` as a requirement."""
-    url_of = runpy.run_path(str(TEMPLATE / "scripts/new.py"))["url_of"]
-    url = urlsplit(url_of(remote))
-    assert url.path.endswith("/a.git")
-    assert all([url.scheme, url.hostname])
 
 
 def test_an_impossible_name_is_refused(checkout: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seedbed import determinism, record
-from tests.determinism.test_determinism import preset
+from seedbed.determinism.running import read_preset
 from tests.golden import runs
 from tests.once import made_once
 from tests.running import TEMPLATE, printed
@@ -71,9 +71,12 @@ print(json.dumps(determinism.differences(preset)))
 """
 
 
+preset = read_preset("portable")
+
+
 def report(environment: dict[str, str]) -> tuple[str, list[str]]:
     """Return what oneDNN says of its instruction set, and what is not as portable asks."""
-    words = ("-c", REPORT, json.dumps(preset("portable")))
+    words = ("-c", REPORT, json.dumps(preset))
     lines = printed(*words, environment=environment | {"ONEDNN_VERBOSE": "1"})
     return next(line for line in lines if ",cpu,isa:" in line), json.loads(lines[-1])
 
@@ -81,7 +84,7 @@ def report(environment: dict[str, str]) -> tuple[str, list[str]]:
 @on_x86_64
 def test_every_library_reports_its_pin() -> None:
     """PyTorch, MKL and oneDNN keep to what was asked; negative control: without the pins."""
-    pinned = determinism.environment_variables(preset("portable"), {"PATH": "/usr/bin:/bin"})
+    pinned = determinism.environment_variables(preset, {"PATH": "/usr/bin:/bin"})
     onednn, differences = report(pinned)
     assert onednn.endswith(",isa:Intel AVX")
     assert differences == []

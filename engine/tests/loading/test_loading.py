@@ -84,15 +84,6 @@ def test_processes_that_start_after_the_loader_was_made(monkeypatch: pytest.Monk
         next(iter(loader))
 
 
-def test_a_step_is_seeded_as_in_training_by_the_template() -> None:
-    next(iter(seeded_loader(Noisy(SAMPLES), BATCH, 5)))
-    drawn = torch.rand(3), np.random.rand(), random.random()
-    rng.seed_globals(rng.key(5, "dropout", 1, 0))
-    assert (str(drawn)) == str((torch.rand(3), np.random.rand(), random.random()))
-    loading.seed_step(5, 1)
-    assert torch.equal(torch.rand(3), drawn[0])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

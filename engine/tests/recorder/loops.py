@@ -1,6 +1,6 @@
 """A small loop of one's own, with faults to plant in it."""
 
-import copy
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tests.tiny.data import Noisy
 from tests.tiny.models import Convolution
 
 STEPS, SAMPLES, BATCH = 8, 48, 8
+Fault = Callable[["Loop", int, dict[str, Any]], None]
 
 
 class Loop:
@@ -27,39 +28,18 @@ class Loop:
         self.model(torch.zeros(2, 8))  # shapes of lazy modules
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint of people's holds."""
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        return copy.deepcopy(state)
-
-    def restore(self, state: dict[str, Any], step: int) -> None:
-        """Go on after a step."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.loader.seek(step)
-
-    def run(
-        self,
-        recorder: Recorder,
-        first: int = 1,
-        last: int = STEPS,
-        fault: Callable[["Loop", int, dict[str, Any]], None] | None = None,
-    ) -> None:
+    def run(self, recorder: Recorder, fault: Fault | None = None) -> None:
         """Train some steps; `fault` may change the parts of a step before they are recorded."""
-        step = first
-        while step <= last:
-            for points, labels in self.loader:
-                self.optimizer.zero_grad()
-                loss: Tensor = nn.functional.cross_entropy(self.model(points), labels)
-                loss.backward()
-                self.optimizer.step()
-                made = {"ids": self.loader.ids(step), "batch": (points, labels), "losses": loss}
-                if fault is not None:
-                    fault(self, step, made)
-                recorder.step(step, **made, model=self.model, optimizers=self.optimizer)
-                step += 1
-                if step > last:
-                    break
+        batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
+        for step, (points, labels) in enumerate(itertools.islice(batches, STEPS), 1):
+            self.optimizer.zero_grad()
+            loss: Tensor = nn.functional.cross_entropy(self.model(points), labels)
+            loss.backward()
+            self.optimizer.step()
+            made = {"ids": self.loader.ids(step), "batch": (points, labels), "losses": loss}
+            if fault is not None:
+                fault(self, step, made)
+            recorder.step(step, **made, model=self.model, optimizers=self.optimizer)
 
 
 def recorded(

@@ -23,6 +23,7 @@ def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "b", 20)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
     assert len(rows(tmp_path / "a")) == 20
+    assert record.read_metrics(tmp_path / "a") == record.read_metrics(tmp_path / "b")
     assert record.read_summary(tmp_path / "b")["resumes"][0]["step"] == 11
 
 

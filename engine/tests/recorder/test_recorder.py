@@ -171,32 +171,6 @@ def test_a_process_that_does_not_close_it(ended: dict[str, Path], end: str, stat
     assert record.read_summary(ended[end])["status"] == status
 
 
-def test_a_resumed_loop_has_the_record_of_one_that_never_stopped(run: Path, tmp_path: Path) -> None:
-    """The rows after the checkpoint are cut off, and written again, with the same bits."""
-    settings = {"seed": 0, "lr": 0.01}
-    states = {}
-
-    def checkpoint(loop: Loop, step: int, made: dict[str, Any]) -> None:
-        states[step] = loop.state()
-
-    with Recorder(tmp_path / "b", settings) as recorder:
-        Loop().run(recorder, last=7, fault=checkpoint)
-        recorder.validation(7, loss=9.0, accuracy=1.0)
-    second = Loop()
-    second.restore(states[4], 4)
-    again = {**settings, "note": "resumed"}
-    with Recorder(tmp_path / "b", again, resume_from=4) as recorder:
-        second.run(recorder, first=5)
-        recorder.validation(STEPS, loss=0.5, accuracy=0.75)
-    for name in ("fingerprints.csv", "metrics.csv"):
-        assert (run / name).read_text() == (tmp_path / "b" / name).read_text()
-    summary = record.read_summary(tmp_path / "b")
-    assert summary["resumes"] == [
-        {"step": 4, "changes": {"note": [None, "resumed"]}, "can_alter_bits": ["note"]}
-    ]
-    assert summary["metrics"]["best_validation_accuracy"] == 0.75
-
-
 def test_what_cannot_be_resumed(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"folder: expected a new one, got .*resume_from"):
         Recorder(run)

@@ -29,12 +29,10 @@ def recorded(run: Path, phase: str, step: str) -> dict[str, str]:
     return {f"{phase}_loss": row["loss"], f"{phase}_accuracy": row["accuracy"]}
 
 
-def test_best_and_last_weights_have_the_bits_that_the_run_recorded(
-    run: Path, before: Mapping[Path, bytes], tmp_path: Path
-) -> None:
+def test_best_and_last_weights_have_the_bits_of_the_record(run: Path, tmp_path: Path) -> None:
     """Validation and test of the best weights, test of the last, predictions to the byte; nothing
     is written into the run. Control: the two checkpoints are of different steps and numbers."""
-    out = tmp_path / "predictions.csv"
+    out, before = tmp_path / "predictions.csv", contents(run)
     best = numbers(str(run), "--split", "validation")
     tested = numbers(str(run), "--predictions", str(out))
     last = numbers(str(run), "--checkpoint", "last")

@@ -3,14 +3,13 @@
 import csv
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests import made_up_runs
-from tests.running import ROOT, command, refusal, trained
+from tests.end_to_end.live import begin
+from tests.running import command, refusal, trained
 
 SCRIPT = "scripts/runs.py"
 
@@ -51,10 +50,9 @@ def test_the_csv_is_whole_where_nobody_reads_the_table(runs: Path, tmp_path: Pat
     out = tmp_path / "runs.csv"
     reader, writer = os.pipe()
     os.close(reader)
-    words = [sys.executable, "-m", "seedbed", "runs", str(runs), "--csv", str(out)]
-    done = subprocess.run(words, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, check=False)
+    process = begin("-m", "seedbed", "runs", str(runs), "--csv", str(out), stdout=writer)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (process.communicate()[1], process.returncode) == ("", 141)
     rows = json.loads(command(SCRIPT, str(runs), "--json").stdout)
     digits = [row["test_accuracy"] for row in csv.DictReader(out.open())]
     assert digits == [repr(row["test_accuracy"]) for row in rows]
