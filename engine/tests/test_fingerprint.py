@@ -138,7 +138,7 @@ def test_a_tensor_may_change_once_it_was_added() -> None:
     ]
 
 
-def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same(self) -> None:
+def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same() -> None:
     """Whether it fills the room alone, or is too large for it, and in whatever order."""
     sizes = (10, ROOM_WORDS - 500, ROW_WORDS, ROOM_WORDS, 7, ROOM_WORDS + 1, 600_000, 600_000)
     lists = [[torch.arange(n) % 251 == 0, torch.tensor([n + 1j])] for n in sizes]
