@@ -50,7 +50,7 @@ def typed(**sections: Any) -> Settings:
     for name, value in sections.items():
         kept = whole.get(name) if isinstance(value, Mapping) and "_target_" not in value else None
         whole[name] = {**kept, **value} if kept else value
-    return config.typed(OmegaConf.create(whole))
+    return config.check(OmegaConf.create(whole))
 
 
 def command(

@@ -20,9 +20,8 @@ def exit_status(main: Callable[[], int]) -> int:
     """Run a command and turn what users can cause into one line and an exit status.
 
     Returns:
-        What `main` returns; 2 after an `InputError`, or where a deleted part is asked for; 130
-        after Ctrl-C; 141 when the reader of our output went away (`command | head`), as a shell
-        reports it.
+        What `main` returns; 2 after an `InputError`; 130 after Ctrl-C; 141 when the reader of our
+        output went away (`command | head`), as a shell reports it.
     """
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as train.py has it while it imports
@@ -33,11 +32,6 @@ def exit_status(main: Callable[[], int]) -> int:
         return status
     except InputError as error:
         return print_error(error)
-    except ModuleNotFoundError as error:
-        if not str(error.name).startswith("seedbed."):
-            raise
-        name = str(error.name)
-        return print_error(InputError(f"{name}: expected this part, got none; restore it from git"))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

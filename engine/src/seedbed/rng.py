@@ -77,9 +77,6 @@ class Draws:
         self._rows = ids if rows is None else rows
         self._key, self._calls = key, 0
 
-    def __repr__(self) -> str:
-        return f"Draws(key={self._key}, calls={self._calls})"
-
     def uniform(self, draws: int) -> NDArray[np.float64]:
         """Draw numbers in [0, 1).
 
@@ -110,10 +107,7 @@ def permutation(key: int, n: int) -> NDArray[np.int64]:
 
 
 def seed_globals(key: int) -> None:
-    """Seed every global generator: `random`, NumPy's legacy one, torch's on CPU and accelerators.
-
-    Called wherever user code may draw from them, so that its randomness depends on the place alone.
-    """
+    """Seed all global generators, of `random`, NumPy and torch, wherever user code may draw."""
     seed_cpu(key)
     if (seed_accelerators := _accelerators()) is not None:
         seed_accelerators(_words(key)[3])

@@ -4,7 +4,6 @@ A run takes half a second: each is a process forked from one that has imported e
 the environment of the preset. `python -m seedbed.testing < FOLDERS` is that process.
 """
 
-import copy
 import multiprocessing
 import os
 import signal
@@ -15,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
-from torch.utils.data import Dataset
 
 from seedbed import compare, config, launch, methods, offline, record
 from seedbed.config.compose import compose
+from seedbed.config.request import Request
+from seedbed.data.part import Fold
 from seedbed.errors import InputError, exit_status
 
 STOP_AFTER, BATCH = 3, 8  # steps and samples; two steps an epoch: a validation lies before the stop
@@ -36,7 +37,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "first": {},
     "again": {},
     "two_workers": {"data.num_workers": 2},
-    "resumed": {"callbacks": {"stop": STOP}},
+    "resumed": {"callbacks.stop": STOP},
     "other_seed": {"seed": 1},
 }
 
@@ -50,32 +51,16 @@ class StopAfter(methods.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Few(Dataset[Any]):
-    """The first samples of a data set; `dataset` and `indices` are where samplers look."""
+class Few(Fold):
+    """The first samples of a data set."""
 
     def __init__(self, dataset: Any, samples: int) -> None:
-        self.dataset, self.indices = dataset, range(min(samples, len(dataset)))
-        self.sha256 = getattr(dataset, "sha256", {})
-        if hasattr(dataset, "fetch"):
-            self.fetch = dataset.fetch
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
+        self.dataset, self.indices = dataset, np.arange(min(samples, len(dataset)))
 
 
 def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
-    """Return a configuration composed with SHORT on few samples, with other values of some keys.
-
-    Raises:
-        InputError: it cannot be trained.
-    """
-    composed = copy.deepcopy(composed)
-    for key, value in changes.items():
-        OmegaConf.update(composed, key, value, force_add=True)
-    resolved = config.resolve(composed)
+    """Return a configuration composed with SHORT on few samples, with other values of some keys."""
+    resolved = config.resolve(Request(dict(changes)).applied_to(composed))
     config.check(resolved)
     plain: dict[str, Any] = OmegaConf.to_container(resolved)  # type: ignore[assignment]
     data, samples = plain["data"], {"train": 2 * BATCH, "validation": BATCH, "test": BATCH}

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("this_process_trains")
 def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path: Path) -> None:
     """From the checkpoint before it; the state of each optimizer is named."""
     run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
-    settings = config.typed(record.read_config(run))
+    settings = config.check(record.read_config(run))
     trace = replay.replay(settings, 5, run / "checkpoints")
     recorded = record.read_fingerprints(run)
     for row in trace.rows:

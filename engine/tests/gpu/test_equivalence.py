@@ -14,7 +14,7 @@ pytestmark = GATE
 
 
 def initial_weights(device: str, model: str, *overrides: str) -> str:
-    typed = config.typed(configuration(model, *overrides))
+    typed = config.check(configuration(model, *overrides))
     training = assemble.build_training_state(typed, torch.device(device))
     assert {p.device.type for p in training.model.parameters()} == {torch.device(device).type}
     return experiment.hash_of(training.model.parameters())

@@ -6,6 +6,7 @@ import random
 import signal
 import struct
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,21 @@ from omegaconf import OmegaConf
 
 from seedbed import loggers, record
 from seedbed.compare import verify
-from seedbed.config.check import INSTALL, is_installed
 from seedbed.config.compose import compose
 from seedbed.loggers import Entry, Run
 from tests.end_to_end.live import begin, until
 from tests.once import made_once
+<<<<<<< HEAD
 from tests.running import QUICK, command, refusal, train, trained
 from tests.ways import differences
+=======
+from tests.running import QUICK, ROOT, command, trained
+>>>>>>> 7c6674a (One check of a configuration; a logger's missing package is said where it opens; Few is a Subset)
 from tests.worker.runs import work
 from tests.worker.test_resume import begun, stopped
 
 LIBRARIES = ("tensorboard", "mlflow", "wandb")
-INSTALLED = [name for name in LIBRARIES if is_installed(name)]
+INSTALLED = [name for name in LIBRARIES if find_spec(name)]
 Values = dict[str, list[tuple[int, float]]]  # by name: step and value
 
 
@@ -140,7 +144,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("loggers") / "base", "logger=csv")
 
 
-@pytest.mark.skipif(not INSTALLED, reason=f"needs a logger's library: {INSTALL}")
+@pytest.mark.skipif(not INSTALLED, reason="needs a logger's library")
 def test_libraries_read_back_what_the_record_holds_after_a_kill(base: Path, tmp_path: Path) -> None:
     """After SIGKILL and a resume each of several logs holds each value once, in one run, and the
     settings; no bit of the run changes."""
@@ -317,6 +321,7 @@ def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
     assert {name: [tuple(row) for row in rows] for name, rows in told.items()} == in_record(run)
 
 
+<<<<<<< HEAD
 def test_a_logger_that_is_not_installed_is_refused(tmp_path: Path) -> None:
     """One line with the command that installs it, before there is a run folder."""
     words = ["logger=tensorboard", "logger.tensorboard.requires=[no_such_package]"]
@@ -324,3 +329,12 @@ def test_a_logger_that_is_not_installed_is_refused(tmp_path: Path) -> None:
     assert error.startswith("logger.tensorboard: expected the package no_such_package, got none")
     assert error.endswith(INSTALL)
     assert not (tmp_path / "run").exists()
+=======
+@pytest.mark.parametrize("names", ["csv", "[mlflow,tensorboard]"])
+def test_resume_chooses_loggers_as_hydra_does(names: str) -> None:
+    """`logger=...` means the same to resume.py and to train.py."""
+    chosen = resume.parse([f"logger={names}"], compose("logger=wandb"))
+    expected = OmegaConf.to_container(compose(f"logger={names}"), resolve=True)
+    assert isinstance(expected, dict)
+    assert chosen == {"logger": expected["logger"]}
+>>>>>>> 7c6674a (One check of a configuration; a logger's missing package is said where it opens; Few is a Subset)

@@ -60,7 +60,7 @@ def built(model: dict[str, Any], device: str, *overrides: str) -> Any:
     """Return a model as a run builds it."""
     composed = config.resolve(compose(*overrides))
     composed.model = {"name": "given", **model}
-    settings = config.typed(composed)
+    settings = config.check(composed)
     return assemble.build_training_state(settings, torch.device(device)).model
 
 

@@ -1,6 +1,6 @@
 """The configuration of a run: its types, every check of it, and what it may name."""
 
-from seedbed.config.check import check, check_shards, require_replayable, resolve, typed
+from seedbed.config.check import check, check_shards, require_replayable, resolve
 from seedbed.config.settings import Settings, promises_bits
 from seedbed.config.trust import require_trusted, targets_of
 
@@ -13,5 +13,4 @@ __all__ = [
     "require_trusted",
     "resolve",
     "targets_of",
-    "typed",
 ]

@@ -11,7 +11,7 @@ from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
 # Keys beside `_target_` that describe a choice and are no arguments of it.
-_DESCRIPTIONS = ("_target_", "_partial_", "name", "accepts", "requires")
+_DESCRIPTIONS = ("_target_", "_partial_", "name", "accepts")
 # Where all arguments come from the configuration, so that whatever is wrong is wrong there.
 _LIBRARIES = ("torch.", "torchvision.")
 
@@ -19,15 +19,13 @@ _LIBRARIES = ("torch.", "torchvision.")
 def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     """Import what `spec._target_` names, and call it with the other entries, nested ones built.
 
-    With `_partial_: true` it is not called: the entries are bound to it.
+    With `_partial_: true` it is not called: the entries are bound to it. A spec that names no
+    class, or not its arguments, is an InputError. What goes wrong inside another class than
+    PyTorch's keeps its traceback, with a note of the key.
 
     Args:
-        key: where the spec stands in the configuration, for messages.
+        key: where the spec stands in the configuration.
         args: positional arguments, such as the parameters for an optimizer.
-
-    Raises:
-        InputError: the spec names no class, or not its arguments. What goes wrong inside another
-        class than PyTorch's keeps its traceback, with a note of the key.
     """
     if not isinstance(spec, Mapping) or "_target_" not in spec:
         raise InputError(f"{key}: expected a mapping with a _target_, got {spec}")
@@ -66,11 +64,7 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
 
 
 def resolve(target: str, key: str) -> Any:
-    """Import the class or function of a dotted name.
-
-    Raises:
-        InputError: there is none. What goes wrong while its module is imported keeps its traceback.
-    """
+    """Import the class or function of a dotted name; an error in its module keeps its traceback."""
     module_name, _, name = target.rpartition(".")
     expected = f"{key}._target_: expected a class that can be imported, got {target}"
     if not module_name:

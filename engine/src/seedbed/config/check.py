@@ -7,25 +7,16 @@ input is the file.
 import secrets
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from importlib.util import find_spec
 from typing import Any, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from seedbed.config.settings import (
-    SUPERVISED,
-    Open,
-    OwnSchedule,
-    Schedule,
-    Settings,
-    promises_bits,
-)
+from seedbed.config.settings import SUPERVISED, Open, OwnSchedule, Schedule, Settings
+from seedbed.config.settings import promises_bits as promises_bits
 from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
-
-INSTALL = "pip install --group engine/pyproject.toml:loggers"
 
 
 def resolve(composed: DictConfig) -> DictConfig:
@@ -42,14 +33,13 @@ def resolve(composed: DictConfig) -> DictConfig:
 
 
 def check(config: DictConfig) -> Settings:
-    """Return a resolved configuration as an object, and bring its values into their types.
+    """Return a resolved configuration as an object; in `config`, values get their types as well.
 
-    Raises:
-        InputError: a key is unknown, missing, of another type or out of range, or two of them do
-            not fit.
+    An InputError names a key that is unknown, missing, of another type or out of range, or does not
+    fit another one.
     """
     require_replayable(config)
-    settings = typed(config)
+    settings = _typed(config)
     _require_rules(settings)
     for section in ("callbacks", "metrics", "logger"):
         for name, spec in getattr(settings, section).items():
@@ -74,21 +64,11 @@ def check(config: DictConfig) -> Settings:
             "fingerprint.every_steps: expected an integer >= 1 where bits are promised, got 0; "
             "try fingerprint.every_steps=100 or determinism=seeded"
         )
-    for name, spec in settings.logger.items():  # before anything slow is imported
-        for package in spec.get("requires") or ():
-            if not is_installed(package):
-                raise InputError(
-                    f"logger.{name}: expected the package {package}, got none; {INSTALL}"
-                )
     return settings
 
 
-def typed(config: DictConfig) -> Settings:
-    """Return a resolved configuration as an object; in `config`, values get their types as well.
-
-    Raises:
-        InputError: a key is unknown, missing or of another type.
-    """
+def _typed(config: DictConfig) -> Settings:
+    """Return a configuration as an object; in `config`, values get their types as well."""
     merged: Any = OmegaConf.structured(Settings)
     kinds = {each.name: each.type for each in fields(Settings)}
     kinds["schedule"] = OwnSchedule if "_target_" in (config.get("schedule") or ()) else Schedule
@@ -113,10 +93,10 @@ def typed(config: DictConfig) -> Settings:
             raise InputError(f"{key}: expected a value, got nothing; add it") from None
         raise InputError(f"{key}: expected a value of its type, got another: {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
-    for name, value in plain.items():
-        if name in config and isinstance(getattr(settings, name), Open):  # defaults are ours
-            value = {key: value[key] for key in config[name]}
-        OmegaConf.update(config, name, value, merge=False)
+    for name in list(config):
+        if isinstance(getattr(settings, name), Open):  # whose defaults are no arguments
+            plain[name] = {key: plain[name][key] for key in config[name]}
+        OmegaConf.update(config, name, plain[name], merge=False)
     settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]
     return settings
 
@@ -158,9 +138,3 @@ def require_replayable(config: Mapping[str, Any]) -> None:
             "recorder: expected a run of train.py, got the record of seedbed.Recorder, which only "
             "its own script can repeat; scripts/compare.py reads it"
         )
-
-
-def is_installed(package: str) -> bool:
-    """Return whether a package is there; a folder of that name, such as W&B leaves, is none."""
-    found = find_spec(package)
-    return found is not None and found.origin is not None

@@ -20,11 +20,7 @@ at_end: list[Callable[[bool], bool]] = []
 
 
 def run(main: Callable[[], object]) -> int:
-    """Run Hydra's main function for this command line; return the exit status.
-
-    Raises:
-        InputError: Hydra cannot do what is asked for; in one line.
-    """
+    """Run Hydra's main function for this command line; return the exit status."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of being printed
     sys.argv[1:] = name_uniquely(sys.argv[1:])
     try:
@@ -34,10 +30,9 @@ def run(main: Callable[[], object]) -> int:
             ended_early = sys.exception() is not None
             jobs_failed = any(work(ended_early) for work in at_end)
     except Exception as error:
-        explained = explain(error)
-        if explained is None:
-            raise
-        raise explained from error
+        if explained := explain(error):
+            raise explained from error
+        raise
     return 1 if jobs_failed else 0
 
 

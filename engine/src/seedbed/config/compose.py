@@ -29,9 +29,6 @@ def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
 
     Args:
         folder: where config.yaml and the groups are; by default configs/ of this checkout.
-
-    Raises:
-        InputError: Hydra cannot compose it.
     """
     folder = (folder or project.configs()).resolve()
     try:
@@ -49,11 +46,7 @@ def configuration(*overrides: str, folder: Path | None = None) -> DictConfig:
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
-    """Read `key=value` overrides in Hydra's grammar, one value for one key.
-
-    Raises:
-        InputError: one of them is something else.
-    """
+    """Read `key=value` overrides in Hydra's grammar, one value for one key."""
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:

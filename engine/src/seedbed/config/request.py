@@ -1,4 +1,4 @@
-"""What somebody who resumes or replays a run asks for, on its way to the training process."""
+"""From the command that resumes or replays a run to the training process."""
 
 from dataclasses import dataclass, field
 from typing import Any

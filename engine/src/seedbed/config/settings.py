@@ -38,6 +38,13 @@ def of(*names: str) -> Rule:
     return Rule(f"values for {', '.join(names)}", lambda flags: set(flags) == set(names))
 
 
+def are_texts(env: dict[str, Any]) -> bool:
+    return all(
+        isinstance(value or "", str) and (value or "").isprintable() for value in env.values()
+    )
+
+
+TEXTS = Rule("a text or null for each variable", are_texts)
 Flags = dict[str, bool | None]  # null leaves PyTorch's own value
 Count = Annotated[int, numbers(1)]
 Steps = Annotated[int, numbers(0)]  # 0: never
@@ -50,16 +57,6 @@ Device = Annotated[
     Rule(
         "auto, cpu, cuda, cuda:N or mps",
         lambda name: re.fullmatch("auto|cpu|mps|cuda(:[0-9]{1,2})?", name) is not None,
-    ),
-]
-Variables = Annotated[
-    dict[str, str | None],
-    Rule(
-        "names of variables, each with a text or null",
-        lambda env: all(
-            isinstance(value or "", str) and "\0" not in f"{name}{value}" and "=" not in name
-            for name, value in env.items()
-        ),
     ),
 ]
 Task = Annotated[
@@ -175,7 +172,7 @@ class Determinism:
     cpu_capability: Annotated[str, one_of("DEFAULT", "AVX2", "AVX512")] | None
     mkl_branch: Annotated[str, one_of("COMPATIBLE", "AUTO", "AVX2", "AVX512", "OFF")] | None
     fingerprint_every_steps: Steps
-    env: Variables
+    env: Annotated[dict[str, str | None], TEXTS]
     avx: bool | None = None
 
 

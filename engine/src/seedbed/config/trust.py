@@ -25,19 +25,18 @@ _FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a funct
 def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
     """Refuse a record that could run code which no YAML file of this checkout names.
 
+    It may name no other class or function, set no environment variable that no preset here names
+    (LD_PRELOAD runs code), and have no keys that are no names (code is generated from some).
+
     Args:
         trust: further names, each of a class or function, or of a package and all in it.
-
-    Raises:
-        InputError: it names others, or sets an environment variable that no preset here names
-        (LD_PRELOAD runs code), or has keys that are no names (code is generated from some).
     """
-    known, variables = {SUPERVISED}, set[str]()
-    for group, keys in _project_files():
-        if group == "determinism":
-            variables |= set(keys.get("env") or ())
-        if group != "logger":  # nobody else's run is logged
-            known |= {target for _, target in targets_of(keys, group)}
+    files = list(_project_files())
+    named = [each for tree in files for each in targets_of(tree)]
+    # Nobody else's run is logged.
+    known = {SUPERVISED, *(name for key, name in named if not key.startswith("logger."))}
+    presets = [tree for tree in files if [*tree] == ["determinism"]]
+    variables = {key for tree in presets for key, *_ in _entries(tree)}
     for _, name, _ in _entries(OmegaConf.to_container(settings)):
         if not re.fullmatch(r"[\w.-]+", name):
             raise InputError(
@@ -50,22 +49,20 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
                 f"the record; if you trust it: --trust {target}"
             )
     for name in OmegaConf.select(settings, "determinism.env") or ():
-        if name not in variables:
+        if f"determinism.env.{name}" not in variables:
             raise InputError(
                 f"{run}: expected environment variables that configs/determinism names, got {name} "
                 "in the record; if it is harmless, name it in a preset there"
             )
 
 
-def targets_of(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
     """Yield the key and the dotted name of each class or function that settings name.
 
-    Args:
-        tree: settings, or a part of them; nothing in it is resolved.
-        key: where the part stands, such as `data`.
+    Nothing in them is resolved.
     """
     tree = OmegaConf.to_container(tree) if isinstance(tree, DictConfig) else tree
-    for place, name, value in _entries(tree, key):
+    for place, name, value in _entries(tree):
         is_function = place in _FUNCTIONS and value is not None
         if not isinstance(value, Mapping | list) and (name == "_target_" or is_function):
             yield place, str(value)
@@ -73,12 +70,11 @@ def targets_of(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 def known_keys() -> set[str]:
     """Return the groups of configs/ and the keys of its files, for naming the nearest."""
-    trees = [{group: keys} if group else keys for group, keys in _project_files()]
-    return {place for tree in trees for place, *_ in _entries(tree)}
+    return {place for tree in _project_files() for place, *_ in _entries(tree)}
 
 
-def _project_files() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the group of each YAML file of configs/, empty for those of all sections, and its keys.
+def _project_files() -> Iterator[Mapping[str, Any]]:
+    """Yield what each YAML file of configs/ says of a configuration.
 
     Nothing is resolved, and files that are broken are left out.
     """
@@ -88,7 +84,8 @@ def _project_files() -> Iterator[tuple[str, Mapping[str, Any]]]:
         with suppress(OSError, ValueError, YAMLError, OmegaConfBaseException):
             tree: Any = OmegaConf.to_container(OmegaConf.load(path))
             if isinstance(tree, dict):
-                yield "" if group == "experiment" or path.parent == configs else group, tree
+                is_whole = group == "experiment" or path.parent == configs
+                yield tree if is_whole else {group: tree}
 
 
 def _entries(tree: Any, key: str = "") -> Iterator[tuple[str, str, Any]]:

@@ -90,7 +90,7 @@ def _opened(path: Path, most_bytes: int) -> Iterator[tuple[zipfile.ZipFile, list
                     raise ValueError(f"files of more than {most_bytes:,} bytes")
                 yield archive, names
     except _UNREADABLE as error:
-        reason = getattr(error, "strerror", None) or str(error) or "one that is cut off"
+        reason = untrusted.first_line(error)
         raise InputError(f"{path}: expected a zip file of a record, got {reason}") from None
 
 

@@ -25,7 +25,6 @@ Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps and values, (n,
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 _STYLE: dict[str, Any] = {
     "font.size": 9,
-    "axes.titlesize": 9,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -33,9 +32,7 @@ _STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
     "legend.fontsize": 8,
-    "legend.edgecolor": "none",
     "lines.linewidth": 1.3,
-    "lines.markersize": 4,
     "agg.path.chunksize": 10_000,  # a curve of a million steps is drawn in pieces
 }
 

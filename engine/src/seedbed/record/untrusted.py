@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
-from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seedbed.errors import InputError
@@ -48,7 +48,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 def read_yaml(path: Path) -> Any:
     """Return what a YAML file holds; aliases and tags, which no record has, are refused."""
-    return _parsed(path, MAX_YAML_BYTES, "YAML", lambda text: yaml.load(_checked(text), _Loader))
+    return _parsed(path, MAX_YAML_BYTES, "YAML", lambda text: yaml.load(_within(text), _Loader))
 
 
 def read_config(path: Path) -> DictConfig:
@@ -57,17 +57,18 @@ def read_config(path: Path) -> DictConfig:
     Interpolations (`${oc.env:HOME}`) and missing values (`???`) are refused, and not resolved.
     """
     path = path / "config.yaml" if path.is_dir() else path
-    config = _parsed(path, MAX_YAML_BYTES, "YAML", parse_config)
-    if not isinstance(config, DictConfig):
+    tree = _parsed(path, MAX_YAML_BYTES, "YAML", parse_config)
+    if not isinstance(tree, dict):
         raise InputError(f"{path}: expected a mapping, got a list; name a run's config.yaml")
-    return config
+    return OmegaConf.create(tree)
 
 
 def parse_config(text: str) -> Any:
-    """Return what a config.yaml holds; raise one of _MALFORMED for what no record holds."""
+    """Return what a config.yaml holds, resolved; raise one of _MALFORMED for what none holds."""
     if len(text) > MAX_YAML_BYTES:
         raise ValueError(f"{len(text):,} characters")
-    return _bounded(OmegaConf.load(io.StringIO(_checked(text, is_resolved=True))))
+    loaded = OmegaConf.load(io.StringIO(_within(text, is_resolved=True)))
+    return _bounded(OmegaConf.to_container(loaded))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def read_rows(path: Path, fields: tuple[str, ...], has_more: bool = False) -> li
                     raise ValueError(f"more than {MAX_CELLS:,} cells")
                 rows.append(dict(zip(header, cells, strict=True)))
     except (OSError, ValueError) as error:
-        asked, got = ",".join(fields), _first_line(error)
+        asked, got = ",".join(fields), first_line(error)
         raise InputError(f"{path}: expected a table with the columns {asked}, got {got}") from None
     return rows
 
@@ -112,7 +113,7 @@ def require_no_way_out(folder: Path) -> None:
             )
 
 
-def _checked(text: str, is_resolved: bool = False) -> str:
+def _within(text: str, is_resolved: bool = False) -> str:
     """Return a YAML text that is safe to construct: its events are within limits."""
     for number, event in enumerate(yaml.parse(text, _Loader)):
         line = event.start_mark.line + 1 if event.start_mark else 0
@@ -130,16 +131,14 @@ def _parsed(path: Path, most_bytes: int, kind: str, parse: Callable[[str], Any])
     try:
         return _bounded(parse(read_bytes(path, most_bytes).decode()))
     except _MALFORMED as error:
-        raise InputError(f"{path}: expected {kind}, got {_first_line(error)}") from None
+        raise InputError(f"{path}: expected {kind}, got {first_line(error)}") from None
 
 
 def _bounded(tree: Any, depth: int = 0) -> Any:
     """Return a tree if recursion bears its nesting and text its integers; else ValueError."""
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
-    if isinstance(tree, Container):
-        _bounded(OmegaConf.to_container(tree))
-    elif isinstance(tree, Mapping | list):
+    if isinstance(tree, Mapping | list):
         for each in tree.values() if isinstance(tree, Mapping) else tree:
             _bounded(each, depth + 1)
     elif isinstance(tree, int) and abs(tree) >= 1 << 64:
@@ -147,6 +146,7 @@ def _bounded(tree: Any, depth: int = 0) -> Any:
     return tree
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return why a file cannot be read, without its name."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return text.strip().partition("\n")[0]

@@ -19,7 +19,7 @@ def main() -> int:
     split = asked["split"]
     signals.release()  # which `request.start` held back
     offline.enforce()
-    settings = config.typed(record.read_config(folder))
+    settings = config.check(record.read_config(folder))
     assemble.prepare_backends(settings)
     path = Path(asked["run"], "checkpoints", f"{asked['checkpoint']}.pt")
     training, source, step = weights.of_checkpoint(settings, path, split)

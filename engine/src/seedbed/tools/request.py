@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
 from seedbed.config import compose
+from seedbed.config.request import Request
 from seedbed.launch import resume
 from seedbed.launch.process import run_passing_signals
 from seedbed.record import untrusted
@@ -38,8 +39,7 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
             settings.data = compose.compose(each).data
         else:
             others.append(each)
-    for key, value in resume.parse(others, settings, free="data").items():
-        OmegaConf.update(settings, key, value, merge=False, force_add=True)
+    settings = Request(resume.parse(others, settings, free="data")).applied_to(settings)
     settings.trainer.processes = 1
     settings = config.resolve(settings)
     config.require_trusted(settings, run, trust)

@@ -27,7 +27,7 @@ def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -
         InputError: the folder is no run, has no such checkpoint, or names what is not trusted.
     """
     overrides = ["trainer.device=cpu", "trainer.compile=false"]
-    settings = config.typed(request.settings_of(Path(run), overrides, trust))
+    settings = config.check(request.settings_of(Path(run), overrides, trust))
     path = Path(run) / "checkpoints" / f"{checkpoint}.pt"
     with rng.restored():
         training, *_ = of_checkpoint(settings, path, "validation")

@@ -73,7 +73,8 @@ def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
     modules of these classes, and other modules that are not installed, import. To be called when
     the classes are imported.
     """
-    targets = {target for name in _SECTIONS for _, target in targets_of(settings.get(name), name)}
+    named = {name: settings.get(name) for name in _SECTIONS}
+    targets = {target for _, target in targets_of(named)}
     modules = {target.rpartition(".")[0] for target in targets}
     packages = {target.partition(".")[0] for target in targets}
     for name, module in list(sys.modules.items()):

@@ -34,7 +34,7 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
     Args:
         git, patch: what `code.git_state` returned.
     """
-    settings = config.typed(job.settings)
+    settings = config.check(job.settings)
     assemble.prepare_backends(settings)
     trainer, group = settings.trainer, job.group
     name = group.device_name(trainer.device, torch.cuda.device_count()) if group else trainer.device

@@ -122,7 +122,7 @@ def require_rows(folder: Path, state: Mapping[str, Any], plan: Plan) -> None:
 
 def plan_before(state: Mapping[str, Any], plan: Plan) -> Plan:
     """Return the plan that a checkpoint was made by."""
-    settings = config.typed(OmegaConf.create(state["origin"]["settings"]))
+    settings = config.check(OmegaConf.create(state["origin"]["settings"]))
     return assemble.make_plan(settings, plan.steps_per_epoch)
 
 

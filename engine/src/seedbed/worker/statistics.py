@@ -51,7 +51,7 @@ def fill(settings: Settings, shards: Shards) -> Settings:
     for place in _mappings(filled):
         if place.get("statistics", 0) is None:
             place["statistics"] = copy.deepcopy(statistics)
-    return config.typed(OmegaConf.create(filled))
+    return config.check(OmegaConf.create(filled))
 
 
 def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
