@@ -38,8 +38,9 @@ class Hasher:
 
     def __init__(self, device: torch.device) -> None:
         self._room = torch.zeros(0, dtype=torch.int64, device=device)  # words in rows
-        # Where the words of a list go, by the shapes of its tensors.
-        self._places: dict[tuple[torch.Size, ...], list[Tensor]] = {}
+        # By the shapes of a list's tensors: their places in the room, what is left of its last row,
+        # its rows and their coefficients.
+        self._layouts: dict[tuple[object, ...], tuple[list[Tensor], Tensor, Tensor, Tensor]] = {}
         self._sums: list[Tensor] = []  # of each list that was added: int64 (1,)
         self._salts: list[int] = []
 
@@ -52,35 +53,37 @@ class Hasher:
             kinds = tuple([(each.dtype, () if each.is_nested else each.shape) for each in tensors])
             self._salts.append(_salt(kinds) if length else 0)
             if length <= _PIECE_WORDS:
-                self._sums.append(self._sum(words, length))
+                self._sums.append(self._sum(words))
                 continue
-            pieces = enumerate(_pieces(words))
-            sums = [self._sum(piece, sum(map(len, piece)), number) for number, piece in pieces]
+            sums = [self._sum(piece, number) for number, piece in enumerate(_pieces(words))]
             self._sums.append(torch.cat(sums).sum(0, keepdim=True))
 
-    def _sum(self, words: list[Tensor], length: int, number: int = 0) -> Tensor:
+    def _sum(self, words: list[Tensor], number: int = 0) -> Tensor:
         """Return the sum of coefficients times words of a list's piece of this number: (1,)."""
-        end = length + -length % _ROW_WORDS
-        if end > len(self._room):
-            self._room = self._room.new_zeros(end)
-            self._places.clear()
+        shapes = tuple([each.shape for each in words])
+        layout = self._layouts.get((number, *shapes)) or self._lay_out(number, shapes)
+        places, gap, rows, coefficients = layout
         if words:  # one call for all of them; pageable memory is read before it returns
-            places = self._places_of(tuple([each.shape for each in words]))
-            torch._foreach_copy_(places, words, non_blocking=self._room.is_cuda)
-        self._room[length:end].zero_()
-        rows = self._room[:end].view(-1, _ROW_WORDS)
-        products = _products(rows, _columns(rows.device))
-        return _products(products[None], _factors(number, rows.device)[: len(rows)])
+            torch._foreach_copy_(places, words, non_blocking=rows.is_cuda)
+        gap.zero_()
+        return _products(coefficients, _products(rows, _columns(rows.device)))
 
-    def _places_of(self, shapes: tuple[torch.Size, ...]) -> list[Tensor]:
-        """Return views of the room for tensors of these shapes, one after the other."""
-        if shapes not in self._places:
-            if len(self._places) == _MAX_LAYOUTS:
-                self._places.clear()
-            lengths = [shape.numel() for shape in shapes]
-            parts = torch.split(self._room[: sum(lengths)], lengths)
-            self._places[shapes] = [p.view(shape) for p, shape in zip(parts, shapes, strict=True)]
-        return self._places[shapes]
+    def _lay_out(
+        self, number: int, shapes: tuple[torch.Size, ...]
+    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+        lengths = [shape.numel() for shape in shapes]
+        length = sum(lengths)
+        end = length + -length % _ROW_WORDS
+        if end > len(self._room) or len(self._layouts) == _MAX_LAYOUTS:
+            self._room = self._room.new_zeros(max(end, len(self._room)))
+            self._layouts.clear()
+        parts = torch.split(self._room[:length], lengths)
+        places = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        rows = self._room[:end].view(-1, _ROW_WORDS)
+        coefficients = _factors(number, rows.device)[None, : len(rows)]
+        layout = places, self._room[length:end], rows, coefficients
+        self._layouts[number, *shapes] = layout
+        return layout
 
     @torch.no_grad()
     def hashes(self) -> Tensor:

@@ -56,24 +56,29 @@ def test_neither_workers_nor_a_resume_change_a_bit(dataset: Any) -> None:
         assert steps(loader, first=stopped + 1) == expected[stopped:]
 
 
-def test_processes_share_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together they load the batch of one process; each draws for its model as its rank.
+def test_processes_share_a_step() -> None:
+    """Together they load the batches of one process; each draws for its model as its rank."""
+    alone = seeded_loader(Noisy(SAMPLES), BATCH, 0)
+    ranks = [seeded_loader(Noisy(SAMPLES), BATCH, 0, rank=r, world_size=2) for r in (0, 1)]
+    for step, (points, _) in enumerate(alone, 1):
+        assert torch.equal(torch.cat([each.ids(step) for each in ranks]), alone.ids(step))
+        if step == 1:
+            parts, draws = [], []
+            for each in ranks:
+                parts.append(next(iter(each))[0])
+                draws.append(float(torch.rand(1)))
+            assert torch.equal(torch.cat(parts), points)
+            assert draws[0] != draws[1]
 
-    Trainers of other libraries start them late: the loader may have been made before.
-    """
+
+def test_processes_that_start_after_the_loader_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers of other libraries start them late; each must not load the whole batch."""
     loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
-    whole, ids = next(iter(loader))[0], loader.ids(1)
+    whole = loader.ids(1).tolist()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    parts, own, draws = [], [], []
-    for rank in ("0", "1"):
+    for rank, part in (("0", whole[:4]), ("1", whole[4:])):
         monkeypatch.setenv("RANK", rank)
-        loader.seek(0)
-        parts.append(next(iter(loader))[0])
-        draws.append(float(torch.rand(1)))
-        own.append(loader.ids(1))
-    assert torch.equal(torch.cat(parts), whole)
-    assert torch.equal(torch.cat(own), ids)
-    assert draws[0] != draws[1]
+        assert loader.ids(1).tolist() == part
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(InputError, match="batch_size: expected equal slices for 3 processes"):
         next(iter(loader))
@@ -84,6 +89,8 @@ def test_processes_share_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, "step: expected an integer >= 1"),  # it would be another batch's
         ({"batch_size": 51}, "batch_size: expected from 1 to 50"),
+        ({"rank": 0, "world_size": 3}, "batch_size: expected equal slices for 3 processes"),
+        ({"rank": 2, "world_size": 2}, "batch_size: expected equal slices .* for rank 2"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
