@@ -22,12 +22,8 @@ from seedbed.config.compose import compose
 from seedbed.loggers import Entry, Run
 from tests.end_to_end.live import begin, until
 from tests.once import made_once
-<<<<<<< HEAD
-from tests.running import QUICK, command, refusal, train, trained
+from tests.running import QUICK, command, trained
 from tests.ways import differences
-=======
-from tests.running import QUICK, ROOT, command, trained
->>>>>>> 7c6674a (One check of a configuration; a logger's missing package is said where it opens; Few is a Subset)
 from tests.worker.runs import work
 from tests.worker.test_resume import begun, stopped
 
@@ -319,22 +315,3 @@ def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
     finished, told = json.loads((run / "told.json").read_text())
     assert finished
     assert {name: [tuple(row) for row in rows] for name, rows in told.items()} == in_record(run)
-
-
-<<<<<<< HEAD
-def test_a_logger_that_is_not_installed_is_refused(tmp_path: Path) -> None:
-    """One line with the command that installs it, before there is a run folder."""
-    words = ["logger=tensorboard", "logger.tensorboard.requires=[no_such_package]"]
-    error = refusal(train(tmp_path / "run", *words))
-    assert error.startswith("logger.tensorboard: expected the package no_such_package, got none")
-    assert error.endswith(INSTALL)
-    assert not (tmp_path / "run").exists()
-=======
-@pytest.mark.parametrize("names", ["csv", "[mlflow,tensorboard]"])
-def test_resume_chooses_loggers_as_hydra_does(names: str) -> None:
-    """`logger=...` means the same to resume.py and to train.py."""
-    chosen = resume.parse([f"logger={names}"], compose("logger=wandb"))
-    expected = OmegaConf.to_container(compose(f"logger={names}"), resolve=True)
-    assert isinstance(expected, dict)
-    assert chosen == {"logger": expected["logger"]}
->>>>>>> 7c6674a (One check of a configuration; a logger's missing package is said where it opens; Few is a Subset)

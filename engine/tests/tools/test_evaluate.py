@@ -114,22 +114,3 @@ def test_invalid_overrides_are_named(run: Path, override: str, message: str) -> 
     """Before a process is started."""
     with pytest.raises(InputError, match=message):
         request.settings_of(run, [override])
-<<<<<<< HEAD
-=======
-
-
-def test_what_is_no_checkpoint_of_the_model_is_named(run: Path, tmp_path: Path) -> None:
-    """Another file, another model's; control: the model's own."""
-
-    def load(path: Path, *overrides: str) -> int:
-        settings = config.check(request.settings_of(run, overrides))
-        return weights.of_checkpoint(settings, path, "test")[2]
-
-    other = tmp_path / "last.pt"
-    other.write_bytes(b"no checkpoint")
-    with pytest.raises(InputError, match="expected a checkpoint of Seedbed"):
-        load(other)
-    with pytest.raises(InputError, match="expected a checkpoint of this model"):
-        load(run / "checkpoints/last.pt", "model.channels=[8,8,8]")
-    assert load(run / "checkpoints/last.pt") == 12
->>>>>>> 7c6674a (One check of a configuration; a logger's missing package is said where it opens; Few is a Subset)
