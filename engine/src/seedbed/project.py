@@ -2,11 +2,11 @@
 
 import os
 import sysconfig
-from functools import cache
 from pathlib import Path
 
 # The variable by which a command tells its folder to the processes that it starts.
 PROJECT = "SEEDBED_PROJECT"
+_STANDARD_LIBRARY = tuple(f"{sysconfig.get_path(it)}/" for it in ("stdlib", "platstdlib"))
 
 
 def root() -> Path:
@@ -31,9 +31,4 @@ def is_installed(file: str) -> bool:
     if not file.startswith("/"):  # built in, or made by a library
         return True
     places = ("/site-packages/", "/dist-packages/")
-    return any(place in file for place in places) or file.startswith(_standard_library())
-
-
-@cache
-def _standard_library() -> tuple[str, ...]:
-    return tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
+    return any(place in file for place in places) or file.startswith(_STANDARD_LIBRARY)

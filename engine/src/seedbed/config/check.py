@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from seedbed.config.settings import SUPERVISED, Open, OwnSchedule, Schedule, Settings
+from seedbed.config.settings import SUPERVISED, Chosen, Data, Schedule, Settings
 from seedbed.config.settings import promises_bits as promises_bits
 from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
@@ -71,7 +71,7 @@ def _typed(config: DictConfig) -> Settings:
     """Return a configuration as an object; in `config`, values get their types as well."""
     merged: Any = OmegaConf.structured(Settings)
     kinds = {each.name: each.type for each in fields(Settings)}
-    kinds["schedule"] = OwnSchedule if "_target_" in (config.get("schedule") or ()) else Schedule
+    kinds["schedule"] = Chosen if "_target_" in (config.get("schedule") or ()) else Schedule
     name = "configuration"
     try:
         for name in sorted(map(str, config), key=lambda name: name != "seed"):  # all seeds follow
@@ -80,7 +80,7 @@ def _typed(config: DictConfig) -> Settings:
                 if not isinstance(config[name], DictConfig):
                     raise InputError(f"{name}: expected a section with keys, got {config[name]}")
                 merged[name] = OmegaConf.structured(kind)
-                if issubclass(kind, Open):
+                if issubclass(kind, Data | Chosen):
                     OmegaConf.set_struct(merged[name], False)
             merged.merge_with({name: config[name]})
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
@@ -94,7 +94,7 @@ def _typed(config: DictConfig) -> Settings:
         raise InputError(f"{key}: expected a value of its type, got another: {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
     for name in list(config):
-        if isinstance(getattr(settings, name), Open):  # whose defaults are no arguments
+        if isinstance(getattr(settings, name), Data | Chosen):  # whose defaults are no arguments
             plain[name] = {key: plain[name][key] for key in config[name]}
         OmegaConf.update(config, name, plain[name], merge=False)
     settings.plain = OmegaConf.to_container(config)  # type: ignore[assignment]

@@ -68,10 +68,6 @@ Task = Annotated[
 ]
 
 
-class Open:
-    """A section whose other keys are arguments of a class that users choose."""
-
-
 @dataclass
 class Seeds:
     """The seed of each stream of randomness."""
@@ -85,7 +81,7 @@ class Seeds:
 
 
 @dataclass
-class Data(Open):
+class Data:
     """How samples are loaded; the data sets are built from `train`, `validation` and `test`."""
 
     name: str
@@ -109,28 +105,32 @@ class Data(Open):
 
 
 @dataclass
-class Model(Open):
-    """The model's class; `accepts` lists the kinds of data that it is for."""
+class Chosen:
+    """A class that users choose, such as a schedule of theirs; other keys are its arguments."""
 
     name: str
     _target_: str
+
+
+@dataclass
+class Model(Chosen):
+    """`accepts` lists the kinds of data that a model is for."""
+
     accepts: list[str] | None = None
 
 
 @dataclass
-class Method(Open):
-    """The method's class: what a training step is."""
+class Method(Chosen):
+    """What a training step is."""
 
     name: str = "supervised"
     _target_: str = SUPERVISED
 
 
 @dataclass
-class Optimizer(Open):
-    """The optimizer's class and its peak learning rate."""
+class Optimizer(Chosen):
+    """An optimizer and its peak learning rate."""
 
-    name: str
-    _target_: str
     lr: NotNegative
 
 
@@ -141,14 +141,6 @@ class Schedule:
     name: str
     warmup_fraction: Fraction
     final_fraction: Fraction
-
-
-@dataclass
-class OwnSchedule(Open):
-    """A schedule that is a function or class of the user's."""
-
-    name: str
-    _target_: str
 
 
 @dataclass
@@ -222,7 +214,7 @@ class Settings:
     data: Data
     model: Model
     optimizer: Optimizer
-    schedule: Any  # Schedule | OwnSchedule, a union that OmegaConf does not know
+    schedule: Any  # Schedule | Chosen, a union that OmegaConf does not know
     determinism: Determinism
     trainer: Trainer
     fingerprint: Fingerprint

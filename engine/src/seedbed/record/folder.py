@@ -70,7 +70,7 @@ def altered(summary: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
     """Return where a run was resumed with changes that can alter bits: (step, changed keys)."""
     resumes = summary.get("resumes")
     known = [r for r in resumes if isinstance(r, Mapping)] if isinstance(resumes, list) else []
-    keys = ((each.get("step"), each.get("can_alter_bits")) for each in known)
+    keys = [(each.get("step"), each.get("can_alter_bits")) for each in known]
     return [(step, list(map(str, each))) for step, each in keys if isinstance(each, list) and each]
 
 
