@@ -24,11 +24,11 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1491,
-    "config": 902,
+    "single files": 1458,
+    "config": 843,
     "launch, worker": 2311,
     "training": 2075,
-    "record": 1067,
+    "record": 1064,
     "sweeps": 725,
     "engine": 13548,
     "engine/tests": 13477,

@@ -302,7 +302,7 @@ def test_a_logger_that_does_not_open_stops_the_run_at_once(
     error = "error: logger.ours: expected a logger that opens, got RuntimeError: the store is full"
     assert error in capsys.readouterr().err
     assert record.read_metrics(run) == []
-    assert not verify.trusted_config(run, ["tests"]).logger
+    assert "logger" not in verify.trusted_config(run, ["tests"])
 
 
 @pytest.mark.usefixtures("this_process_trains")
