@@ -24,21 +24,13 @@ from seedbed.training.step import require_same_names, seed_draws, to_device
 
 
 class Row(NamedTuple):
-    """What is kept of a batch, on the CPU.
+    """What is kept of a batch, on the CPU."""
 
-    Attributes:
-        values: by name, tensors (B, ...) and pairs (sum, count).
-        targets: the first number of each sample's target, (B,).
-        predictions: a number for each sample, (B,), if the method makes any.
-        output_hash: of all that the model returned, int64 (1,).
-        seen: outputs and targets, if metrics or a callback ask for them.
-    """
-
-    values: dict[str, Any]
-    targets: Tensor
-    predictions: Tensor | None
-    output_hash: Tensor
-    seen: tuple[Any, Any] | None
+    values: dict[str, Any]  # by name, tensors (B, ...) and pairs (sum, count)
+    targets: Tensor  # the first number of each sample's target, (B,)
+    predictions: Tensor | None  # a number for each sample, (B,), if the method makes any
+    output_hash: Tensor  # of all that the model returned, int64 (1,)
+    seen: tuple[Any, Any] | None  # outputs and targets, if metrics or a callback ask for them
 
 
 @contextmanager
@@ -101,10 +93,7 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
     needs_outputs = bool(training.metrics) or training.callbacks.look_at_evaluations
     # Processes share the batches: each would have another part of what changes.
     may_change = not training.strict and shards.count == 1
-    with (
-        evaluating(training.model, may_change),
-        explained(training.model),
-    ):
+    with evaluating(training.model, may_change), explained(training.model):
         for batch in batches:
             if shards.asked_to_stop():
                 raise Interrupted
@@ -147,19 +136,12 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
             metric.reset()
             for row in rows:
                 metric.update(*(row.seen or ()))
+            values[name] = float(metric.compute())
         except Exception as error:  # whatever a library provokes
             raise InputError(
-                f"metrics.{name}: expected outputs and targets that {type(metric).__name__} takes, "
-                f"got others ({one_line(error)}); let validation_step return them as 'outputs' and "
-                "'targets'"
+                f"metrics.{name}: expected a number of {type(metric).__name__} for the 'outputs' "
+                f"and 'targets' that validation_step returns, got {one_line(error)}"
             ) from error
-        value = torch.as_tensor(metric.compute())
-        if value.numel() != 1:
-            raise InputError(
-                f"metrics.{name}: expected a number from {type(metric).__name__}.compute, got "
-                f"shape {tuple(value.shape)}; choose its mean, such as average: macro"
-            )
-        values[name] = float(value)
     return values
 
 

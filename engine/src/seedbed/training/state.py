@@ -112,11 +112,10 @@ class TrainingState:
     @cached_property
     def needs_closure(self) -> Mapping[str, bool]:
         """Return of each optimizer whether it repeats forward and backward passes itself."""
-        needs = {}
-        for name, optimizer in self.optimizers.items():
-            closure = inspect.signature(optimizer.step).parameters.get("closure")
-            needs[name] = closure is not None and closure.default is inspect.Parameter.empty
-        return needs
+        steps = {name: inspect.signature(each.step) for name, each in self.optimizers.items()}
+        closures = {name: each.parameters.get("closure") for name, each in steps.items()}
+        empty = inspect.Parameter.empty
+        return {name: each is not None and each.default is empty for name, each in closures.items()}
 
     def trained_by(self, step: int) -> frozenset[str] | None:
         """Return the names of the parameters that the method trains in a step; None for all."""

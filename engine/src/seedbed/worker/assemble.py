@@ -74,6 +74,13 @@ def import_targets(settings: Settings) -> None:
                 importlib.import_module(target.rpartition(".")[0])
 
 
+def seed(settings: Settings, stream: str, *place: int) -> None:
+    """Seed what a class may draw when it is built, and its module when it is imported."""
+    if settings.determinism.seeding:
+        seed_imports(settings.seeds.data)
+        rng.seed_globals(rng.key(getattr(settings.seeds, stream), stream, *place))
+
+
 def build_training_state(
     settings: Settings, device: torch.device, source: Source | None = None
 ) -> TrainingState:
@@ -91,19 +98,12 @@ def build_training_state(
     """
     preset, trainer = settings.determinism, settings.trainer
     strict = config.promises_bits(preset.on_nondeterministic)
-
-    def seed(*place: int) -> None:
-        if preset.seeding:
-            rng.seed_globals(rng.key(settings.seeds.init, "init", *place))
-
-    if preset.seeding:
-        seed_imports(settings.seeds.data)
-    seed()
+    seed(settings, "init")
     with refusals.explained():  # some constructors run the model
         model: nn.Module = build.build(settings.plain["model"], "model")
     if not model.training:
         model.train()
-    seed(2)
+    seed(settings, "init", 2)
     spec = settings.plain.get("method") or {"_target_": settings.method._target_}
     method: Method = build.build(spec, "method")
     require_hooks("method", method, Method)
@@ -111,7 +111,7 @@ def build_training_state(
         method.task = tasks.make(settings.data.task)
     if source is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         batch = source[Position(0, np.arange(min(settings.data.batch_size, len(source))))]
-        seed(1)
+        seed(settings, "init", 1)
         with refusals.explained(model), torch.no_grad(), evaluating(model):
             if type(method).validation_step is Method.validation_step:
                 model(batch.inputs)

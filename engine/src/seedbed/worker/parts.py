@@ -1,18 +1,16 @@
 """All that a run is made of: data sets as functions from positions to batches, order, model."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import IterableDataset
 
-from seedbed import rng
-from seedbed.config import Settings, build
+from seedbed.config import Settings, build, targets_of
 from seedbed.config.settings import Data
 from seedbed.data import part
-from seedbed.data.imports import seed_imports
 from seedbed.data.positions import Order, Shuffled, evaluation_positions, positions
 from seedbed.data.samplers import Sampled
 from seedbed.data.source import Batch, Source
@@ -48,11 +46,10 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
     split = split if getattr(data, split) else "validation"
     spec, role = getattr(data, split), seen_as or split
-    if seeded:  # a data set may draw when it is built, and its module when it is imported
-        seed_imports(settings.seeds.data)
-        # Both parts of a data set must be of the same one, so it is drawn as for training.
-        drawn_as = "train" if _holds_part(spec) else split
-        rng.seed_globals(rng.key(settings.seeds.data, "data", SPLITS.index(drawn_as)))
+    # Both parts of a data set must be of the same one, so it is drawn as for training.
+    targets = [target for _, target in targets_of(spec)]
+    holds_part = any(target.startswith(f"{part.__name__}.") for target in targets)
+    assemble.seed(settings, "data", SPLITS.index("train" if holds_part else split))
     dataset = build.build(spec, f"data.{split}")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
     kind: type[Source] = Source
@@ -71,19 +68,10 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
 
 
-def _holds_part(node: Any) -> bool:
-    """Return whether a part of another data set (`seedbed.data.part`) is built by a node."""
-    if isinstance(node, Mapping):
-        target = str(node.get("_target_", ""))
-        return target.startswith(f"{part.__name__}.") or any(map(_holds_part, node.values()))
-    return isinstance(node, list) and any(map(_holds_part, node))
-
-
 def _collate(data: Data, role: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
     """Return what makes batches of a data set's samples; None for torch's default."""
-    own = role == "train" and data.training_collate is not None
-    key, spec = ("training_collate", data.training_collate) if own else ("collate", data.collate)
-    if spec is None:
+    key = "training_collate" if role == "train" and data.training_collate else "collate"
+    if (spec := getattr(data, key)) is None:
         return None
     if hasattr(dataset, "fetch"):  # it would never be called
         raise InputError(
@@ -108,8 +96,7 @@ def build_order(settings: Settings, source: Source) -> Order:
             name = type(source.dataset).__name__
             raise InputError(f"data.{key}: expected {wanted} training set, got {name}")
     if data.sampler is not None:
-        if settings.determinism.seeding:  # its constructor may draw
-            rng.seed_globals(rng.key(seed, "order"))
+        assemble.seed(settings, "order")
         spec = settings.plain["data"]["sampler"]
         target = build.resolve(str(spec.get("_target_")), "data.sampler")
         if "dataset" in inspect.signature(target).parameters:
@@ -146,13 +133,9 @@ class Parts:
         workers = data.num_workers
         if isinstance(self.order, Streamed):
             workers = self.order.workers(workers, self.shards.processes)
-        how = Loading(
-            num_workers=workers,
-            persistent_workers=data.persistent_workers,
-            prefetch_factor=data.prefetch_factor,
-            start_method=data.start_method,
-            pin_memory=self.training.device.type == "cuda",
-        )
+        pins = self.training.device.type == "cuda"
+        speed = (data.persistent_workers, data.prefetch_factor, data.start_method, pins)
+        how = Loading(workers, *speed)
         return load(self.sources.train, places, how, self.settings.plain["determinism"])
 
     def rebuilt(self, step: int) -> Rebuilt:

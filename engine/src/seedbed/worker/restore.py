@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 
 from seedbed import config, record
@@ -169,33 +168,21 @@ def restore(
     folder: Path, training: TrainingState, state: dict[str, Any], changes: Iterable[Change]
 ) -> None:
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
-    optimizers = training.optimizers.values()
-    options = [[dict(group) for group in each.param_groups] for each in optimizers]
+    groups = [g for each in training.optimizers.values() for g in each.param_groups]
+    built = [dict(group) for group in groups]
     try:
         checkpoint.restore(training, state)
-        for optimizer, its_options in zip(optimizers, options, strict=True):
-            change_options(optimizer, its_options, changes)
     except checkpoint.MISMATCH as error:
         raise InputError(
             f"{folder}: expected a checkpoint of this model and optimizer, got another "
             f"({one_line(error)}); resume with the code and configuration that wrote it, and make "
             "all parameters when the model is built"
         ) from None
-
-
-def change_options(
-    optimizer: torch.optim.Optimizer,
-    options: Sequence[Mapping[str, Any]],
-    changes: Iterable[Change],
-) -> None:
-    """Let an optimizer's options be what the configuration says now: its state brought the old.
-
-    Args:
-        options: those of each group as the configuration makes them.
-    """
+    # The state brought the options of then.
     prefix = "optimizer."
     changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}
-    for group, new in zip(optimizer.param_groups, options, strict=True):
+    groups = [g for each in training.optimizers.values() for g in each.param_groups]
+    for group, new in zip(groups, built, strict=True):
         group.update({name: new[name] for name in changed & new.keys()})
         if "lr" in changed:
             group["initial_lr"] = new["lr"]

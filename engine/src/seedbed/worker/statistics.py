@@ -12,11 +12,12 @@ from typing import Any
 from omegaconf import OmegaConf
 from torch.utils._pytree import tree_map
 
-from seedbed import config, rng
+from seedbed import config
 from seedbed.config import Settings, build
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
+from seedbed.worker import assemble
 from seedbed.worker.parts import build_source
 
 
@@ -27,7 +28,8 @@ def fill(settings: Settings, shards: Shards) -> Settings:
         InputError: they are no mapping of numbers by name.
     """
     spec = settings.data.statistics
-    asked = [each for each in _mappings(settings.plain) if each.get("statistics", 0) is None]
+    filled = copy.deepcopy(settings.plain)
+    asked = [each for each in _mappings(filled) if each.get("statistics", 0) is None]
     if spec is None or not asked:
         return settings
 
@@ -35,8 +37,7 @@ def fill(settings: Settings, shards: Shards) -> Settings:
         if not shards.writes_record:
             return None
         dataset = build_source(settings, "train").dataset
-        if settings.determinism.seeding:
-            rng.seed_globals(rng.key(settings.seeds.data, "data", len(SPLITS)))
+        assemble.seed(settings, "data", len(SPLITS))
         # Arrays and tensors as lists: YAML holds their numbers to the last bit.
         computed = build.build(spec, "data.statistics", dataset)
         return tree_map(lambda v: v.tolist() if hasattr(v, "tolist") else v, computed)
@@ -47,10 +48,8 @@ def fill(settings: Settings, shards: Shards) -> Settings:
             f"data.statistics: expected a mapping of numbers by name from {spec['_target_']}, got "
             f"{statistics!r:.80}"
         )
-    filled = copy.deepcopy(settings.plain)
-    for place in _mappings(filled):
-        if place.get("statistics", 0) is None:
-            place["statistics"] = copy.deepcopy(statistics)
+    for place in asked:
+        place["statistics"] = copy.deepcopy(statistics)
     return config.check(OmegaConf.create(filled))
 
 
