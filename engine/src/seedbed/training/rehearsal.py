@@ -8,7 +8,7 @@ its first steps a run is resumed once, in its own process, and goes on as the re
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -61,27 +61,22 @@ class Rebuilt(NamedTuple):
     factor: schedules.Factor  # of its learning rates
 
 
+@dataclass
 class Rehearsal:
     """Takes steps twice: as they come, and resumed from a checkpoint made just before."""
 
-    def __init__(
-        self,
-        rebuild: Callable[[int], Rebuilt],  # for a step, from the settings alone
-        held_out: Callable[[], Sequence[Batch]],  # a batch of the validation set
-        at_start: bool = True,  # the second step of a new run is taken twice
-        every_steps: int = 0,  # so is every so many; 0: none
-        variables: Variables | None = None,  # of the user's code, before any of it was built
-        log: Callable[[str], None] = print,
-    ) -> None:
-        self._rebuild, self._held_out = rebuild, held_out
-        self._at_start, self._every_steps = at_start, every_steps
-        self._variables, self._log = variables or Variables(), log
+    rebuild: Callable[[int], Rebuilt]  # for a step, from the settings alone
+    held_out: Callable[[], Sequence[Batch]]  # a batch of the validation set
+    at_start: bool = True  # the second step of a new run is taken twice
+    every_steps: int = 0  # so is every so many; 0: none
+    variables: Variables = field(default_factory=Variables)  # before anything of a run was built
+    log: Callable[[str], None] = print
 
     def is_due(self, step: int, first_step: int) -> bool:
         """Return whether a step is taken twice, of a process that began after `first_step`."""
         # A run that is resumed later has rehearsed that already.
-        begins = self._at_start and first_step < 2 and step == first_step + 2
-        return begins or bool(self._every_steps and step % self._every_steps == 0)
+        begins = self.at_start and first_step < 2 and step == first_step + 2
+        return begins or bool(self.every_steps and step % self.every_steps == 0)
 
     def take_step(
         self,
@@ -100,7 +95,7 @@ class Rehearsal:
         if not training.strict or training.dropout_seed is None:
             hasher = fingerprint.Hasher(training.device)
             return train_step(training, batches, step, shards, with_values, hasher)
-        held_out = self._held_out()
+        held_out = self.held_out()
         _evaluate(training, held_out)
         # Callbacks see the step that counts.
         callbacks, training.callbacks = training.callbacks, Callbacks()
@@ -112,7 +107,7 @@ class Rehearsal:
             resumed, result = _take(training, batches, step, shards, held_out)
         stage = _first_difference(expected, resumed, shards)
         if stage == "logged values":  # a count that nothing trains by
-            self._log(
+            self.log(
                 f"warning: what {type(training.method).__name__} logs restarts in a resumed run "
                 "(metrics.csv, not the weights); keep what it counts in buffers of the model"
             )
@@ -146,8 +141,8 @@ class Rehearsal:
         # The present one is freed before another is built: there is memory for one.
         training.become(replace(training, model=nn.Module(), optimizers={}))
         gc.collect()
-        self._variables.restore()
-        rebuilt = self._rebuild(step)
+        self.variables.restore()
+        rebuilt = self.rebuild(step)
         training.become(replace(rebuilt.training, callbacks=training.callbacks))
         if training.callbacks.run is not None:
             training.callbacks.run.model = training.model

@@ -21,7 +21,6 @@ from seedbed.worker import assemble, environment, failures, restore, statistics
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts, build_parts, evaluation_batches
-from seedbed.worker.replayed import Replayed
 from seedbed.worker.run_logger import RunLogger
 from seedbed.worker.summary import print_header, stopped_early, summarize
 
@@ -68,12 +67,8 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
     progress = checkpoint.progress_of(state)
     run_logger = Logger()
     if job.leads:
-        run_logger = RunLogger(
-            job.folder, parts.training, parts.plan, settings.plain, imports, state
-        )
+        run_logger = RunLogger(job, parts, imports, state)
         parts.training.callbacks.open(parts.training.model, job.folder, run_logger.log_figure)
-        if job.request.record:
-            run_logger.replayed = Replayed(job.request, job.stop)
     print_header(run_logger, parts, progress, job.starts_over)
     if progress.step == 0:  # a run that is resumed has been looked at
         failures.look_ahead(parts, run_logger.log)

@@ -18,7 +18,7 @@ class Replayed:
     def __init__(self, request: Request, stop: signals.Stop) -> None:
         self._stop, self._last_step = stop, request.last_step
         self._rows: dict[tuple[int, str], Row] = {}
-        if request.stops_where_it_differs:
+        if request.record and request.stops_where_it_differs:
             folder = Path(str(request.record))
             tables = [record.read_metrics(folder)]
             if (folder / "fingerprints.csv").exists():

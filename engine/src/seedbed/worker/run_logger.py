@@ -15,13 +15,12 @@ from tqdm import tqdm
 from seedbed import fingerprint, record
 from seedbed.training import checkpoint, schedules
 from seedbed.training.loop import Logger
-from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
+from seedbed.training.state import Evaluation, Progress
 from seedbed.worker.failures import NotFinite
 from seedbed.worker.imports import Imports
+from seedbed.worker.job import Job
+from seedbed.worker.parts import Parts
 from seedbed.worker.replayed import Replayed
-
-# The values of a step by name, on the device, and the learning rates of the groups.
-Noted = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class RunLogger(Logger):
@@ -32,31 +31,25 @@ class RunLogger(Logger):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        training: TrainingState,
-        plan: Plan,
-        settings: Mapping[str, Any],
-        imports: Imports,
-        resumed_from: dict[str, Any],
+        self, job: Job, parts: Parts, imports: Imports, resumed_from: dict[str, Any]
     ) -> None:
         """Start the tables, or cut them back to where the checkpoint was made, if there is one."""
+        self._folder, self._settings, self._imports = job.folder, parts.settings.plain, imports
+        self._training, self._plan = parts.training, parts.plan
         lengths = resumed_from.get("table_bytes", {})
         columns = {
             "metrics.csv": resumed_from.get("columns", record.METRIC_FIELDS),
             "fingerprints.csv": record.FINGERPRINT_FIELDS,
         }
         self._metrics, self._fingerprints = self._tables = [
-            record.Table(folder / name, fields, lengths.get(name))
+            record.Table(job.folder / name, fields, lengths.get(name))
             for name, fields in columns.items()
         ]
-        self._folder, self._training, self._plan = folder, training, plan
-        self._settings, self._imports = settings, imports
+        self._replayed = Replayed(job.request, job.stop)
         self.loggers: Any = None  # `loggers.Loggers`, which are told of what goes to metrics.csv
-        self.replayed: Replayed | None = None
         self._finished = False
-        self._pending: list[tuple[int, Tensor, Noted | None]] = []
-        self._pending_stages: list[tuple[int, Tensor]] = []
+        # Of each step: number, loss, values and learning rates if it is logged, and fingerprints.
+        self._pending: list[tuple[int, Tensor, Any, Any, Tensor | None]] = []
         self._since = time.perf_counter()
         self.last: dict[str, float] = dict(resumed_from.get("last", {}))
         self._saved_step = -1
@@ -66,17 +59,14 @@ class RunLogger(Logger):
         shown = {"unit": " steps", "leave": False, "dynamic_ncols": True, "smoothing": 0.1}
         shown["disable"] = bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched
         first = checkpoint.progress_of(resumed_from).step
-        self._bar = tqdm(total=plan.total_steps, initial=first, file=stream, **shown)
+        self._bar = tqdm(total=self._plan.total_steps, initial=first, file=stream, **shown)
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:
         rates = schedules.learning_rates(self._training.optimizers) if values is not None else {}
-        self._pending.append((step, loss, None if values is None else (values, rates)))
-        if stages is not None:
-            self._pending_stages.append((step, stages))
-        if self.replayed is not None:
-            self.replayed.reach(step)
+        self._pending.append((step, loss, values, rates, stages))
+        self._replayed.reach(step)
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
@@ -86,17 +76,17 @@ class RunLogger(Logger):
         """
         if not self._pending:
             return
-        losses = torch.stack([loss for _, loss, _ in self._pending]).tolist()
+        losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()
         rows = []
-        for (step, _, noted), loss in zip(self._pending, losses, strict=True):
+        for (step, _, values, rates, _), loss in zip(self._pending, losses, strict=True):
             if not math.isfinite(loss):
                 raise self._not_finite("loss", loss, step)
-            if noted is not None:
-                rows.append(self._training_row(step, loss, noted))
-        stages = fingerprint.rows(self._pending_stages)
-        self._pending, self._pending_stages = [], []
+            if values is not None:
+                rows.append(self._training_row(step, loss, values, rates))
+        stages = [(step, each) for step, *_, each in self._pending if each is not None]
+        self._pending = []
         self._append(self._metrics, rows)
-        self._append(self._fingerprints, stages)
+        self._append(self._fingerprints, fingerprint.rows(stages))
         if rows:
             cells = record.values_of(rows[-1]).items()
             texts = [f"{name} {float(x):.4f}" for name, x in cells if "learning_rate" not in name]
@@ -180,21 +170,22 @@ class RunLogger(Logger):
 
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
         table.append(rows)
-        if self.replayed is not None:
-            self.replayed.compare(rows)
+        self._replayed.compare(rows)
         if table is self._metrics:
             self._imports.note()
             if self.loggers:
                 self.loggers.note(rows)
 
-    def _training_row(self, step: int, loss: float, noted: Noted) -> dict[str, object]:
-        values = {"loss": loss} | {name: float(value) for name, value in noted[0].items()}
+    def _training_row(
+        self, step: int, loss: float, values: Mapping[str, Tensor], rates: Mapping[str, Any]
+    ) -> dict[str, object]:
         self.last |= {"last_train_loss": loss}  # of one batch
-        first, *others = ((name, repr(float(rate))) for name, rate in noted[1].items())
-        rates = {"learning_rate": first[1]}
-        if others:
-            rates |= {f"learning_rate_{name}": rate for name, rate in (first, *others)}
-        return self._row("train", step, values) | rates
+        shown = {name: repr(float(rate)) for name, rate in rates.items()}
+        columns = {"learning_rate": next(iter(shown.values()))}
+        if len(shown) > 1:
+            columns |= {f"learning_rate_{name}": rate for name, rate in shown.items()}
+        numbers = {name: float(value) for name, value in values.items()}
+        return self._row("train", step, {"loss": loss} | numbers) | columns
 
     def _row(self, phase: str, step: int, values: Mapping[str, float]) -> dict[str, object]:
         epoch = repr(step / self._plan.steps_per_epoch)
