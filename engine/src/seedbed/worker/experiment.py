@@ -1,5 +1,6 @@
 """One experiment: from the settings to a finished record."""
 
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,24 +71,24 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
         run_logger = RunLogger(job, parts, imports, state)
         parts.training.callbacks.open(parts.training.model, job.folder, run_logger.log_figure)
     print_header(run_logger, parts, progress, job.starts_over)
-    if progress.step == 0:  # a run that is resumed has been looked at
-        failures.look_ahead(parts, run_logger.log)
-    tested: tuple[int, Evaluation] | None = None
-    try:
+    with closing(run_logger):
+        if progress.step == 0:  # a run that is resumed has been looked at
+            failures.look_ahead(parts, run_logger.log)
         if isinstance(run_logger, RunLogger) and settings.logger:
             from seedbed import loggers  # which may be deleted
 
             history = loggers.history(job.folder)
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
             run_logger.loggers = loggers.open_all(run, run_logger.log)
-        train(parts, progress, run_logger, variables)
-        tested = test(parts, progress, run_logger, job.folder)
-        parts.training.require_flags()
-        end_training(parts.training, run_logger.log)
-    finally:
-        run_logger.close()
-        if job.leads:
-            summarize(job, parts, progress, run_logger.last, tested)
+        tested: tuple[int, Evaluation] | None = None
+        try:
+            train(parts, progress, run_logger, variables)
+            tested = test(parts, progress, run_logger, job.folder)
+            parts.training.require_flags()
+            end_training(parts.training, run_logger.log)
+        finally:
+            if job.leads:
+                summarize(job, parts, progress, run_logger.last, tested)
 
 
 def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Variables) -> None:
