@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -61,6 +62,21 @@ def test_a_refusal_names_all(kind: type[nn.Module], operation: str, phase: str, 
     assert f"in the {phase} pass in module features.1, " in message
     assert line_of(code) in message
     assert "; use " in message
+
+
+def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
+    """Although an optimizer calls it, and notes its end when the stack unwinds."""
+    model = BackwardRefused()
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def closure() -> Any:
+        step(model)
+        return torch.zeros(())
+
+    take = partial(optimizer.step, closure)
+    with deterministic(), pytest.raises(InputError) as caught, explained(model, repeat=take):
+        take()
+    assert "in the backward pass in module features.1, " in str(caught.value)
 
 
 def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:

@@ -18,7 +18,6 @@ from seedbed.explain import replay
 from seedbed.explain.replay import BEFORE, Trace
 from seedbed.explain.trace_compare import Finding, describe, first_difference
 from seedbed.explain.trace_data import DATA_PHASES
-from seedbed.record import Row
 
 # An earlier step is traced instead if the replays diverge before it; with a nondeterministic
 # operation they may diverge at another step each time.
@@ -35,19 +34,17 @@ class Side:
         name: what the report calls it.
         settings: its configuration, checked.
         checkpoints: the folder of its checkpoints; None to start from the beginning.
-        rows: the fingerprints of its record.
+        record: its record.
         variables: environment variables beside those of its preset.
-        tree: its code.
-        advice: what to do if that is not the code that ran; else "".
+        tree: the code to replay it with.
     """
 
     name: str
     settings: DictConfig
     checkpoints: Path | None
-    rows: Sequence[Row]
+    record: Record
     variables: Mapping[str, str]
     tree: Tree
-    advice: str = ""
 
 
 def of_replay(
@@ -91,7 +88,8 @@ def _explained(sides: Sequence[Side], difference: Difference, heading: str) -> I
     count = len(traces[0].events)
     yield f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
     if sides[0] is not sides[1]:  # verify.py prints that of its own
-        yield from dict.fromkeys(f"note: {side.advice}" for side in sides if side.advice)
+        advice = [verify.advice_on_code(x.record) for x in sides if not x.tree.is_recorded]
+        yield from dict.fromkeys(f"note: {each}" for each in advice if each)
     if not _same_shards(sides):
         yield "note: trainer.shards is not the same, so the phases of the data are not compared"
     if finding is not None:
@@ -101,13 +99,10 @@ def _explained(sides: Sequence[Side], difference: Difference, heading: str) -> I
         yield from dict.fromkeys(_unexplained(sides, traces, difference))
 
 
-def _side(
-    name: str, run: Path, held: Record, trust: Sequence[str], tree: Tree, online: bool
-) -> Side:
+def _side(name: str, run: Path, of: Record, trust: Sequence[str], tree: Tree, online: bool) -> Side:
     settings = verify.trusted_config(run, trust)
     variables = offline.variables(online) | tree.variables
-    advice = "" if tree.is_recorded else verify.advice_on_code(held)
-    return Side(name, settings, run / "checkpoints", held.fingerprints, variables, tree, advice)
+    return Side(name, settings, run / "checkpoints", of, variables, tree)
 
 
 def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:
@@ -175,8 +170,8 @@ def _unexplained(
         "not compiled"
     )
     for side, replayed in zip(sides, traces, strict=False):
-        diverged = compare.first_difference(side.rows, replayed.rows)
-        if not side.rows:
+        diverged = compare.first_difference(side.record.fingerprints, replayed.rows)
+        if not side.record.fingerprints:
             yield f"  {side.name}: holds no fingerprints to compare a replay with"
         elif diverged is not None:
             place = f"at step {diverged.step}, stage {diverged.stage}"

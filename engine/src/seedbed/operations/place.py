@@ -67,7 +67,7 @@ def locate(frames: Iterable[tuple[FrameType, int]], names: Mapping[int, str]) ->
 
 
 class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, knows the place of the operation that runs, or ran last.
+    """While active, knows the place of the operation that runs, and of the first that failed.
 
     A backward pass has no stack of its own: there it is the place of the forward pass. Autograd
     numbers the operations that it will differentiate.
@@ -76,6 +76,7 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: nn.Module | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.place = Place("", "", "forward")
+        self.failed: Place | None = None
         self._modules, self._made_at = names_of(model), dict[int, Place]()
 
     def __torch_dispatch__(
@@ -94,7 +95,11 @@ class Places(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # An operation that will be differentiated has just been given the number before this
             # one; one that will not be finds there what was given to another.
             self._made_at.setdefault(torch._C._autograd._get_sequence_nr() - 1, self.place)
-        return self.run(func, args, kwargs or {})
+        try:
+            return self.run(func, args, kwargs or {})
+        except RuntimeError:  # others may run while the stack unwinds
+            self.failed = self.failed or self.place
+            raise
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation."""

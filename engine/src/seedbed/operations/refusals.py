@@ -41,7 +41,7 @@ def explained(
         if place.phase == "backward" and repeat is not None:
             with suppress(RuntimeError), (places := Places(model)):
                 repeat()
-            place = places.place
+            place = places.failed or place
         operation, instead = describe(message)
         raise InputError(
             f"{operation}: expected an operation with a deterministic implementation, got none, in "
