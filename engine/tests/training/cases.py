@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from seedbed import rng
 from seedbed.data.source import Batch
 from seedbed.methods import Supervised
+from tests.odd_optimizers import SAM
 
 FEATURES, CLASSES, SAMPLES = 4, 3, 12
 Forward = Callable[[Any, Tensor], Tensor]
@@ -35,6 +36,7 @@ class Model(nn.Module):
         self.history: list[float] = []
         self.mean = torch.zeros(CLASSES)
         self.draws = torch.Generator()
+        self.register_buffer("average", torch.zeros(CLASSES, FEATURES))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.own(self, x) if self.own else self.head(self.wide(x))
@@ -214,6 +216,17 @@ class Remembers(nn.Module):
 # Methods.
 
 
+class Momentum(Supervised):
+    """Weighs losses by those before."""
+
+    level: Any = None
+
+    def training_step(self, model: nn.Module, batch: Batch, optimizer: str) -> Any:
+        loss: Any = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+        self.level = loss.detach() if self.level is None else 0.9 * self.level + loss.detach()
+        return loss / self.level
+
+
 class Smoothing(Supervised):
     """Logs a mean that it keeps in an attribute, and trains without it."""
 
@@ -223,6 +236,21 @@ class Smoothing(Supervised):
         returned: Any = super().training_step(model, batch, optimizer)
         self.smooth = 0.9 * self.smooth + float(returned["loss"].detach())
         return {**returned, "smooth": self.smooth}
+
+
+class InBuffers(Supervised):
+    """Follows the weights in a buffer."""
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        model.average.lerp_(model.head.weight, 0.5)
+        model.head.weight.lerp_(model.average, 0.1)
+
+
+class Thawing(Supervised):
+    """Trains more with each step, by the step alone."""
+
+    def trainable(self, step: int) -> Any:
+        return ["head.*"] if step < 3 else None
 
 
 class Orthogonal(Supervised):
@@ -262,6 +290,49 @@ class Sharing(Hiding):
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, lr)
         self.state, self.param_groups = self.base.state, self.base.param_groups
+
+
+class Lookahead(Sharing):
+    """Follows the other one with slow weights, which it keeps in the state that they share."""
+
+    def slow(self, parameter: Tensor) -> Any:
+        return self.state[parameter].setdefault("slow", parameter.clone())
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.copy_(self.slow(parameter).lerp_(parameter, 0.5))
+
+
+class HiddenLookahead(Lookahead):
+    """Keeps the slow weights to itself."""
+
+    def slow(self, parameter: Tensor) -> Any:
+        self.weights = getattr(self, "weights", {})
+        return self.weights.setdefault(parameter, parameter.clone())
+
+
+class RareLookahead(HiddenLookahead):
+    """Does so every second step."""
+
+    steps = 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        kind: Any = HiddenLookahead if self.steps % 2 == 0 else Sharing
+        kind.step(self)
+
+
+class Centralised(Sharing):
+    """Takes the mean out of gradients before the other one sees them."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None and parameter.dim() > 1:
+                parameter.grad = parameter.grad - parameter.grad.mean(1, keepdim=True)
+        super().step()
 
 
 class OnParameters(torch.optim.SGD):
@@ -352,12 +423,14 @@ HARMFUL = {
     "an array": multiplied_by(drawn_into_an_array),
     "a default": multiplied_by(lambda: drawn_into_a_default()),
     **{c.__name__: Case(optimizer=c) for c in (
-        Hiding, OnParameters, CountingSteps,
+        Hiding, HiddenLookahead, OnParameters, CountingSteps,
     )},
+    "Momentum": Case(method=Momentum),
     "Counting": Case(data=Counting),
 }  # fmt: skip
 LATE = {
     "begins_later": forward(begins_later),
+    "RareLookahead": Case(optimizer=RareLookahead),
     "Memoised": Case(data=Memoised),
 }
 HARMLESS = {
@@ -368,8 +441,9 @@ HARMLESS = {
     "normalises_in_place": forward(lambda self, x: self.head(x.sub_(0.5).div_(0.7))),
     "Remembers": Case(model=functools.partial(Remembers, persistent=True)),
     "Remembers in others": Case(model=functools.partial(Remembers, persistent=False)),
-    **{c.__name__: Case(method=c) for c in (Smoothing, Orthogonal)},
-    **{c.__name__: Case(optimizer=c) for c in (Sharing, Saving, fused)},
+    **{c.__name__: Case(method=c) for c in (InBuffers, Smoothing, Thawing, Orthogonal)},
+    **{c.__name__: Case(optimizer=c) for c in (Sharing, Lookahead, Centralised, Saving, fused)},
+    "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
     "Cached": Case(data=Cached),
     "mixing_collate": Case(collate=mixing_collate),
