@@ -53,8 +53,6 @@ class Stop:
     def __init__(self) -> None:
         """Handle stop signals from now on, also those that were held back."""
         self.signal: int | None = None
-        self.insisted = False  # a second signal came: what fails from then on was torn by it
-        self.raises = False  # whether a second one raises KeyboardInterrupt
         self._status: int | None = None
         self._since = 0.0
         self._parent = os.getppid()
@@ -81,8 +79,6 @@ class Stop:
         # does not come within a second of the first.
         if self.signal is None:
             self.signal, self._since = number, time.monotonic()
-        elif time.monotonic() - self._since > 1:
-            self.insisted = True
-            if self.raises:
-                ignore()  # all that is left to do is to print how it ended
-                raise KeyboardInterrupt
+        elif time.monotonic() - self._since > 1:  # it ends the process at once, as SIGKILL would
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)

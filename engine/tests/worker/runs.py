@@ -35,7 +35,6 @@ class StopAt(signals.Stop):
 
     def __init__(self, check: int | None = None) -> None:
         self.signal = self._status = None
-        self.insisted = self.raises = False
         self._check = check
         self.checks = 0
 

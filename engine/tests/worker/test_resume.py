@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -223,29 +222,6 @@ def test_what_is_no_request_is_refused_before_a_process_starts(
     assert contents(folder) == before
 
 
-def test_a_second_ctrl_c_at_start_up_leaves_the_record_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It waits for the imports' end."""
-
-    def twice(*_: Any) -> Any:
-        stop._ask(signal.SIGINT, None)
-        stop._since -= 2  # seconds
-        stop._ask(signal.SIGINT, None)
-        return {}, b""
-
-    folder = stopped(tmp_path / "run")
-    before, stop = contents(folder), StopAt()
-    capsys.readouterr()
-    with monkeypatch.context() as patch:
-        patch.setattr(code, "git_state", twice)
-        assert work(folder, stop) == 130
-    assert contents(folder) == before
-    resume_it = f"interrupted before it resumed\nresume it: python scripts/resume.py {folder}\n"
-    assert capsys.readouterr() == (resume_it, "")
-    assert work(folder) == 0
-
-
 def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> None:
     """Resumed again from the same step, or from an earlier one, what came between made no step."""
     path = tmp_path / code.ARCHIVE
@@ -292,23 +268,19 @@ def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
     assert differences(whole(), folder) == []
 
 
-def test_a_run_that_is_stopped_at_its_very_end_can_be_finished(
-    whole: Whole,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_run_that_is_killed_at_its_very_end_can_be_finished(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By Ctrl-C while the picture is drawn: the record says that it goes on."""
+    """While the picture is drawn: the record says that it goes on."""
 
-    def stopped(_folder: Path) -> None:
-        raise KeyboardInterrupt
+    def deadly(_folder: Path) -> None:
+        raise Killed
 
     folder = begun(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(plots, "loss_curve", stopped)
-        assert work(folder) == 143
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("resume it: python scripts/resume.py ")
+        patch.setattr(plots, "loss_curve", deadly)
+        with pytest.raises(Killed):
+            work(folder)
     assert record.read_summary(folder)["status"] == "running"
     assert work(folder) == 0
     assert differences(whole(), folder) == []

@@ -100,21 +100,10 @@ def run_worker(
     config: DictConfig, folder: Path, environment: Mapping[str, str], request: Request | None = None
 ) -> int:
     """Run the training processes to their end, passing signals on; return the exit status."""
-    command, count = worker_command(folder, request), config.trainer.processes
-    status = run_passing_signals(command, environment, count)
-    killer = signals.killed_by(status)
-    if killer and count == 1:
+    command = worker_command(folder, request)
+    status = run_passing_signals(command, environment, config.trainer.processes)
+    if killer := signals.killed_by(status):
         print(f"killed by {killer}\nresume it: {terminal.resume_command(folder)}", file=sys.stderr)
-    elif killer:  # the others print it; if it was rank 0, nobody has noted it
-        with suppress(InputError, OSError), record.lock(folder):
-            summary = record.read_summary(folder)
-            line = (
-                f"rank 0: expected to work on with the others, got {killer}; see why it ended, "
-                "then resume with scripts/resume.py"
-            )
-            if summary.get("status") == "running":
-                summary |= {"status": "failed", "error": line}
-                record.write_json(folder / "summary.json", summary)
     return status
 
 

@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from seedbed import project, signals
@@ -30,7 +31,6 @@ class Processes:
         """Start them. They keep our terminal and process group: Ctrl-C and breakpoint() work."""
         variables = {name: value for name, value in environment.items() if name not in _RANKS}
         self._place = tempfile.TemporaryDirectory(prefix="seedbed-") if count > 1 else None
-        self._late: list[subprocess.Popen[bytes]] = []  # what ended after we had asked it to
         self._all: list[subprocess.Popen[bytes]] = []
         for rank in range(count):
             if self._place is not None:
@@ -49,7 +49,7 @@ class Processes:
         """Return the exit status once all have ended; when one fails, the others are ended.
 
         A death by signal N, 128 + N as in a shell, explains the failures of others, and so does a
-        crash (1). How a process ended that we had asked to, or killed, explains nothing.
+        crash (1). A death of those that we end explains nothing.
         """
         if len(self._all) == 1:
             self._all[0].wait()
@@ -57,26 +57,24 @@ class Processes:
         while None in (codes := [process.poll() for process in self._all]):
             if any(code not in expected for code in codes):
                 self.end(_ENDING_SECONDS)
+                ended = zip(codes, self._all, strict=True)  # deaths since then are our doing
+                codes = [max(each.returncode, 0) if code is None else code for code, each in ended]
+                break
             time.sleep(0.02)
         if self._place is not None:
             self._place.cleanup()
-        asked = (-signal.SIGTERM, -signal.SIGKILL)
-        ended = zip(self._all, codes, strict=True)
-        own = [
-            int(code or 0) for each, code in ended if each not in self._late or code not in asked
-        ]
-        statuses = {code if code >= 0 else 128 - code for code in own} - {0}
+        statuses = {code if code >= 0 else 128 - code for code in codes if code}
         return min(statuses, key=lambda s: (s in signals.INTERRUPTED, s < 128, s), default=0)
 
     def end(self, seconds: float) -> None:
         """Ask those that are alive to stop, and kill what has not ended in time."""
-        self._late = [process for process in self._all if process.poll() is None]
-        for process in self._late:
-            process.terminate()
+        for process in self._all:
+            if process.poll() is None:
+                process.terminate()
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and any(each.poll() is None for each in self._late):
-            time.sleep(0.02)
-        for process in self._late:
+        for process in self._all:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0))
             process.kill()
             process.wait()
 

@@ -84,16 +84,11 @@ def lead(job: Job) -> int:
                 if not job.is_resuming:
                     return conclude(job, status)
                 log.truncate(length)  # the run was not resumed, and its record stays as it was
+                return status
     except OSError as error:
         if line := unwritable(error, job.folder):
             raise InputError(line) from error
         raise
-    if status in signals.INTERRUPTED:
-        print(
-            f"interrupted before it resumed\nresume it: {terminal.resume_command(job.folder)}",
-            flush=True,
-        )
-    return status
 
 
 def train(job: Job) -> int:
@@ -104,20 +99,16 @@ def train(job: Job) -> int:
         config.check(job.settings)
         with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
             git = other_thread.submit(code.git_state, project.root())
-            from seedbed.worker import experiment  # PyTorch, whose imports swallow an exception
-        if job.stop.insisted:
-            raise Interrupted
-        job.stop.raises = True
+            from seedbed.worker import experiment  # which imports PyTorch
         gc.freeze()  # to look through what imports have made takes 0.14 s a time
         try:
             experiment.run_experiment(job, *git.result())
         finally:
             gc.unfreeze()  # libraries expect it to be gone at the end
-    except (Exception, KeyboardInterrupt) as error:
-        # Code that swallowed a KeyboardInterrupt, such as an import, may fail in any way later.
-        if isinstance(error, Interrupted | KeyboardInterrupt) or job.stop.insisted:
-            job.summary["status"] = "interrupted"
-            return job.stop.status()
+    except Interrupted:
+        job.summary["status"] = "interrupted"
+        return job.stop.status()
+    except Exception as error:
         line = str(error) if isinstance(error, InputError) else unwritable(error, job.folder)
         reason, is_ours = line or one_line(error), True
         if job.group is not None:
@@ -148,11 +139,6 @@ def conclude(job: Job, status: int) -> int:
         job.write_summary()
         if (folder / "environment.json").exists():
             readme.write_readme(folder)
-    except KeyboardInterrupt:
-        print(
-            f"interrupted at the very end\nresume it: {terminal.resume_command(folder)}", flush=True
-        )
-        return job.stop.status()
     except (InputError, OSError) as error:
         if ending == "failed":  # the reason is the same, or matters more; it was printed
             return status
