@@ -1,6 +1,6 @@
 """Draw docs/reproducible.png: two runs with the same bits, and a third that diverges.
 
-usage: python engine/measure/reproducible.py [FILE]
+usage: python engine/measure/reproducible.py
 
 Trains the CNN for 5 epochs three times: A; B, the same with two data-loader workers; and C, with
 one thread instead of two.
@@ -66,5 +66,4 @@ def figure(folders: list[Path], title: str) -> Figure:
 
 
 if __name__ == "__main__":
-    default = ways.ROOT / "docs" / "reproducible.png"
-    sys.exit(main(Path(sys.argv[1]).resolve() if sys.argv[1:] else default))
+    sys.exit(main(ways.ROOT / "docs" / "reproducible.png"))

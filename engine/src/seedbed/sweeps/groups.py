@@ -62,6 +62,7 @@ class Group:
     """Finished runs of one configuration; `varied` sets it apart from the sweep's other groups."""
 
     varied: Mapping[str, Any]
+    metric: str
     runs: Sequence[Run]
 
     @property
@@ -69,10 +70,6 @@ class Group:
         """`model=lstm, optimizer.lr=0.1`; empty if the sweep has one group."""
         pairs = [f"{key.removesuffix('.name')}={value}" for key, value in self.varied.items()]
         return printable(", ".join(pairs)).replace("\n", " ")
-
-    @property
-    def metric(self) -> str:
-        return self.runs[0].metric
 
     @property
     def higher_is_better(self) -> bool | None:
@@ -140,15 +137,13 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
 
     The metric to report is by default that which the runs followed, on the test set if possible.
     """
-    if record.is_run(folder):
-        raise InputError(f"{folder}: expected a folder of runs, got one run; name its sweep")
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
     paths = sorted(number, key=lambda path: (number[path].zfill(9), path))
     runs = [_read_run(path, folder, metric) for path in paths]
     for n, job in plan.planned(folder).items():
         if n not in number.values():
             runs.append(Run(f"{n}_{','.join(job)}", folder, "no record"))
-    if not runs:
+    if not runs or record.is_run(folder):
         raise InputError(f"{folder}: expected a folder of runs, got none in it")
     known = sorted({name for run in runs for name in run.metrics})
     if metric is not None and metric not in known:
@@ -158,7 +153,10 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
         if not run.problem:
             table.setdefault(repr(sorted(run.settings.items())), []).append(run)
     keys = varying([members[0].settings for members in table.values()])
-    groups = [Group({k: m[0].settings.get(k) for k in keys}, m) for m in table.values()]
+    groups = [
+        Group({key: first.settings.get(key) for key in keys}, first.metric, [first, *others])
+        for first, *others in table.values()
+    ]
     return Sweep(folder, runs, groups)
 
 
@@ -195,8 +193,8 @@ def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:
     metrics, hashes = summary.get("metrics"), summary.get("fingerprints")
     if not isinstance(tree, dict) or not isinstance(metrics, dict) or not isinstance(hashes, dict):
         return Run(name, folder, "unreadable: config.yaml or summary.json lack entries")
-    numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
-    finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
+    numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
+    finite = {key: float(value) for key, value in numbers.items() if math.isfinite(value)}
     followed = summary.get("metric_name")
     metric = metric or f"{'test' if f'test_{followed}' in finite else 'validation'}_{followed}"
     lacks = f"has no finite {metric}" if metric not in finite else ""

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
@@ -22,36 +21,31 @@ from seedbed.errors import InputError, print_error
 from seedbed.launch import resume
 from seedbed.sweeps import plan
 
-_SWEEP = "SEEDBED_SWEEP"  # id of the process that leads; joblib runs one job at a time in it
+_SWEEP = "SEEDBED_SWEEP"  # id of the process that leads
 _SAVING_SECONDS = 60.0
 
 
 def start(config: DictConfig, folder: Path) -> int:
     """Train in the folder of a job, in a process of its own; return the exit status."""
-    hydra = HydraConfig.get()
-    if hydra.launcher._target_.endswith(".BasicLauncher"):
-        return _start(config, folder)
-    # Jobs in parallel share the terminal and the cores. That threads sleep while they wait for
-    # each other changes how long a step takes, and no bit.
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    launcher = os.getppid()
-    leads = os.environ.get(_SWEEP) == str(os.getpid())
-    status = _start(config, folder)
+    in_parallel, launcher = os.environ.get(_SWEEP) != str(os.getpid()), os.getppid()
+    if in_parallel:
+        # They share the terminal and the cores. That threads sleep while they wait for each other
+        # changes how long a step takes, and no bit.
+        os.environ.setdefault("TQDM_DISABLE", "1")
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if not (folder / "config.yaml").exists():
+        status = launch.start(config, folder)
+    elif record.is_run(folder) and record.read_summary(folder).get("status") == "finished":
+        status = 0
+    else:
+        status = resume.resume_run(folder, (), allow_changed=False)
+    is_stopping = in_parallel and status in signals.INTERRUPTED  # the sweep: other jobs are saving
     until = time.monotonic() + _SAVING_SECONDS
-    while status in signals.INTERRUPTED and os.getppid() == launcher and time.monotonic() < until:
-        time.sleep(0.1)  # the sweep is being stopped, and waits for the other jobs
-    if not leads and os.getppid() != launcher:
+    while is_stopping and os.getppid() == launcher and time.monotonic() < until:
+        time.sleep(0.1)
+    if in_parallel and os.getppid() != launcher:
         os._exit(status)  # the sweep has ended: no job that is left in the queue may start
     return status
-
-
-def _start(config: DictConfig, folder: Path) -> int:
-    if not (folder / "config.yaml").exists():
-        return launch.start(config, folder)
-    if record.is_run(folder) and record.read_summary(folder).get("status") == "finished":
-        return 0
-    return resume.resume_run(folder, (), allow_changed=False)
 
 
 class SweepFolder(Callback):
@@ -67,10 +61,8 @@ class SweepFolder(Callback):
             text = f"interrupted\nresume it: {plan.command(folder)}\n"
             for number in signals.heeded():
                 signal.signal(number, partial(_stop_jobs, folder, text))
-        except InputError as error:
-            raise SystemExit(print_error(error)) from None
-        except OSError:  # Hydra meets it again when it writes there, and reports it then
-            return
+        except (InputError, OSError) as error:
+            raise SystemExit(print_error(InputError(error))) from None
         command.at_end.append(partial(report_sweep, folder))
 
 
@@ -104,8 +96,6 @@ def _stop_jobs(folder: Path, text: str, number: int, _frame: object) -> None:
 
 def _is_idle(config: Path) -> bool:
     """Return whether no training process holds the run."""
-    try:
-        with record.lock(config.parent):
-            return True
-    except InputError:
-        return False
+    with suppress(InputError), record.lock(config.parent):
+        return True
+    return False

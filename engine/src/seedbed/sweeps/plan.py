@@ -22,7 +22,6 @@ _OMITTED = (
     r".*\.env_set\.SEEDBED_",
     r".*sweep\.subdir='\${hydra\.job\.num}_",
 )
-_SEARCH = "search"  # instead of a job's number, where a sweeper decides on jobs as it goes
 
 _lock = ExitStack()  # held to the end of the process that leads the sweep
 
@@ -38,16 +37,11 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     if record.is_sweep(folder):
         before = record.read_json(folder / record.SWEEP)
         planned = before["jobs"] if isinstance(before.get("jobs"), dict) else {}
-        for what, one, other in (
-            ("keys that vary", before.get("varied"), varied),
-            *((f"job {n}", job, jobs.get(n)) for n, job in planned.items()),
-        ):
-            if one != other:
-                expected, got = (" ".join(map(str, each or ["none"])) for each in (one, other))
-                raise InputError(
-                    f"hydra.sweep.dir: expected {what} as in {folder}, {expected}, got {got}; "
-                    f"choose another folder, or repeat its command: {command(folder)}"
-                )
+        if before.get("varied") != varied or jobs | planned != jobs:
+            raise InputError(
+                f"hydra.sweep.dir: expected the jobs of the sweep in {folder}, got others; choose "
+                f"another folder, or repeat its command: {command(folder)}"
+            )
     words = [word for word in sys.argv[1:] if not re.match("|".join(_OMITTED), word)]
     plan = {"command": words, "varied": varied, "jobs": jobs}
     record.write_json(folder / record.SWEEP, plan)
@@ -73,7 +67,7 @@ def planned(folder: Path) -> dict[str, list[str]]:
     return {
         number: [word for word in map(str, job) if word.partition("=")[0] in varied]
         for number, job in jobs.items()
-        if number != _SEARCH and isinstance(job, list)
+        if isinstance(job, list)
     }
 
 
@@ -82,8 +76,8 @@ def _jobs(hydra: DictConfig) -> tuple[list[str], dict[str, list[str]]]:
     params = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
     typed = [*params, *hydra.overrides.task]
     parsed = OverridesParser.create().parse_overrides(typed)
-    varied = sorted(each.key_or_group for each in parsed if each.is_sweep_override())
     if not hydra.sweeper._target_.endswith(".BasicSweeper"):
-        return varied, {_SEARCH: sorted(typed)}
+        return sorted(typed), {}  # it decides on jobs as it goes
+    varied = sorted(each.key_or_group for each in parsed if each.is_sweep_override())
     [batch] = BasicSweeper.split_arguments(parsed, None)
     return varied, {str(n): sorted(job) for n, job in enumerate(batch)}

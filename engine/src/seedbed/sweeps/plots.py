@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from seedbed.record import plots
 from seedbed.sweeps.groups import Sweep
 
-_MOST_LETTERS = 24  # of a name
+_MOST_LETTERS = 24  # of a setting
 
 
 def draw(sweep: Sweep, path: Path) -> None:
@@ -27,18 +25,13 @@ def draw(sweep: Sweep, path: Path) -> None:
             values, mean = list(group.values.values()), group.summary
             axes.plot(values, [number - 0.12] * len(values), "o", alpha=0.5, mew=0, c=plots.BLUE)
             if mean.interval is not None:
-                ends = np.abs(np.array(mean.interval) - mean.mean)[:, None]
-                where = (mean.mean, number + 0.12)
-                axes.errorbar(*where, xerr=ends, fmt="D", capsize=3, color=plots.BLUE)
-            lines = [*map(_text, filter(None, group.label.split(", "))), f"n={mean.n}"]
-            names.append("\n".join(lines))
+                axes.plot(mean.mean, number + 0.12, "D", c=plots.BLUE)
+                axes.plot(mean.interval, [number + 0.12] * 2, "-|", c=plots.BLUE)
+            settings = (part[:_MOST_LETTERS] for part in group.label.split(", ") if part)
+            names.append("\n".join([*map(plots.literal, settings), f"n={mean.n}"]))
         axes.set_yticks(range(len(groups)), names)
-        axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=_text(metric.replace("_", " ")))
+        axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=plots.literal(metric.replace("_", " ")))
         axes.set_title("final, with 95 % interval")
         axes.locator_params(axis="x", nbins=5)
         axes.grid(visible=False, axis="y")
         plots.save(figure, path)
-
-
-def _text(name: str) -> str:
-    return plots.literal(name[:_MOST_LETTERS])

@@ -12,7 +12,6 @@ from seedbed.errors import InputError, printable
 from seedbed.record import text
 from seedbed.sweeps import statistics
 from seedbed.sweeps.groups import Group, Run, Sweep, varying
-from seedbed.sweeps.statistics import CONFIDENCE
 
 
 def make(*sweeps: Sweep) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def make(*sweeps: Sweep) -> dict[str, Any]:
     comparisons = _comparisons(*sweeps)
     verdicts = {each["verdict"] for each in comparisons}
     return {
-        "confidence": CONFIDENCE,
+        "confidence": statistics.CONFIDENCE,
         "warning": _broken_promise(groups),
         "notes": [note for group in groups for note in group.notes()],
         "runs": sum(len(sweep.runs) for sweep in sweeps),
@@ -145,8 +144,7 @@ def _broken_promise(groups: Sequence[Group]) -> str:
     table: dict[str | None, list[Run]] = {}
     for run in (run for group in groups for run in group.runs):
         table.setdefault(run.promise(), []).append(run)
-    table.pop(None, None)
-    repeated = [runs for runs in table.values() if len(runs) > 1]
+    repeated = [runs for promise, runs in table.items() if promise and len(runs) > 1]
     broken = [runs for runs in repeated if len({run.weights for run in runs}) > 1]
     if not broken:
         return ""
