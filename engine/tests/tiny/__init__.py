@@ -54,6 +54,12 @@ def overrides(model: Mapping[str, Any] = DENSE, data: Mapping[str, Any] = DATA) 
     )
 
 
+def replaced(section: str, target: str, **values: Any) -> tuple[str, str]:
+    """Return what chooses another class for a section of a command line."""
+    chosen = {"name": "own", "_target_": target, **values}
+    return f"~{section}", f"+{section}={_as_word(chosen)}"
+
+
 def _as_word(value: Any) -> str:
     """Write a value in Hydra's grammar, which is JSON without quoted keys."""
     if isinstance(value, Mapping):

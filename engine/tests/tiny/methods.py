@@ -205,13 +205,13 @@ class Meddling(Callback):
     def on_before_optimizer_step(
         self, run: Run, step: int, gradients: Mapping[str, Tensor]
     ) -> None:
-        self._meddle("gradients", next(iter(gradients.values())))
+        self._meddle("on_before_optimizer_step", next(iter(gradients.values())))
 
     def on_step_end(self, run: Run, step: int) -> None:
-        self._meddle("step", next(run.model.parameters()))
+        self._meddle("on_step_end", next(run.model.parameters()))
 
     def on_validation_end(self, run: Run, step: int) -> None:
-        self._meddle("validation", next(run.model.parameters()))
+        self._meddle("on_validation_end", next(run.model.parameters()))
 
 
 class Sawtooth:

@@ -59,7 +59,7 @@ def of_method(
     """Return a command line that trains by a method, one of tests.tiny or of another module."""
     target = f"{METHODS}.{_NETS[method]}" if method in _NETS else None
     model = model or ({"name": "own", "_target_": target} if target else tiny.DENSE)
-    chosen = ("~method", f"+method={{name:{method},_target_:{module}.{method}}}")
+    chosen = tiny.replaced("method", f"{module}.{method}")
     return (*SHORT, *tiny.overrides(model), *chosen, *overrides)
 
 

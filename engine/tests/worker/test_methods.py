@@ -11,7 +11,7 @@ from torch import Tensor
 from seedbed import record
 from seedbed.training import checkpoint
 from tests import tiny
-from tests.worker.runs import METHODS, StopAt, begun, of_method, resumed, trained, work
+from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, trained, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
@@ -23,34 +23,18 @@ NORMS = f"+callbacks.norms._target_={METHODS}.Norms"
 BFLOAT16 = ("trainer.precision=bfloat16", "trainer.max_steps=6")
 
 
-def optimizer(name: str, **arguments: Any) -> tuple[str, ...]:
-    """Return overrides that choose an optimizer."""
-    return ("~optimizer", f"+optimizer={{name:own,_target_:{name}{_with(arguments)}}}",
-            "schedule=constant")  # fmt: skip
+def optimized(target: str, **arguments: Any) -> tuple[str, ...]:
+    """Return a command line that trains with another optimizer."""
+    return (*TOKENS, *tiny.replaced("optimizer", target, lr=0.1, **arguments), "schedule=constant")
 
 
-def schedule(name: str, **arguments: Any) -> tuple[str, ...]:
-    """Return overrides that choose a schedule of tests.tiny."""
-    return ("~schedule", f"+schedule={{name:own,_target_:{METHODS}.{name}{_with(arguments)}}}")
-
-
-def _with(arguments: dict[str, Any]) -> str:
-    return "".join(f",{name}:{value}" for name, value in arguments.items())
-
-
-def shards(count: int) -> tuple[str, ...]:
-    """Return overrides for any number of them on one process, which is gradient accumulation."""
-    return (f"trainer.shards={count}", f"data.batch_size={4 * count}", "trainer.max_steps=8")
-
-
-LBFGS = (*TOKENS, *optimizer("torch.optim.LBFGS", lr=0.1, line_search_fn="strong_wolfe"))
-SAM, UNMOVED = ((*TOKENS, *optimizer("tests.odd_optimizers.SAM", lr=0.1, rho=rho))
-                for rho in (0.5, 0))  # fmt: skip
-SAWTOOTH = (*TUNING, *schedule("Sawtooth", period=4))
+LBFGS = optimized("torch.optim.LBFGS", line_search_fn="strong_wolfe")
+SAM, UNMOVED = (optimized("tests.odd_optimizers.SAM", rho=rho) for rho in (0.5, 0))
+SAWTOOTH = (*TUNING, *tiny.replaced("schedule", f"{METHODS}.Sawtooth", period=4))
 CASES: dict[str, tuple[str, ...]] = {
     "teacher": TEACHER,
     "VAE in bfloat16": (*VAE, *BFLOAT16),
-    "GAN in shards": (*GAN, *shards(2)),
+    "GAN in shards": (*GAN, "trainer.shards=2", "trainer.max_steps=8"),
     "LBFGS, which repeats its passes": LBFGS,
     "a schedule of groups": SAWTOOTH,
     "a callback of a GAN": (*GAN, NORMS),
@@ -84,6 +68,10 @@ def stages(folder: Path, name: str) -> list[str]:
 
 def weights(folder: Path, name: str = "last.pt") -> dict[str, Tensor]:
     return checkpoint.load(folder / "checkpoints" / name)["model"]  # type: ignore[no-any-return]
+
+
+def after(steps: int, place: Path, *words: str) -> dict[str, Tensor]:
+    return weights(trained(place / str(steps), *words, f"trainer.max_steps={steps}"))
 
 
 class TestWhatIsLogged:
@@ -132,11 +120,8 @@ class TestWhatIsLogged:
 class TestWhatIsTrained:
     def test_an_update_changes_the_parameters_of_its_optimizer_alone(self, tmp_path: Path) -> None:
         """The generator rests in every second step: its weights are those of the step before."""
-        first, second, third = (
-            weights(trained(tmp_path / str(steps), *GAN, f"trainer.max_steps={steps}",
-                            "schedule=constant"))
-            for steps in (1, 2, 3)
-        )  # fmt: skip
+        words = (*GAN, "schedule=constant")
+        first, second, third = (after(steps, tmp_path, *words) for steps in (1, 2, 3))
         for name in first:
             assert torch.equal(first[name], second[name]) == name.startswith("generator."), name
             assert not torch.equal(second[name], third[name]), name
@@ -144,10 +129,7 @@ class TestWhatIsTrained:
     def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(
         self, tmp_path: Path
     ) -> None:
-        first, third, fourth = (
-            weights(trained(tmp_path / str(steps), *TUNING, f"trainer.max_steps={steps}"))
-            for steps in (1, 3, 4)
-        )
+        first, third, fourth = (after(steps, tmp_path, *TUNING) for steps in (1, 3, 4))
         assert torch.equal(first["0.weight"], third["0.weight"])
         assert not torch.equal(first["3.weight"], third["3.weight"])
         assert not torch.equal(third["0.weight"], fourth["0.weight"])
@@ -185,7 +167,7 @@ class TestWhatIsTrained:
         first = [float(cell) for cell in column(run, "learning_rate_first")]
         assert first == [0.001 * (1 - step % 4 / 4) for step in range(14)]
         assert set(column(run, "learning_rate_rest")) == {repr(0.006 * 0.5)}
-        run = whole(*VAE, *schedule("halved", start=0.5))
+        run = whole(*VAE, *tiny.replaced("schedule", f"{METHODS}.halved", start=0.5))
         rates = [float(cell) for cell in column(run, "learning_rate")]
         assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
 
@@ -213,28 +195,23 @@ class TestCallbacks:
         assert state["largest"] == largest[-1]
 
     @pytest.mark.parametrize("through_data", [False, True])
-    @pytest.mark.parametrize(
-        ("at", "hook"),
-        [("gradients", "on_before_optimizer_step"), ("step", "on_step_end"),
-         ("validation", "on_validation_end")],
-    )  # fmt: skip
+    @pytest.mark.parametrize("at", ["on_before_optimizer_step", "on_step_end", "on_validation_end"])
     def test_a_callback_that_changes_something_is_refused(
-        self, at: str, hook: str, through_data: bool, tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+        self, at: str, through_data: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         own = f"+callbacks.own={{_target_:{METHODS}.Meddling,at:{at},through_data:{through_data}}}"
-        assert work(begun(tmp_path / "run", *VAE, own, "trainer.max_steps=6")) == 2
-        line = "callbacks.own: expected a callback that changes nothing, got Meddling"
-        assert capsys.readouterr().err.startswith(f"error: {line}.{hook}")
+        line = refused(tmp_path / "run", capsys, *VAE, own, "trainer.max_steps=6")
+        assert line.startswith(
+            f"callbacks.own: expected a callback that changes nothing, got Meddling.{at}"
+        )
 
 
 class TestFineTuning:
     @staticmethod
     def words(file: Path, *overrides: str, **arguments: Any) -> tuple[str, ...]:
         inner = {key: value for key, value in tiny.DENSE.items() if key != "name"}
-        model = {"name": "tuned", "_target_": "seedbed.weights.Loaded", "file": str(file),
-                 "model": inner, **arguments}  # fmt: skip
-        return of_method("Tokens", *overrides, model=model)
+        model = {"_target_": "seedbed.weights.Loaded", "file": str(file), "model": inner}
+        return of_method("Tokens", *overrides, model={"name": "tuned", **model, **arguments})
 
     def test_a_run_starts_from_the_best_weights_of_another(
         self, whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]

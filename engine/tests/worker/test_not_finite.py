@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed.training import checkpoint
+from tests import tiny
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
 from tests.worker.runs import begun, of_method, refused, work
@@ -46,7 +47,7 @@ class Rooted(nn.Module):
 
 HOLED = f"_target_={__name__}.Holed"
 ROOTED = f"model._target_={__name__}.Rooted"
-SGD = "+optimizer={name:sgd,_target_:torch.optim.SGD,lr:"
+BIG, USUAL = (tiny.replaced("optimizer", "torch.optim.SGD", lr=lr) for lr in (1e20, 0.1))
 PLACES = {"train": "step ", "validation": "the validation after step "}
 
 
@@ -63,7 +64,7 @@ PLACES = {"train": "step ", "validation": "the validation after step "}
          "model.root: expected finite outputs of Root, got nan in the first forward pass"),
         ((ROOTED, "+model.in_evaluation=true"),
          "model.root: expected finite outputs of Root, got nan in the validation"),
-        (("~optimizer", f"{SGD}1e20}}"), "loss: expected a finite number, got "),
+        (BIG, "loss: expected a finite number, got "),
         # The only step's loss is finite and its update is not: the run has not finished.
         (("optimizer=sgd", "optimizer.lr=1e300", "trainer.max_steps=1",
           "trainer.gradient_clip_norm=null"), "validation loss: expected a finite number, got "),
@@ -82,4 +83,4 @@ def test_what_is_to_blame_is_named_and_no_such_weights_are_kept(
 
 def test_a_usual_learning_rate_is_not_to_blame(tmp_path: Path) -> None:
     """Negative control."""
-    assert work(begun(tmp_path / "usual", *PLAIN, "~optimizer", f"{SGD}0.1}}")) == 0
+    assert work(begun(tmp_path / "usual", *PLAIN, *USUAL)) == 0

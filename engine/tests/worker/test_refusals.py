@@ -1,30 +1,36 @@
 """What only the training process can know is refused in one line, where it can before a step."""
 
 import copy
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import IterableDataset
+from torch import Tensor, nn
 
 from seedbed import record
 from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Supervised
 from tests import tiny
-from tests.running import QUICK
-from tests.tiny.methods import VAE
+from tests.tiny.data import Noisy
+from tests.tiny.models import Dense
 from tests.worker.runs import METHODS, begun, of_method, refused, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 PLAIN = of_method("Supervised", module="seedbed.methods")
-AUTOENCODER = {"name": "own", "_target_": f"{METHODS}.Autoencoder"}
 
 
-class Broken(VAE):
+class Forward(Dense):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + missing  # type: ignore[name-defined]  # noqa: F821
+
+
+class Samples(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        return {}["nothing"]
+
+
+class Broken(Supervised):
     """Evaluates by code that was never run."""
 
     def validation_step(self, model: nn.Module, batch: Batch) -> Any:
@@ -85,23 +91,6 @@ class Swapping(Supervised):
             model[3] = nn.Linear(16, 3)
 
 
-class Stream(IterableDataset[Any]):
-    """Begins elsewhere at each reading, as WebDataset does that shuffles without a seed."""
-
-    readings = itertools.count()
-
-    def __init__(self, samples: int, moves: int) -> None:
-        self.samples, self.moves = samples, moves
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __iter__(self) -> Iterator[Any]:
-        first = self.moves * next(self.readings)
-        for number in range(first, first + self.samples):
-            yield torch.randn(tiny.FEATURES) + number % self.samples, number % tiny.CLASSES
-
-
 class LateHook(Callback):
     """Has a hook of another library."""
 
@@ -111,72 +100,61 @@ class LateHook(Callback):
 
 def own(method: str, *words: str) -> tuple[str, ...]:
     """Return a command line that trains by a method of this file."""
-    model = AUTOENCODER if method == "Broken" else None
-    return of_method(method, *words, module=__name__, model=model)
+    return of_method(method, *words, module=__name__)
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("words", "steps", "line"),
     [
-        ((*PLAIN, "objective=test_f1"), "objective: expected one of validation_loss, validation_a"),
-        ((*PLAIN, "trainer.monitor=f1"),
+        ((*PLAIN, "objective=test_f1"), 0, "objective: expected one of validation_loss, valid"),
+        ((*PLAIN, "trainer.monitor=f1"), 0,
          "trainer.monitor: expected a value of Supervised.validation_step, got validation_f1"),
-        (of_method("VAE", "trainer.monitor=kl"),
+        (of_method("VAE", "trainer.monitor=kl"), 0,
          "trainer.mode: expected min or max, since nothing says which kl is better, got null"),
-        ((*PLAIN, "+callbacks.own={_target_:torch.nn.Identity}"),
+        ((*PLAIN, "+callbacks.own={_target_:torch.nn.Identity}"), 0,
          "callbacks.own: expected a class that extends"),
-        ((*PLAIN, f"+callbacks.late._target_={__name__}.LateHook"),
+        ((*PLAIN, f"+callbacks.late._target_={__name__}.LateHook"), 0,
          "callbacks.late: expected hooks among on_before_optimizer_step, on_step_end, "
          "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is"),
-        (of_method("Linear", module="torch.nn"), "method: expected"),
-        (own("LateHead"), "method: expected patterns that parameters fit from trainable"),
+        (of_method("Linear", module="torch.nn"), 0, "method: expected"),
+        (own("LateHead"), 0, "method: expected patterns that parameters fit from trainable"),
+        (own("Naming"), 0, "method: expected names other than step, epoch"),
+        (own("Elsewhere"), 0, "method: expected parameters of the model in step 1"),
+        ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
+         "schedule: expected the same learning rate in step 2"),
+        (own("Pupil"), 1, "model: expected the same evaluation in step 2"),
+        (own("Swapping"), 6, "model: expected the parameters that its"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_trained_is_refused_before_the_first_step(
-    words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Names that nothing has, arguments that a class does not take, a part that is not there."""
+def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(
+    words: tuple[str, ...], steps: int, line: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Names that nothing has, parameters of no optimizer, state that no checkpoint keeps."""
     assert refused(tmp_path / "run", capsys, *words).startswith(line)
-    assert record.read_summary(tmp_path / "run").get("steps", 0) == 0
+    assert record.read_summary(tmp_path / "run").get("steps", 0) == steps
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("words", "code"),
     [
-        ((*PLAIN, "~schedule", f"+schedule={{name:own,_target_:{METHODS}.Impure}}"),
-         "schedule: expected the same learning rate in step 2"),
-        (own("Pupil"), "model: expected the same evaluation in step 2"),
-        (own("Swapping"), "model: expected the parameters that its"),
-        (own("Naming"), "method: expected names other than step, epoch"),
-        (own("Elsewhere"), "method: expected parameters of the model in step 1"),
+        ((*PLAIN, f"model._target_={__name__}.Forward"), "return super().forward(x) + missing"),
+        ((*PLAIN, f"data.train._target_={__name__}.Samples", "data.num_workers=1"),
+         'return {}["nothing"]'),
+        (own("Broken"), "model.decode(batch.inputs)"),
     ],
 )  # fmt: skip
-def test_what_a_step_shows_is_refused(
-    words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_error_in_a_users_code_ends_in_its_traceback(
+    words: tuple[str, ...], code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """State that no checkpoint keeps, parameters of no optimizer, names of values."""
-    assert refused(tmp_path / "run", capsys, *words).startswith(line)
-
-
-def test_a_stream_in_another_order_when_it_is_read_again_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The rehearsal of a resume reads another batch; negative control: the same order."""
-    stream = f"++data.train={{_target_:{__name__}.Stream,samples:96,moves:"
-    words = (*QUICK, *tiny.OVERRIDES, "+data.streams=1")
-    assert work(begun(tmp_path / "pure", *words, f"{stream}0}}")) == 0
-    assert refused(tmp_path / "run", capsys, *words, f"{stream}1}}").startswith("data.train: exp")
-
-
-def test_a_broken_evaluation_fails_before_the_first_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By Python's traceback, from the user's line on."""
-    assert work(begun(tmp_path / "run", *own("Broken", "data.num_workers=1"))) == 1
+    """Status 1, a record that says failed; also one in an evaluation, before the first step."""
+    assert work(begun(tmp_path / "run", *words)) == 1
+    summary, error = record.read_summary(tmp_path / "run"), capsys.readouterr().err
+    assert summary["status"] == "failed"
+    assert code in error
+    assert summary["error"] in error
+    assert code in (tmp_path / "run" / "train.log").read_text()
     assert record.read_metrics(tmp_path / "run") == []
-    error = capsys.readouterr().err
-    assert "model.decode(batch.inputs)" in error
-    assert "has no attribute 'decode'" in error
 
 
 def test_what_is_never_trained_is_printed(

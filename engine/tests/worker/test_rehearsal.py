@@ -1,15 +1,19 @@
 """Runs that resume themselves: data sets, presets, short runs, callbacks, settings."""
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
 from seedbed import record
 from seedbed.worker import parts
+from tests import tiny
 from tests.tiny.data import Noisy
-from tests.worker.runs import begun, of_method, work
+from tests.worker.runs import begun, of_method, refused, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
@@ -26,18 +30,39 @@ class Tabled(Noisy):
         return torch.as_tensor(inputs) + self.table, target
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_data_set_that_draws_at_first_access_is_refused(
-    workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+class Stream(IterableDataset[Any]):
+    """Begins elsewhere at each reading, as WebDataset does that shuffles without a seed."""
+
+    readings = itertools.count()
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __iter__(self) -> Iterator[Any]:
+        first = next(self.readings)
+        for number in range(first, first + self.samples):
+            yield torch.randn(tiny.FEATURES) + number % self.samples, number % tiny.CLASSES
+
+
+TABLED = f"data.train._target_={__name__}.Tabled"
+STREAM = f"data.train._target_={__name__}.Stream"
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [(TABLED, "data.num_workers=0"), (TABLED, "data.num_workers=2"), (STREAM, "+data.streams=1")],
+)
+def test_a_data_set_that_reads_another_batch_is_refused(
+    chosen: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever loads; negative control: unrehearsed it trains."""
-    chosen = (f"data.train._target_={__name__}.Tabled", f"data.num_workers={workers}")
-    assert work(begun(tmp_path / "run", *of_method("Tokens", *chosen))) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: data.train: expected the same batch in step 2"), error
-    assert error.count("\n") == 1
-    off = "trainer.rehearse_resume=false"
-    assert work(begun(tmp_path / "off", *of_method("Tokens", *chosen, off))) == 0
+    words = of_method("Tokens", *chosen)
+    line = refused(tmp_path / "run", capsys, *words)
+    assert line.startswith("data.train: expected the same batch "), line
+    assert work(begun(tmp_path / "off", *words, "trainer.rehearse_resume=false")) == 0
 
 
 @pytest.mark.parametrize(
