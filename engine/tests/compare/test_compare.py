@@ -116,11 +116,12 @@ def test_runs_that_logged_nothing_are_compared_by_how_they_ended(tmp_path: Path,
     """Without a fingerprints and without losses the final weights and predictions still speak."""
     final = {"weights": "1" * 16, "predictions": "2" * 16}
     silent: dict[str, Any] = {"fingerprints": [], "rows": []}
-    a = write_run(tmp_path / "a", **silent, summary={"fingerprints": final})
-    b = write_run(tmp_path / "b", **silent, summary={"fingerprints": final})
+    a, b, c = (
+        write_run(tmp_path / run, **silent, summary={"fingerprints": final | changed})
+        for run, changed in (("a", {}), ("b", {}), ("c", {name: "3" * 16}))
+    )
     assert compared(a, b).difference is None
-    c = write_run(tmp_path / "c", **silent, summary={"fingerprints": {**final, name: "3" * 16}})
-    assert (40, f"final_{name}") == place(compared(a, c).difference)
+    assert place(compared(a, c).difference) == (40, f"final_{name}")
 
 
 def test_the_number_of_shards_is_no_difference_of_the_samples(tmp_path: Path) -> None:

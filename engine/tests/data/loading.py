@@ -11,6 +11,7 @@ from seedbed.config import Settings
 from seedbed.data.source import Batch
 from seedbed.data.tensors import tensors_of
 from tests.running import typed
+from tests.tiny.data import Noisy
 
 # A preset in which the workers need not import the compiler, which takes seconds.
 PRESET: dict[str, Any] = {"on_nondeterministic": "allow", "fill_uninitialized_memory": False}
@@ -28,6 +29,18 @@ class Fetched:
     def fetch(self, ids: Any, draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
         drawn = torch.zeros(len(ids), 3) if draws is None else torch.from_numpy(draws.uniform(3))
         return drawn, torch.from_numpy(ids.copy())
+
+
+class Drawn(Noisy):
+    """Draws a part of its samples where it is built."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.table = torch.randn(samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        point, label = super().__getitem__(index)
+        return point + self.table[index], label
 
 
 def hashes(batches: Iterable[Batch]) -> list[int]:

@@ -114,19 +114,6 @@ def test_a_batch_moves_by_its_own_method() -> None:
     assert move(batches("mapping with to")[0].inputs, META)["ids"].is_meta
 
 
-class Drawn(Dataset[Any]):
-    """Draws its samples when it is built."""
-
-    def __init__(self) -> None:
-        self.samples = torch.randn(12, 3)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.samples[index], 0
-
-
 def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     images, classes = zip(*samples, strict=True)
     return torch.stack(images), torch.tensor(classes) % 2
@@ -144,19 +131,19 @@ def first_batch(source: Source, workers: int = 0) -> Batch:
 
 def test_both_parts_are_of_one_data_set() -> None:
     """Also where it draws its samples: as two data sets, training and validation have others."""
-    drawn = {"_target_": f"{__name__}.Drawn"}
-    fold = {"_target_": "seedbed.data.part.Fold", "fold": 0, "folds": 3, "seed": 0}
-    parts, plain = (
-        built(train={**spec, **first}, validation={**spec, **second})
-        for spec, first, second in (
-            ({**fold, "dataset": drawn}, {"part": "train"}, {"part": "validation"}),
-            (drawn, {}, {}),
-        )
-    )
-    assert torch.equal(
-        parts.train.dataset.dataset.samples, parts.validation.dataset.dataset.samples
-    )
-    assert not torch.equal(plain.train.dataset.samples, plain.validation.dataset.samples)
+    drawn = {"_target_": "tests.data.loading.Drawn", "samples": 12}
+    fold = {
+        "_target_": "seedbed.data.part.Fold",
+        "fold": 0,
+        "folds": 3,
+        "seed": 0,
+        "dataset": drawn,
+    }
+    parts = built(train={**fold, "part": "train"}, validation={**fold, "part": "validation"})
+    a, b = (each.dataset.dataset.table for each in (parts.train, parts.validation))
+    assert torch.equal(a, b)
+    plain = built(train=drawn, validation=drawn)
+    assert not torch.equal(plain.train.dataset.table, plain.validation.dataset.table)
 
 
 def test_mixing_is_for_training_alone() -> None:
@@ -171,6 +158,6 @@ def test_mixing_is_for_training_alone() -> None:
 
 def test_a_collate_beside_fetch_is_refused() -> None:
     """It would be ignored: such a data set makes its batches itself."""
-    whole = {"_target_": "tests.data.test_part.Whole"}
-    with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Whole"):
+    whole = {"_target_": "tests.data.loading.Fetched", "samples": 12}
+    with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Fetched"):
         built(train=whole, training_collate=f"{__name__}.is_even")

@@ -1,30 +1,16 @@
 """Parts and folds of a data set: disjoint, complete, and a function of the split seed."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from seedbed.data.part import Fold
 from seedbed.data.positions import Position
 from seedbed.data.source import Source
+from tests.data.loading import Fetched
 
 N = 23
-
-
-class Whole(Dataset[Any]):
-    """A data set that loads whole batches only."""
-
-    sha256 = {"file": "abc"}  # noqa: RUF012
-
-    def __len__(self) -> int:
-        return N
-
-    def fetch(self, ids: Any, _draws: Any) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(ids) * 10, torch.from_numpy(ids)
 
 
 def ids_of(fold: int, part: str, folds: int = 5, seed: int = 0) -> list[int]:
@@ -46,11 +32,11 @@ def test_folds_hold_each_sample_out_once(folds: int) -> None:
 
 def test_a_fold_loads_whole_batches_if_the_whole_does() -> None:
     """Its samples by `fetch`; a data set without one has none."""
-    part = Fold(Whole(), "train", fold=0, folds=5, seed=0)
+    whole, plain = Fetched(N), TensorDataset(torch.arange(N))
+    whole.sha256 = {"file": "abc"}
+    part, other = (Fold(each, "train", fold=0, folds=5, seed=0) for each in (whole, plain))
     batch = Source(part, "train", seed=0)[Position(0, np.array([2, 0]))]
-    there = torch.from_numpy(part.indices[[2, 0]])
-    assert torch.equal(batch.inputs, 10 * there)
+    assert batch.targets.tolist() == part.indices[[2, 0]].tolist()
     assert part.sha256 == {"file": "abc"}
-    plain = Fold(TensorDataset(torch.arange(N)), "train", fold=0, folds=5, seed=0)
-    assert not hasattr(plain, "fetch")
-    assert not hasattr(plain, "sha256")
+    assert not hasattr(other, "fetch")
+    assert not hasattr(other, "sha256")

@@ -77,17 +77,6 @@ def noisy_collate(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     return torch.stack(inputs) + torch.rand(()), torch.tensor(targets)
 
 
-class Kept(Noisy):
-    """A data set that returns what it holds."""
-
-    def __init__(self, samples: int) -> None:
-        super().__init__(samples)
-        self.kept = [(torch.ones(1), torch.tensor(i)) for i in range(samples)]
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.kept[index]
-
-
 def unstacked(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], dict[str, Any]]:
     """Return the samples' own tensors, as those of other lengths cannot be stacked."""
     return [x for x, _ in samples], {"classes": [target for _, target in samples]}
@@ -236,7 +225,8 @@ def test_no_worker_outlives_its_process(ending: str, status: int, tmp_path: Path
 
 def test_what_changes_a_batch_in_place_does_not_change_the_data_set() -> None:
     """`collate` need not copy; with workers, batches are copies in any case."""
-    source = Source(Kept(SAMPLES), "train", 0, unstacked)
+    kept = [(torch.ones(1), torch.tensor(i)) for i in range(SAMPLES)]
+    source = Source(kept, "train", 0, unstacked)
     usual = loaded(source)
     for batch in load(source, positions(), IN_THIS_PROCESS, PRESET):
         for tensor in (*batch.inputs, *batch.targets["classes"]):

@@ -1,7 +1,6 @@
 """Determinism presets: every setting is set, read back, and missed when it does not hold."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,17 @@ from seedbed.methods import Supervised
 from tests.running import QUICK, ROOT, printed, refusal, train
 
 PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
+# A preset, and then what code changes of it.
 APPLY = """
-import json, sys
+import json, sys, torch
 from seedbed import determinism
-preset = json.loads(sys.argv[1])
-before = determinism.in_force()
-determinism.apply(preset)
-print(json.dumps([before, determinism.in_force(), determinism.differences(preset)]))
+preset, backends, found = json.loads(sys.argv[1]), torch.backends, []
+backends.fp32_precision = "tf32"  # which what is not set would take
+for change in json.loads(sys.argv[2]):
+    determinism.apply(preset)
+    exec(change)
+    found.append([determinism.in_force(), determinism.differences(preset)])
+print(json.dumps(found))
 """
 
 
@@ -30,11 +33,10 @@ def environment_of(chosen: dict[str, Any]) -> dict[str, str]:
     return determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
 
 
-def applied(
-    chosen: dict[str, Any], environment: dict[str, str], prefix: Sequence[str] = ()
-) -> list[Any]:
-    """Apply a preset in a fresh process; return the flags before and after, and what differs."""
-    [line] = printed("-c", APPLY, json.dumps(chosen), environment=environment, prefix=prefix)
+def applied(chosen: dict[str, Any], environment: dict[str, str], *changes: str) -> list[Any]:
+    """Apply a preset in a fresh process; return flags and what differs, at once and after each."""
+    words = ("-c", APPLY, json.dumps(chosen), json.dumps(["", *changes]))
+    [line] = printed(*words, environment=environment)
     return json.loads(line)  # type: ignore[no-any-return]
 
 
@@ -42,7 +44,7 @@ def applied(
 def test_every_preset_is_in_force_after_it_was_applied(name: str) -> None:
     """What a preset asks for is what the backends report, in a fresh process."""
     chosen = preset(name)
-    _, after, differences = applied(chosen, environment_of(chosen))
+    [(after, differences)] = applied(chosen, environment_of(chosen))
     assert differences == []
     for path, asked in determinism.asked_flags(chosen).items():
         assert asked is None or after[path] == asked
@@ -60,8 +62,9 @@ def test_every_flag_that_can_be_set_is_set() -> None:
         if isinstance(value, bool):
             section[last] = not value
     opposite |= {"on_nondeterministic": "warn", "float32_matmul_precision": "medium", "threads": 3}
-    _, strict, _ = applied(chosen, environment_of(chosen))
-    _, other, _ = applied(opposite, environment_of(chosen))
+    [(strict, _)], [(other, _)] = (
+        applied(each, environment_of(chosen)) for each in (chosen, opposite)
+    )
     unchanged = {path for path in strict if strict[path] == other[path]}
     assert unchanged == {"interop_threads", "cpu_capability", "mkl_branch", "avx"}
 
@@ -87,34 +90,12 @@ def test_what_is_in_force_but_not_asked_is_found() -> None:
     """Reading back would be worth nothing if it could not find a difference."""
     chosen = preset("strict")
     environment = environment_of(chosen) | {"PYTHONHASHSEED": "1", "MKL_CBWR": "AVX2"}
-    _, _, lines = applied(chosen | {"cpu_capability": "Z80"}, environment)
+    [(_, lines)] = applied(chosen | {"cpu_capability": "Z80"}, environment)
     assert sorted(line.partition(",")[0] for line in lines) == [
         "MKL_CBWR: expected unset in the environment",
         "PYTHONHASHSEED: expected 0 in the environment",
         "determinism.cpu_capability: expected Z80",
     ]
-
-
-SWITCHES = """
-import json, sys
-import torch
-from seedbed import determinism
-from seedbed.errors import InputError
-backends, lines = torch.backends, []
-backends.fp32_precision = "tf32"  # which what is not set would take
-determinism.apply(json.loads(sys.argv[1]))
-layers = backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.conv, backends.mkldnn.rnn
-assert {layer.fp32_precision for layer in layers} == {"ieee"}
-for change in json.loads(sys.argv[2]):
-    exec(change)
-    try:
-        determinism.require_in_force(json.loads(sys.argv[1]))
-        lines.append("")
-    except InputError as error:
-        lines.append(str(error))
-    determinism.apply(json.loads(sys.argv[1]))
-print(json.dumps(lines))
-"""
 
 
 def test_flags_that_code_sets_are_found_and_named() -> None:
@@ -133,11 +114,11 @@ def test_flags_that_code_sets_are_found_and_named() -> None:
         "torch.manual_seed(3)": "",
     }
     chosen = preset("strict")
-    words = ("-c", SWITCHES, json.dumps(chosen), json.dumps([*changes]))
-    [lines] = map(json.loads, printed(*words, environment=environment_of(chosen)))
-    for (change, start), line in zip(changes.items(), lines, strict=True):
-        assert line.startswith(f"determinism.{start}" if start else ""), (change, line)
-        assert bool(line) == bool(start), (change, line)
+    [(_, none), *found] = applied(chosen, environment_of(chosen), *changes)
+    assert none == []
+    for (change, start), (_, lines) in zip(changes.items(), found, strict=True):
+        assert bool(lines) == bool(start), (change, lines)
+        assert not lines or lines[0].startswith(f"determinism.{start}"), (change, lines)
 
 
 class Switching(Supervised):

@@ -23,12 +23,3 @@ def test_a_cell_is_what_a_comparison_says(tmp_path: Path) -> None:
     stopped = write_run(tmp_path / "stopped", 40, summary={"status": "interrupted"})
     with pytest.raises(InputError, match="expected a finished run"):
         guarantees.verdict(base, compare.read(stopped))
-
-
-def test_other_final_weights_are_seen_where_no_step_is(tmp_path: Path) -> None:
-    """A run without fingerprints of its steps is compared by its final weights all the same."""
-    base = compare.read(write_run(tmp_path / "base", 40))
-    summary = {"fingerprints": {"weights": "0" * 16, "predictions": "00" * 8}}
-    rows = fingerprint_rows(40, every=7)
-    other = compare.read(write_run(tmp_path / "other", 40, fingerprints=rows, summary=summary))
-    assert guarantees.verdict(base, other) == "step 40, final weights"

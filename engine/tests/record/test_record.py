@@ -40,15 +40,6 @@ def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Pat
     assert float(untrusted.read_rows(path, ("step", "loss"), has_more=True)[2]["loss"]) == 1 / 3
 
 
-def test_a_table_that_was_shortened_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """Truncating to a longer length would fill it with zeros."""
-    path = tmp_path / "t.csv"
-    path.write_text("step,loss\n1,1")
-    with pytest.raises(InputError, match="expected at least 16 bytes, got 13"):
-        record.Table(path, ("step", "loss"), 16)
-    assert path.read_text() == "step,loss\n1,1"
-
-
 def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fills up in the middle leaves the old content and nothing else."""
     path = tmp_path / "summary.json"

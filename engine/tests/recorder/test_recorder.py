@@ -8,14 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from seedbed import record
+from seedbed import record, rng
+from seedbed.config import build
 from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
 from seedbed.testing import difference
 from tests.faults import flip_bit
 from tests.recorder.loops import STEPS, Loop, recorded
-from tests.running import command, refusal, trained
+from tests.running import command, refusal
+from tests.worker import runs
 
 FAULT_AT = 5
 
@@ -32,19 +34,27 @@ def step(recorder: Recorder, number: Any, losses: Any = 1.0) -> None:
     recorder.step(number, None, None, losses, networks, optimizers)
 
 
-@pytest.mark.long
+@pytest.mark.usefixtures("this_process_trains")
 def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Path) -> None:
-    """The same default CNN, data, order and draws: the same bits, step by step."""
-    same = ("trainer.gradient_clip_norm=null", "schedule=constant")
-    order = "determinism.channels_last=false"  # the loop leaves images as they are
-    trained(tmp_path / "a", *same, order)
-    done = command("-m", "tests.recorder.plain_loop", *map(str, (tmp_path / "a", tmp_path / "b")))
-    assert done.returncode == 0, done.stderr
-    a, b = (record.read_fingerprints(tmp_path / name) for name in "ab")
-    assert a == b
-    assert len(a) == 12
-    assert all(row[stage] for row in a for stage in STAGES if stage != "buffers")
-    assert difference(tmp_path / "a", tmp_path / "b") is None
+    """The same model, data, order and draws: the same bits, step by step."""
+    run = runs.trained(
+        tmp_path / "a",
+        *runs.of_method("Supervised", "schedule=constant", module="seedbed.methods"),
+        *(f"trainer.max_steps={STEPS}", "trainer.gradient_clip_norm=null"),
+        "++data.task.label_smoothing=0.0",
+    )
+    settings: Any = record.read_config(run)
+    loop = Loop()
+    rng.seed_globals(rng.key(0, "init"))
+    loop.model = build.build(settings.model, "model")
+    options = {k: v for k, v in settings.optimizer.items() if k not in ("name", "_target_")}
+    loop.optimizer = torch.optim.AdamW(loop.model.parameters(), **options)
+    with Recorder(tmp_path / "b", settings) as recorder:
+        loop.run(recorder)
+    rows = record.read_fingerprints(run)
+    assert rows == record.read_fingerprints(tmp_path / "b")
+    assert len(rows) == STEPS
+    assert all(row[stage] for row in rows for stage in STAGES if stage != "buffers")
 
 
 def test_equal_loops_have_equal_records(run: Path, tmp_path: Path) -> None:
@@ -52,36 +62,29 @@ def test_equal_loops_have_equal_records(run: Path, tmp_path: Path) -> None:
     for name in ("fingerprints.csv", "metrics.csv", "config.yaml"):
         assert (run / name).read_bytes() == (again / name).read_bytes()
     assert difference(run, again) is None
-    assert all(row[stage] for row in record.read_fingerprints(run) for stage in STAGES)
 
 
 def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
     """Arrays as tensors; numbers, texts and nesting count, containers do not. Gradients that
     were noted early are those before clipping."""
     x, y, model = torch.ones(2, 3), np.arange(2), nn.Linear(2, 1)
-    ids = [torch.arange(3), np.arange(3), range(3)]
-    other_ids = [["a", "b"], ["a", "c"], [2, 1, 0], None]
-    batches = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
+    same = [(x, y), [x, torch.arange(2)], {"x": x.numpy(), "y": y}, (x.T.clone().T, (y,))]
     others = [
         (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, np.array(["a", "b"])),
         (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
     ]  # fmt: skip
     model(torch.ones(1, 2)).sum().backward()
     with Recorder(tmp_path / "a") as recorder:
-        given = [(each, None) for each in ids + other_ids]
-        given += [(None, each) for each in batches + others]
-        for step, (sample_ids, batch) in enumerate(given, 1):
-            recorder.step(step, sample_ids, batch, 1.0, model, None)
+        for step, given in enumerate(same + others, 1):
+            recorder.step(step, given, given, 1.0, model, None)
         recorder.note_gradients(model)
         model.zero_grad()
         recorder.step(step + 1, None, None, 1.0, model, None)
     rows = record.read_fingerprints(tmp_path / "a")
-    seen = [row["sample_ids"] for row in rows[: len(ids + other_ids)]]
-    assert len({*seen[: len(ids)]}) == 1
-    assert len({*seen}) == 1 + len(other_ids)
-    seen = [row["batch"] for row in rows[len(ids + other_ids) : -1]]
-    assert len({*seen[: len(batches)]}) == 1
-    assert len({*seen}) == 1 + len(others)
+    for stage in ("sample_ids", "batch"):
+        seen = [row[stage] for row in rows[:-1]]
+        assert len({*seen[: len(same)]}) == 1
+        assert len({*seen}) == 1 + len(others)
     assert rows[-1]["gradients"] == rows[0]["gradients"] != ""
 
 
@@ -119,6 +122,7 @@ def test_rows_are_written_before_the_end(tmp_path: Path) -> None:
 
 
 def test_compare_and_runs_read_it(run: Path, tmp_path: Path) -> None:
+    """What would repeat it refuses in one line."""
     other = recorded(tmp_path / "b", seed=1)
     picture = tmp_path / "c.png"
     done = command("scripts/compare.py", str(run), str(other), "--plot", str(picture))
@@ -127,12 +131,7 @@ def test_compare_and_runs_read_it(run: Path, tmp_path: Path) -> None:
     assert "seed" in done.stdout.partition("can change bits")[2]
     assert picture.exists()
     assert (run / "loss_curve.png").exists()
-    done = command("scripts/runs.py", str(run))
-    assert "finished" in done.stdout
-    assert "0.75" in done.stdout
-
-
-def test_what_would_repeat_it_refuses_in_one_line(run: Path) -> None:
+    assert "0.75" in command("scripts/runs.py", str(run)).stdout
     assert "seedbed.Recorder" in refusal(command("scripts/verify.py", str(run)))
 
 
@@ -171,25 +170,26 @@ def test_a_process_that_does_not_close_it(ended: dict[str, Path], end: str, stat
     assert record.read_summary(ended[end])["status"] == status
 
 
-def test_what_cannot_be_resumed(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"folder: expected a new one, got .*resume_from"):
-        Recorder(run)
-    with pytest.raises(InputError, match="expected a run folder"):
-        Recorder(tmp_path / "none", resume_from=3)
-    with pytest.raises(InputError, match=f"resume_from: expected at most {STEPS}"):
-        Recorder(run, resume_from=STEPS + 1)
-    with Recorder(tmp_path / "a"), pytest.raises(InputError, match="still alive"):
-        Recorder(tmp_path / "a", resume_from=1)
-
-
-def test_steps_increase(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "a") as recorder:
+def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
+    """A folder or a step that is there already, a resume from none, whatever comes after close."""
+    folder = tmp_path / "a"
+    with Recorder(folder) as recorder:
         step(recorder, 1)
-        for number in (1, 2.0):
-            with pytest.raises(InputError, match="step: expected an integer of at least 2"):
-                step(recorder, number)
-        with pytest.raises(InputError, match="step: expected an integer of at least 1"):
-            recorder.validation(0, loss=1.0)
+        for message, late in {
+            r"folder: expected a new one, got .*resume_from": lambda: Recorder(run),
+            "expected a run folder": lambda: Recorder(tmp_path / "none", resume_from=3),
+            f"from: expected at most {STEPS}": lambda: Recorder(run, resume_from=STEPS + 1),
+            "still alive": lambda: Recorder(folder, resume_from=1),
+            "step: expected an integer of at least 2, .* got 1": lambda: step(recorder, 1),
+            "step: expected an integer of at least 2, .* got 2.0": lambda: step(recorder, 2.0),
+            "an integer of at least 1": lambda: recorder.validation(0, loss=1.0),
+        }.items():
+            with pytest.raises(InputError, match=message):
+                late()
+    recorder.close()
+    for late in (lambda: step(recorder, 2), lambda: recorder.validation(1, 0.5)):
+        with pytest.raises(InputError, match="close"):
+            late()
 
 
 def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
@@ -211,13 +211,3 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     summary = record.read_summary(tmp_path / "a")
     assert summary["metric_name"] == "accuracy"
     assert summary["metrics"]["best_validation_accuracy"] == 0.75
-
-
-def test_nothing_is_recorded_after_close(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "run")
-    step(recorder, 1)
-    recorder.close()
-    recorder.close()
-    for late in (lambda: step(recorder, 2), lambda: recorder.validation(1, 0.5)):
-        with pytest.raises(InputError, match="close"):
-            late()

@@ -9,13 +9,10 @@ from seedbed import record
 from tests.made_up_runs import contents
 from tests.running import command, refusal, train
 from tests.ways import differences
+from tests.worker.runs import LSTM
 
 # 4 steps an epoch; the last step, the twelfth, is logged and hashed only because it is the last.
-SHORT = (
-    *("model=lstm", "data=adding", "determinism.threads=1", "data.length=6", "data.batch_size=16"),
-    *("data.train.samples=64", "data.validation.samples=40", "data.test.samples=40"),
-    *("model.hidden_size=4", "trainer.log_every_steps=5", "fingerprint.every_steps=5"),
-)
+SHORT = (*LSTM, "trainer.max_steps=null", "trainer.log_every_steps=5", "fingerprint.every_steps=5")
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from matplotlib.image import imread
 
 from seedbed import record
 from seedbed.methods import Callback, Run, Seen
-from tests.ways import differences
-from tests.worker.runs import StopAt, begun, of_method, work
+from tests.worker.runs import of_method, resumed, trained
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
@@ -31,17 +30,15 @@ class Confusion(Callback):
         run.log_figure("pairs", figure)
 
 
-CHOSEN = (f"+callbacks.own._target_={__name__}.Confusion", "data.eval_batch_size=7")
+PLAIN = of_method("FineTuning", "data.eval_batch_size=7")
+SEEING = (*PLAIN, f"+callbacks.own._target_={__name__}.Confusion")
 
 
 def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Path) -> None:
     """Stopped and resumed as well; what they log of the test is a column and in the summary."""
-    run, stopped, plain = (tmp_path / name for name in ("run", "stopped", "plain"))
-    assert work(begun(run, *of_method("FineTuning", *CHOSEN))) == 0
-    assert work(begun(stopped, *of_method("FineTuning", *CHOSEN)), StopAt(9)) == 143
-    assert work(stopped) == 0
-    assert differences(run, stopped) == []
-    assert work(begun(plain, *of_method("FineTuning", CHOSEN[1]))) == 0
+    run = trained(tmp_path / "run", *SEEING)
+    resumed(tmp_path / "stopped", run, 9, *SEEING)
+    plain = trained(tmp_path / "plain", *PLAIN)
     assert record.read_fingerprints(run) == record.read_fingerprints(plain)
     assert not (plain / "figures").exists(), "negative control"
 

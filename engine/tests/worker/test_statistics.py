@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 import seedbed
 from seedbed import record
 from tests.tiny import FEATURES
+from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
-from tests.ways import differences
-from tests.worker.runs import StopAt, begun, of_method, work
+from tests.worker.runs import of_method, resumed, trained
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
@@ -32,16 +31,13 @@ def no_calls_yet() -> None:
     CALLS.unlink(missing_ok=True)
 
 
-class Points(Dataset[Any]):
+class Points(Noisy):
     """Points that are standardised once their statistics are known."""
 
     def __init__(self, samples: int, statistics: Any = None) -> None:
-        draws = torch.Generator().manual_seed(samples)
-        self.points = torch.randn(samples, FEATURES, generator=draws) * 3
+        super().__init__(samples)
+        self.points = torch.arange(samples * FEATURES).view(samples, FEATURES) / samples
         self.statistics = statistics
-
-    def __len__(self) -> int:
-        return len(self.points)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         point = self.points[index]
@@ -64,15 +60,14 @@ class Knowing(Dense):
         self.given = statistics
 
 
-def chosen(*words: str) -> tuple[str, ...]:
-    """Return the words for data sets and a model that ask for statistics."""
-    splits = [
-        word
-        for split in ("train", "validation", "test")
-        for word in (f"data.{split}._target_={__name__}.Points", f"+data.{split}.statistics=null")
-    ]
-    model = (f"model._target_={__name__}.Knowing", "+model.statistics=null")
-    return (*splits, *model, f"+data.statistics._target_={__name__}.of_points", *words)
+ASKING = {"data.train": "Points", "data.validation": "Points", "data.test": "Points",
+          "model": "Knowing"}  # fmt: skip
+WORDS = of_method(
+    "FineTuning",
+    *(f"{key}._target_={__name__}.{name}" for key, name in ASKING.items()),
+    *(f"+{key}.statistics=null" for key in ASKING),
+    f"+data.statistics._target_={__name__}.of_points",
+)
 
 
 def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> None:
@@ -80,22 +75,19 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(tmp_path: Path) -> 
 
     Negative control: without the function null stays null, and batches are others.
     """
-    run, stopped, plain = (tmp_path / name for name in ("run", "stopped", "plain"))
-    assert work(begun(run, *of_method("FineTuning", *chosen()))) == 0
+    run = trained(tmp_path / "run", *WORDS)
     assert calls() == [48], "also with a rehearsal"
     settings: Any = record.read_config(run)
     expected = Points(48).points
     assert list(settings.model.statistics.mean) == expected.mean(0).tolist()
     for split in ("train", "validation", "test"):
         assert settings.data[split].statistics == settings.model.statistics
-    assert work(begun(stopped, *of_method("FineTuning", *chosen())), StopAt(9)) == 143
-    assert work(stopped) == 0
+    resumed(tmp_path / "stopped", run, 9, *WORDS)
     assert calls() == [48, 48]
-    assert differences(run, stopped) == []
     model: Any = seedbed.load(run, trust=["tests"])
     assert model.given == settings.model.statistics
     assert calls() == [48, 48]
-    assert work(begun(plain, *of_method("FineTuning", *chosen("~data.statistics")))) == 0
+    plain = trained(tmp_path / "plain", *WORDS, "~data.statistics")
     first, second = (record.read_fingerprints(each)[0] for each in (run, plain))
     assert first["sample_ids"] == second["sample_ids"]
     assert first["batch"] != second["batch"]

@@ -15,7 +15,6 @@ from seedbed.training import checkpoint
 from seedbed.training.state import Progress
 from seedbed.worker import parts
 from tests.running import typed
-from tests.tiny.data import Noisy
 from tests.ways import differences
 from tests.worker.runs import EARLY_STOPPING, LSTM
 
@@ -58,22 +57,10 @@ def test_one_test_is_enough_where_the_last_weights_are_the_best(whole: Callable[
     assert summary["stopped_early"] is None
 
 
-class Drawn(Noisy):
-    """Draws a part of its samples where it is built."""
-
-    def __init__(self, samples: int) -> None:
-        super().__init__(samples)
-        self.table = torch.randn(samples)
-
-    def __getitem__(self, index: int) -> Any:
-        point, label = super().__getitem__(index)
-        return point + self.table[index], label
-
-
 @pytest.mark.parametrize("has_test_set", [False, True])
 def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -> None:
     """Also one that draws; negative control: a test set of the same class has other samples."""
-    spec = {"_target_": f"{__name__}.Drawn", "samples": 8}
+    spec = {"_target_": "tests.data.loading.Drawn", "samples": 8}
     settings = typed(data={"validation": spec, "test": spec if has_test_set else None})
     batches = [
         parts.build_source(settings, split)[Position(0, np.arange(4))]
