@@ -25,7 +25,7 @@ BUDGETS = {
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
     "single files": 1458,
-    "config": 843,
+    "config": 807,
     "launch, worker": 2261,
     "training": 2051,
     "record": 1064,

@@ -11,7 +11,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from seedbed import config, launch, project, signals
-from seedbed.config import command, compose
+from seedbed.config import compose
 from seedbed.errors import InputError, print_error
 
 
@@ -44,4 +44,4 @@ def train(composed: DictConfig) -> float | None:
 def main() -> int:
     configs = str(project.configs().resolve())
     decorated = hydra.main(config_path=configs, config_name="config", **compose.VERSION)
-    return command.run(decorated(train))
+    return compose.run(decorated(train))

@@ -1,7 +1,10 @@
-"""Composing a configuration by Hydra, whose errors become a line each."""
+"""Hydra: a configuration composed, and train.py's command line; its errors become a line each."""
 
+import os
 import re
-from collections.abc import Sequence
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import hydra
@@ -15,13 +18,47 @@ from yaml import MarkedYAMLError, YAMLError
 from seedbed import project
 from seedbed.config.check import check, resolve
 from seedbed.config.trust import known_keys
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
 # Hydra 1.3 has to be told to behave as itself, 1.4 warns of being told so, and 1.5 does not know
 # the parameter any more.
 VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
-ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
+_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
+# Called when train.py ends, however it does: is told whether by an exception, returns whether jobs
+# failed.
+at_end: list[Callable[[bool], bool]] = []
+
+
+def run(main: Callable[[], object]) -> int:
+    """Run Hydra's main function for this command line; return the exit status."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of being printed
+    # Its parser wants the overrides together, wherever people put them.
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: re.match("~|[^-].*=", word) is not None)
+    try:
+        try:
+            main()
+        finally:
+            ended_early = sys.exception() is not None
+            jobs_failed = any(work(ended_early) for work in at_end)
+    except _ERRORS as error:
+        raise explain(error) from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # from Hydra, which makes the folders
+        raise InputError(
+            f"hydra.run.dir: expected a folder that can be written, got {error.strerror} for "
+            f"{error.filename}"
+        ) from error
+    except Exception as error:
+        *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+        module = str(frame.f_globals.get("__name__"))
+        # Hydra raises a job's own failure once more in `return_value`.
+        if module.startswith("hydra.") and frame.f_code.co_name != "return_value":
+            reason = one_line(error)
+            raise InputError(f"overrides: expected what Hydra can do, got {reason}") from error
+        raise
+    return 1 if jobs_failed else 0
 
 
 def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
@@ -34,7 +71,7 @@ def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
     try:
         with hydra.initialize_config_dir(str(folder), **VERSION):
             return hydra.compose("config", overrides=list(overrides))
-    except ERRORS as error:
+    except _ERRORS as error:
         raise explain(error) from error
 
 
@@ -43,6 +80,18 @@ def configuration(*overrides: str, folder: Path | None = None) -> DictConfig:
     resolved = resolve(compose(*overrides, folder=folder))
     check(resolved)
     return resolved
+
+
+def job_names(varied: Iterable[str]) -> str:
+    """Return the override that names the folders of jobs by what varies: `0_seed=0,model=lstm`.
+
+    From these overrides, launchers compose the configuration of each job, in other processes and
+    on other machines, so each job looks up its own values.
+    """
+    is_group = {key: (project.configs() / key).is_dir() for key in varied}
+    places = {key: f"hydra.runtime.choices.{key}" if is_group[key] else key for key in varied}
+    names = ",".join(f"{key}=${{{place}}}" for key, place in places.items())
+    return f"hydra.sweep.subdir='${{hydra.job.num}}_{names}'"
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

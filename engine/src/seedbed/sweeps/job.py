@@ -16,7 +16,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from seedbed import launch, record, signals
-from seedbed.config import command
+from seedbed.config import compose
 from seedbed.errors import InputError, print_error
 from seedbed.launch import resume
 from seedbed.sweeps import plan
@@ -63,7 +63,7 @@ class SweepFolder(Callback):
                 signal.signal(number, partial(_stop_jobs, folder, text))
         except (InputError, OSError) as error:
             raise SystemExit(print_error(InputError(error))) from None
-        command.at_end.append(partial(report_sweep, folder))
+        compose.at_end.append(partial(report_sweep, folder))
 
 
 def report_sweep(folder: Path, ended_early: bool) -> bool:

@@ -11,17 +11,11 @@ from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
+from omegaconf import DictConfig, read_write
 
 from seedbed import record
+from seedbed.config import compose
 from seedbed.errors import InputError, printable
-
-# What the folder's name replaces, and what train.py adds to a command line, another text each time.
-_OMITTED = (
-    r"\+*hydra\.sweep\.dir=",
-    r".*\.env_set\.SEEDBED_",
-    r".*sweep\.subdir='\${hydra\.job\.num}_",
-)
 
 _lock = ExitStack()  # held to the end of the process that leads the sweep
 
@@ -33,7 +27,7 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     _lock.enter_context(record.lock(folder, "sweep"))
-    varied, jobs = _jobs(hydra)
+    keys, varied, jobs = _jobs(hydra)
     if record.is_sweep(folder):
         before = record.read_json(folder / record.SWEEP)
         planned = before["jobs"] if isinstance(before.get("jobs"), dict) else {}
@@ -42,9 +36,12 @@ def begin(folder: Path, hydra: DictConfig) -> None:
                 f"hydra.sweep.dir: expected the jobs of the sweep in {folder}, got others; choose "
                 f"another folder, or repeat its command: {command(folder)}"
             )
-    words = [word for word in sys.argv[1:] if not re.match("|".join(_OMITTED), word)]
+    words = [word for word in sys.argv[1:] if not re.match(r"\+*hydra\.sweep\.dir=", word)]
     plan = {"command": words, "varied": varied, "jobs": jobs}
     record.write_json(folder / record.SWEEP, plan)
+    if keys:
+        with read_write(hydra):
+            hydra.overrides.hydra.insert(0, compose.job_names(keys))  # the user's come later
 
 
 def command(folder: Path) -> str:
@@ -71,13 +68,13 @@ def planned(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def _jobs(hydra: DictConfig) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the keys that name folders, and the overrides of each job that a sweeper makes."""
+def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]]:
+    """Return the keys that vary, what must not change, and the overrides that each job has."""
     params = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
     typed = [*params, *hydra.overrides.task]
     parsed = OverridesParser.create().parse_overrides(typed)
+    keys = sorted(each.key_or_group for each in parsed if each.is_sweep_override())
     if not hydra.sweeper._target_.endswith(".BasicSweeper"):
-        return sorted(typed), {}  # it decides on jobs as it goes
-    varied = sorted(each.key_or_group for each in parsed if each.is_sweep_override())
+        return keys, sorted(typed), {}  # it decides on jobs as it goes
     [batch] = BasicSweeper.split_arguments(parsed, None)
-    return varied, {str(n): sorted(job) for n, job in enumerate(batch)}
+    return keys, keys, {str(n): sorted(job) for n, job in enumerate(batch)}

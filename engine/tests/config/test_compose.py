@@ -1,0 +1,44 @@
+"""Hydra's command line."""
+
+import sys
+
+import hydra
+import pytest
+from omegaconf import OmegaConf
+
+from seedbed.config import compose
+from tests.running import ROOT, command
+
+
+def test_hydra_is_told_a_version_only_where_it_asks() -> None:
+    """1.4 warns of it, and 1.5 refuses it."""
+    assert set(compose.VERSION) == ({"version_base"} if hydra.__version__ < "1.4" else set())
+    done = command("-W", "error", "train.py", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+
+
+def test_options_come_first_and_overrides_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later of two overrides of a key wins, so they may not change places."""
+    words = ["seed=1", "-m", "seed=2", "--config-dir", "folder", "~trainer", "--config-name=a"]
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+    assert compose.run(lambda: None) == 0
+    options = ["-m", "--config-dir", "folder", "--config-name=a"]
+    assert sys.argv[1:] == [*options, "seed=1", "seed=2", "~trainer"]
+
+
+@pytest.mark.parametrize(
+    ("varied", "job", "name"),
+    [
+        (["seed"], ["seed=1"], "7_seed=1"),
+        (["model", "model.x"], ["model=rnn", "+model.x=1"], "7_model=rnn,model.x=1"),
+        (["seed"], ["seed=1", "hydra.sweep.subdir=${hydra.job.num}-mine"], "7-mine"),
+    ],
+)
+def test_jobs_are_named_by_what_varies(varied: list[str], job: list[str], name: str) -> None:
+    """As Hydra makes their folders, in each job's own configuration."""
+    overrides = [compose.job_names(varied), *job]
+    with hydra.initialize_config_dir(str(ROOT / "configs"), **compose.VERSION):
+        composed = hydra.compose("config", overrides, return_hydra_config=True)
+    OmegaConf.set_readonly(composed, False)
+    composed.hydra.job.num = 7
+    assert composed.hydra.sweep.subdir == name
