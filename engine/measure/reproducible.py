@@ -51,12 +51,12 @@ def figure(folders: list[Path], title: str) -> Figure:
     curves = [plots.points(record.read_metrics(folder), "train", "loss") for folder in folders]
     steps, base = curves[0]
     for curve, (label, look) in zip(curves, RUNS.items(), strict=True):
-        same = " (same bits)" if label[0] == "B" else ""
-        above.plot(*plots.running_mean(*curve, 10), label=label + same, **look)
+        means = (np.convolve(each, np.ones(10) / 10, mode="valid") for each in curve)
+        above.plot(*means, label=label + " (same bits)" * (label[0] == "B"), **look)
         apart = np.where(curve[1] == base, ZERO, np.abs(curve[1] - base))
         if label[0] != "A":
             below.plot(steps, apart, ".", color=look["color"], markersize=2.5)
-    plots.legend(drawing)
+    drawing.legend(loc="outside lower center", ncols=3)
     above.set(ylabel="training loss (mean of 10)", title=title)
     below.set(yscale="log", ylim=(ZERO / 4, 1), xlabel="step", ylabel="difference from A")
     powers = [f"$10^{{-{power}}}$" for power in (8, 6, 4, 2)]

@@ -13,20 +13,13 @@ def draw(a: Record, b: Record, result: Comparison, out: Path) -> None:
         raise InputError(f"--plot: expected a name that ends in .png, got {out}")
     first = result.difference
     columns = list(dict.fromkeys(("loss", str(a.summary.get("metric_name") or "loss"))))
-    with plots.style():
-        figure = plots.panels(len(columns))
-        for axes, column in zip(figure.axes, columns, strict=True):
-            plots.draw(axes, a.metrics, column, "A ", plots.BLUE)
-            plots.draw(axes, b.metrics, column, "B ", plots.ORANGE, "--")  # A shows below B
-            if first is not None:
-                axes.axvline(first.step, color=plots.GREY, ls=":", label="first difference")
-        names = ", ".join(f"{x} {Path(run.name).name}" for x, run in (("A", a), ("B", b)))
-        title = f"the runs diverge at step {first.step:,}" if first else "the runs agree"
-        figure.axes[0].set_title(plots.literal(f"{names}: {title}"))
-        plots.legend(figure, columns=3)
-        try:
-            plots.save(figure, out)
-        except OSError as error:
-            raise InputError(
-                f"--plot: expected a file that can be written, got {error.strerror}: {out}"
-            ) from None
+    names = ", ".join(f"{x} {Path(run.name).name}" for x, run in (("A", a), ("B", b)))
+    title = f"the runs diverge at step {first.step:,}" if first else "the runs agree"
+    tables = {"A": a.metrics, "B": b.metrics}
+    try:
+        step = first.step if first else None
+        plots.draw(out, tables, columns, f"{names}: {title}", step)
+    except OSError as error:
+        raise InputError(
+            f"--plot: expected a file that can be written, got {error.strerror}: {out}"
+        ) from None

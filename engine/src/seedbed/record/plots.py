@@ -1,7 +1,7 @@
 """Pictures, drawn without pyplot: no window, no global state, the same on every machine."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from seedbed.record.tables import Row, read_metrics
 from seedbed.record.untrusted import read_config
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps and values, (n,) each
@@ -29,11 +28,14 @@ _STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.3,
     "agg.path.chunksize": 10_000,  # a curve of a million steps is drawn in pieces
+}
+# The values of training are of single batches.
+_LOOKS: dict[str, dict[str, Any]] = {
+    "train": {"alpha": 0.6, "lw": 0.8},
+    "validation": {"marker": "o", "markersize": 4},
+    "test": {"marker": "D", "markersize": 7, "mfc": "none", "ls": ""},
 }
 
 
@@ -48,56 +50,47 @@ def loss_curve(folder: Path) -> Path | None:
         return None
     names_of = [OmegaConf.select(config, f"{section}.name") for section in ("model", "data")]
     title = " on ".join(str(name) for name in names_of if name) or folder.resolve().name
-    with style():
-        figure = panels(len(shown))
-        for axes, name in zip(figure.axes, shown, strict=True):
-            draw(axes, rows, name)
-        figure.axes[0].set_title(literal(f"{title}, seed {config.get('seed')}"))
-        legend(figure, columns=1 + len(shown))
-        return save(figure, path)
-
-
-def panels(count: int) -> "Figure":
-    """Return a figure of panels side by side, with steps below each."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.6 * count + 0.4, 2.9), layout="constrained")
-    for axes in figure.subplots(1, count, sharex=True, squeeze=False)[0]:
-        axes.set(xlabel="step")
-        axes.locator_params(axis="x", nbins=7, integer=True)
-    return figure
+    return draw(path, {"": rows}, shown, f"{title}, seed {config.get('seed')}")
 
 
 def draw(
-    axes: "Axes", rows: Iterable[Row], name: str, run: str = "", color: str = "", ls: str = "-"
-) -> None:
-    """Draw a column of metrics.csv: training, which is of single batches, validation and test.
+    path: Path,
+    runs: Mapping[str, Sequence[Row]],
+    names: Sequence[str],
+    title: str,
+    marked_step: int | None = None,
+) -> Path:
+    """Draw columns of metrics.csv into a PNG file, a panel for each.
 
     Args:
-        run, color, ls: where there are several runs, how the legend calls this one, and its lines.
+        runs: one or two tables, by what the legend calls them.
+        marked_step: where the runs differ first.
     """
-    curves = {phase: points(rows, phase, name) for phase in ("train", "validation", "test")}
-    steps, values = curves["train"]
-    look: dict[str, Any] = {"color": color or BLUE, "ls": ls, "label": f"{run}training"}
-    if len(steps) > 20:  # of many batches, the running mean above them
-        window = max(5, len(steps) // 30)
-        axes.plot(steps, values, color=color or BLUE, alpha=0.3, linewidth=0.7)
-        look["label"] += f" (mean of {window} batches)"
-        axes.plot(*running_mean(steps, values, window), **look)
-    elif len(steps):
-        axes.plot(steps, values, marker="o", markersize=3, **look)
-    for phase, own, more in (
-        ("validation", ORANGE, {"marker": "o"}),
-        # Around the validation of the same step.
-        ("test", GREEN, {"marker": "D", "mfc": "none", "markersize": 7, "ls": ""}),
-    ):
-        if len(curves[phase][0]):
-            look |= {"color": color or own, "label": f"{run}{phase}", **more}
-            axes.plot(*curves[phase], **look)
-    finite = np.concatenate([each[np.isfinite(each)] for _, each in curves.values()])
-    if name == "loss" and finite.size and 0.0 < finite.min() < finite.max() / 20:
-        axes.set_yscale("log")
-    axes.set_ylabel(literal(name))
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(3.6 * len(names) + 0.4, 2.9), layout="constrained")
+        panels = figure.subplots(1, len(names), squeeze=False)[0]
+        for axes, name in zip(panels, names, strict=True):
+            # The second is dashed: where it covers the first one, that shows below it.
+            looks = ((BLUE, "-"), (ORANGE, "--"))
+            for (run, rows), (color, line) in zip(runs.items(), looks, strict=False):
+                for phase, look in _LOOKS.items():
+                    steps, values = points(rows, phase, name)
+                    if len(steps):
+                        label = f"{run} {phase}".strip()
+                        axes.plot(steps, values, **{"c": color, "ls": line, "label": label, **look})
+            if marked_step is not None:
+                axes.axvline(marked_step, color=GREY, ls=":", label="first difference")
+            low, high = axes.dataLim.intervaly
+            if name == "loss" and 0.0 < low < high / 20:
+                axes.set_yscale("log")
+            axes.set(xlabel="step", ylabel=literal(name))
+            axes.locator_params(axis="x", nbins=7, integer=True)
+        panels[0].set_title(literal(title))
+        lines = {str(line.get_label()): line for axes in panels for line in axes.lines}
+        figure.legend(lines.values(), lines, loc="outside lower center", ncols=4)
+        return save(figure, path)
 
 
 def points(rows: Iterable[Row], phase: str, name: str) -> Curve:
@@ -106,12 +99,6 @@ def points(rows: Iterable[Row], phase: str, name: str) -> Curve:
     cells = [(row["step"], row[name]) for row in own]
     table = np.array(cells, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
-
-
-def running_mean(steps: NDArray[np.float64], values: NDArray[np.float64], rows: int) -> Curve:
-    """Return the means of `rows` neighbours, never of fewer, at the middle of their steps."""
-    window = np.full(rows, 1.0 / rows)
-    return np.convolve(steps, window, mode="valid"), np.convolve(values, window, mode="valid")
 
 
 def literal(text: str) -> str:
@@ -124,16 +111,6 @@ def style() -> Any:
     from matplotlib.style import context
 
     return context(["default", _STYLE])
-
-
-def legend(figure: "Figure", columns: int = 5) -> None:
-    """Name what all panels show once, below them, where it lies over no curve."""
-    named: dict[str, Any] = {}
-    for axes in figure.axes:
-        handles, labels = axes.get_legend_handles_labels()
-        named |= dict(zip(map(str, labels), handles, strict=True))
-    if named:
-        figure.legend(named.values(), named, loc="outside lower center", ncols=columns)
 
 
 def save(figure: "Figure", path: Path) -> Path:

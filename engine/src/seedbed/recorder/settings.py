@@ -60,7 +60,7 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
         if type(values.get("seed")) is int and "seeds" not in values:
             own["seeds"] = dict.fromkeys(STREAMS, values["seed"])
         text: str = yaml.safe_dump({**values, **own}, sort_keys=False)
-        untrusted.parse_config(text)
+        untrusted.parse_yaml(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"settings: expected what config.yaml can hold, got {error}; leave out what is data"

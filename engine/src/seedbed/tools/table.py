@@ -24,8 +24,6 @@ def read_row(folder: Path) -> Row:
         InputError: the record cannot be read.
     """
     settings = untrusted.read_yaml(folder / "config.yaml")
-    if not isinstance(settings, Mapping):
-        raise InputError(f"{folder / 'config.yaml'}: expected a mapping; name a run's folder")
     exists = (folder / "summary.json").exists()
     summary = record.read_summary(folder) if exists else {"status": "not started"}
     metrics = summary.pop("metrics", None)
