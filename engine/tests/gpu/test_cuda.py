@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from seedbed import fingerprint, record
+from seedbed import fingerprint
+from seedbed.methods import Supervised
 from seedbed.training import checkpoint
 from seedbed.training.optimizers import optimizer_tensors
+from seedbed.training.state import Progress, TrainingState
 from tests.gpu.gates import DEVICE, ON_CUDA
 
 pytestmark = ON_CUDA
@@ -51,13 +53,11 @@ def test_a_checkpoint_brings_each_tensor_back_to_its_device(tmp_path: Path) -> N
     model.seen = torch.ones(2, device=DEVICE)
     own = {"table": torch.ones(2), "average": torch.ones(2, device=DEVICE)}
     optimizer.state["own"] = own  # type: ignore[index]
-    state = {
-        "format_version": record.FORMAT_VERSION,
-        **checkpoint.capture_state(model, {"optimizer": optimizer}),
-    }
-    checkpoint.save(state, tmp_path / "last.pt")
-    saved = checkpoint.load(tmp_path / "last.pt", torch.device(DEVICE))
-    checkpoint.restore_state(other, {"optimizer": fresh}, saved)
+    device = torch.device(DEVICE)
+    training = TrainingState(model, {"optimizer": optimizer}, Supervised(), device)
+    checkpoint.save(checkpoint.capture(training, Progress()), tmp_path / "last.pt")
+    saved = checkpoint.load(tmp_path / "last.pt", device)
+    checkpoint.restore(TrainingState(other, {"optimizer": fresh}, Supervised(), device), saved)
 
     def places(optimizer: torch.optim.Optimizer) -> list[torch.device]:
         return [tensor.device for tensor in optimizer_tensors(optimizer)]

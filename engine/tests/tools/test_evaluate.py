@@ -59,7 +59,7 @@ def test_a_sweep_has_a_row_for_each_run(run: Path, tmp_path: Path) -> None:
     assert row["run"] == str(sweep / "0")
     assert "expected one run" in refusal(command(SCRIPT, str(sweep), "--predictions", str(out)))
     done = command(SCRIPT, str(run), "model.channels=[8,8,8]")
-    assert "expected a checkpoint of this model" in refusal(done)
+    assert "expected state of this model" in refusal(done)
 
 
 @pytest.mark.long

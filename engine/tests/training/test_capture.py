@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from seedbed.methods import Supervised
 from seedbed.training import checkpoint, optimizers
 from seedbed.training.optimizers import optimizer_tensors
+from seedbed.training.state import TrainingState
 from tests.odd_optimizers import AllKinds
 from tests.test_fingerprint import of
 from tests.training.cases import CLASSES, FEATURES, Case
@@ -82,7 +84,8 @@ def test_pytorch_alone_does_not_bring_it_back(build: Build) -> None:
     saved = run(Case(model=partial(Matrices, torch.bfloat16), optimizer=build)).saved[3]
     model = Matrices(torch.bfloat16)
     ours, theirs = build(model.parameters()), build(model.parameters())
-    checkpoint.restore_state(model, {"optimizer": ours}, checkpoint.decode(saved))
+    training = TrainingState(model, {"optimizer": ours}, Supervised(), torch.device("cpu"))
+    checkpoint.restore(training, checkpoint.decode(saved))
     theirs.load_state_dict(ours.state_dict())
     assert facts(theirs.state_dict()) != facts(ours.state_dict())
 

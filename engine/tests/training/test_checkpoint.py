@@ -183,13 +183,13 @@ def test_a_kill_at_any_point_of_saving_leaves_a_good_checkpoint(
 def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
     discards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill at any point of discarding it and of saving the next leaves a good one; negative
-    control: if it
-    is not discarded, one kill does not."""
+    """A kill at any point of replacing it and of saving the next leaves a good one; negative
+    control: if it is not replaced, one kill does not."""
 
     def resume_run(folder: Path) -> None:
-        if checkpoint.load_newest(folder)[1] and discards:
-            checkpoint.discard_damaged(folder)
+        found, problems = checkpoint.load_newest(folder)
+        if problems and found is not None and discards:
+            checkpoint.save(found, folder / "last.pt", steps_aside=False)
         save(3, folder)
 
     lost = []

@@ -112,7 +112,7 @@ def edit_settings(folder: Path) -> None:
         (lambda run: os.truncate(run / "metrics.csv", 100), {}, "metrics.csv: expected at least"),
         (lambda run: os.unlink(run / "fingerprints.csv"), {}, "fingerprints.csv: expected at le"),
         (take_those_of_another_model, {}, "model.hidden_size 5 -> 4"),
-        (take_those_of_another_model, {"allow_changed": True}, "expected a checkpoint of this mod"),
+        (take_those_of_another_model, {"allow_changed": True}, "expected state of this model"),
         (lambda _: None, {"settings": {"trainer.max_epochs": 1}, "allow_changed": True},
          "error: trainer.max_steps: expected a run of at least "),
         (lambda _: None, {"settings": {"optimizer.lr": 0.5}}, "optimizer.lr"),

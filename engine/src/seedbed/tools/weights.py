@@ -7,7 +7,6 @@ from torch import nn
 
 from seedbed import config, rng
 from seedbed.data.source import Source
-from seedbed.errors import InputError, one_line
 from seedbed.tools import request
 from seedbed.training import checkpoint
 from seedbed.training.state import TrainingState
@@ -48,11 +47,7 @@ def of_checkpoint(
     device = assemble.choose_device(settings.trainer.device)
     state = checkpoint.load(path, device)
     training = assemble.build_training_state(settings, device, source)
-    try:
+    with checkpoint.fitting(path):
         step = state["step"] if path.name == checkpoint.BEST else state["progress"]["step"]
         checkpoint.restore_model(training.model, state)
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: expected a checkpoint of this model, got {one_line(error)}"
-        ) from None
     return training, source, int(step)

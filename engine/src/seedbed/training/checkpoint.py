@@ -24,13 +24,11 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from seedbed import record
 from seedbed.errors import InputError, one_line
-from seedbed.training.optimizers import Optimizers, capture_optimizer, labelled, restore_optimizer
+from seedbed.training.optimizers import capture_optimizer, labelled, restore_optimizer
 from seedbed.training.state import Progress, TrainingState
 
 LAST, PREVIOUS = record.LAST_CHECKPOINTS
 BEST = "best.pt"
-# What `restore` raises for a checkpoint of another model or optimizer.
-MISMATCH = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 _PREFIX = b"seedbed sha256 "
 _COMMENT_BYTES = len(_PREFIX) + 64
 _CPU = torch.device("cpu")
@@ -45,29 +43,7 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
     Raises:
         InputError: the state is one that no resumed run can have.
     """
-    return {
-        "format_version": record.FORMAT_VERSION,
-        "progress": asdict(progress),
-        **notes,
-        **capture_state(training.model, training.optimizers),
-        **training.callbacks.state(),
-    }
-
-
-def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
-    """Bring model and optimizer into the state of a checkpoint; return where its run stood."""
-    _ = training.to_train  # as it is built: what is restored may be frozen for a while
-    restore_state(training.model, training.optimizers, state)
-    training.callbacks.restore(state)
-    return progress_of(state)
-
-
-def progress_of(state: Mapping[str, Any]) -> Progress:
-    """Return where the run of a checkpoint stood; the beginning where there is none."""
-    return Progress(**state.get("progress", {}))
-
-
-def capture_state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
+    model, optimizers = training.model, training.optimizers
     own = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers.values():
         if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
@@ -76,21 +52,54 @@ def capture_state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
                 "in a later step; make modules and parameters in __init__"
             )
     return {
+        "format_version": record.FORMAT_VERSION,
+        "progress": asdict(progress),
+        **notes,
         **capture_model(model),
         "modes": {path: module.training for path, module in model.named_modules()},
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
         **{name: capture_optimizer(each) for name, each in labelled(optimizers).items()},
+        **training.callbacks.state(),
     }
 
 
-def restore_state(model: nn.Module, optimizers: Optimizers, state: Mapping[str, Any]) -> None:
+def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
+    """Bring model and optimizer into the state of a checkpoint; return where its run stood."""
+    _ = training.to_train  # as it is built: what is restored may be frozen for a while
+    model = training.model
     restore_model(model, state)
     for path, mode in state.get("modes", {}).items():
         model.get_submodule(path).training = mode
     for name, needed in state.get("requires_grad", {}).items():
         model.get_parameter(name).requires_grad_(needed)
-    for name, optimizer in labelled(optimizers).items():
+    for name, optimizer in labelled(training.optimizers).items():
         restore_optimizer(optimizer, state[name])
+    training.callbacks.restore(state)
+    return progress_of(state)
+
+
+@contextmanager
+def fitting(name: object) -> Iterator[None]:
+    """Let an error that only a checkpoint of another model or optimizer provokes say so.
+
+    Args:
+        name: of the checkpoint.
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{name}: expected state of this model and optimizer, got {one_line(error)}; use the "
+            "code and configuration that wrote it, make all parameters and modules when the model "
+            "is built, and keep state under parameters or names"
+        ) from error
+
+
+def progress_of(state: Mapping[str, Any]) -> Progress:
+    """Return where the run of a checkpoint stood; the beginning where there is none."""
+    return Progress(**state.get("progress", {}))
 
 
 def capture_model(model: nn.Module) -> dict[str, Any]:
@@ -109,26 +118,14 @@ def restore_model(model: nn.Module, state: Mapping[str, Any]) -> None:
 
     A forward pass may have made buffers, or replaced them by others: they need not be there yet.
     """
-
-    def kind(t: Tensor) -> tuple[Any, ...]:  # each kind of device has a memory order of its own
-        strides = None if moved or t.layout != torch.strided else t.stride()
-        return type(t), t.layout, t.shape, t.dtype, t.device, strides
-
-    here = {parameter.device.type: parameter.device for parameter in model.parameters()}
-    tensors = [value for value in state["model"].values() if isinstance(value, Tensor)]
-    moved = here.keys().isdisjoint(tensor.device.type for tensor in tensors)
     for key, value in state["buffers"].items():
         path, _, name = key.rpartition(".")
         module = model.get_submodule(path)
         there = module._buffers.get(name)
-        if value is None and name in module._buffers:
-            setattr(module, name, None)
-            continue
-        if moved and value is not None:
-            value = value.to(next(iter(here.values())))
-        fits = there is not None and value is not None and kind(there) == kind(value)
-        if there is not None and fits and value.layout is torch.strided and 0 not in value.stride():
-            there.copy_(value)  # in place: others may refer to it
+        if there is not None and value is not None:
+            value = value.to(there.device)
+        if name in module._buffers:
+            setattr(module, name, value)
         else:
             module.register_buffer(name, value, persistent=key in state["model"])
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -277,12 +274,3 @@ def load_newest(
     if problems:
         raise InputError(f"{'; '.join(problems)}; start anew by scripts/verify.py or train.py")
     return None, problems
-
-
-def discard_damaged(folder: Path) -> None:
-    """Put the checkpoint before a damaged `last.pt` in its place.
-
-    Otherwise the next one that is saved would push the damaged one over the good one.
-    """
-    os.replace(folder / PREVIOUS, folder / LAST)
-    record.sync_folder(folder)

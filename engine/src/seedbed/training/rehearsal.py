@@ -6,8 +6,7 @@ its first steps a run is resumed once, in its own process, and goes on as the re
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from torch import nn
 from seedbed import fingerprint
 from seedbed.data.source import Batch
 from seedbed.data.tensors import map_tensors
-from seedbed.errors import InputError, one_line
+from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.operations.refusals import explained
 from seedbed.training import checkpoint, optimizers, schedules
@@ -90,7 +89,7 @@ class Rehearsal:
 
         Where the preset promises no bits, only see that the checkpoint can be read.
         """
-        with _resumable():
+        with checkpoint.fitting("checkpoint"):
             saved = checkpoint.encode(checkpoint.capture(training, Progress(step - 1)))
         if not training.strict or training.dropout_seed is None:
             hasher = fingerprint.Hasher(training.device)
@@ -103,7 +102,7 @@ class Rehearsal:
             expected, _ = _take(training, batches, step, shards, held_out)
         training.callbacks = callbacks
         batches = self._resume(training, saved, step, shards)
-        with _resumable():
+        with checkpoint.fitting("checkpoint"):
             resumed, result = _take(training, batches, step, shards, held_out)
         stage = _first_difference(expected, resumed, shards)
         if stage == "logged values":  # a count that nothing trains by
@@ -146,26 +145,11 @@ class Rehearsal:
         training.become(replace(rebuilt.training, callbacks=training.callbacks))
         if training.callbacks.run is not None:
             training.callbacks.run.model = training.model
-        with _resumable():
+        with checkpoint.fitting("checkpoint"):
             checkpoint.restore(training, checkpoint.decode(saved, training.device))
         shards.begin(training, step - 1)
         schedules.set_learning_rates(training.optimizers, rebuilt.factor)
         return rebuilt.batches
-
-
-@contextmanager
-def _resumable() -> Iterator[None]:
-    """Let an error that a resume alone provokes name the checkpoint."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, torch.AcceleratorError):
-        raise
-    except checkpoint.MISMATCH as error:
-        raise InputError(
-            "checkpoint: expected state with which model and optimizers go on when they are built "
-            f"anew, got {one_line(error)}; make all parameters when the model is built, and keep "
-            "state under parameters or names"
-        ) from error
 
 
 def _take(

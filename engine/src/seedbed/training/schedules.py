@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from seedbed.config import build
-from seedbed.errors import InputError
 
 Factor = float | Mapping[str, float]  # of all groups, or of each group or optimizer by its name
 Optimizers = Mapping[str, torch.optim.Optimizer]
@@ -47,20 +46,11 @@ def of_settings(schedule: Mapping[str, Any], total_steps: int) -> Callable[[int]
 
 
 def set_learning_rates(optimizers: Optimizers, factor: Factor) -> None:
-    """Set each group's learning rate to its peak times a factor.
-
-    Raises:
-        InputError: a mapping lacks a group.
-    """
+    """Set each group's learning rate to its peak times a factor."""
     for label, name, group in _groups(optimizers):
         own: Any = factor
         if isinstance(factor, Mapping):
-            own = factor.get(label, factor.get(name))
-        if own is None:
-            raise InputError(
-                "schedule: expected a number, or one for each of "
-                f"{', '.join(learning_rates(optimizers))}, got {factor!r}"
-            )
+            own = factor[label if label in factor else name]
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * own
 
 

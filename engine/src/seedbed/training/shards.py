@@ -58,7 +58,7 @@ class Shards:
         self.mine = range(rank * size, (rank + 1) * size)
         self.writes_record = rank == 0
         self._flags: tuple[Tensor | None, Tensor | None] = (None, None)
-        self._has_passed = True  # forward passes since `begin`
+        self._training: TrainingState | None = None  # from `begin` to the first forward passes
 
     def stop_requested(self) -> bool:
         """Return whether any process was asked to stop, as of the step before the last.
@@ -78,7 +78,7 @@ class Shards:
                     "optimizer: expected one whose step() needs no closure with several "
                     f"processes, got {type(optimizer).__name__}; use trainer.processes=1"
                 )
-        self._training, self._has_passed = training, False
+        self._training = training
         self.keep(training)
         self.compare(training, step)
 
@@ -147,9 +147,9 @@ class Shards:
         sums = [*tree_sum(parts, len(self.mine)), *ours]
         if self.count == 1:
             return sums
-        if not self._has_passed:  # in later steps, without trained weights: `compare`
-            self._has_passed = True
+        if self._training is not None:  # in later steps, without trained weights: `compare`
             self.require_kept(self._training, trained=())
+            self._training = None
         if self._others is not None:
             flag = torch.tensor([float(self.asked_to_stop())], device=sums[0].device)
             self._sum_across([*sums, flag], self._others)
@@ -205,8 +205,7 @@ def bits_of_state(model: nn.Module) -> dict[str, Any]:
     """Return by name what tells state with other bits apart: buffers, weights, extra states."""
     tensors = dict(model.named_buffers()) | dict(model.named_parameters())
     hashes = fingerprint.of_lists([[each] for each in tensors.values()]).tolist() if tensors else []
-    kinds = ((each.dtype, tuple(each.shape)) for each in tensors.values())
-    bits: dict[str, Any] = dict(zip(tensors, zip(kinds, hashes, strict=True), strict=True))
+    bits: dict[str, Any] = dict(zip(tensors, hashes, strict=True))  # also of dtypes and shapes
     for path, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             bits[f"{path}.get_extra_state()".lstrip(".")] = pickle.dumps(module.get_extra_state())

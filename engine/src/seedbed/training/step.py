@@ -42,7 +42,8 @@ def train_step(
     """
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
-    seed_draws(training, step, PLAN)  # `trainable` and `updates` may draw
+    if training.overrides("trainable") or training.overrides("updates"):
+        seed_draws(training, step, PLAN)  # they may draw
     updates = training.updates(step)
     callbacks, seed = training.callbacks, training.dropout_seed
     logged: dict[str, Tensor] = {}
@@ -141,8 +142,7 @@ def forward_and_backward(
     parameters = list(update.parameters.values())
     for parameter in parameters:
         parameter.grad = None
-    takes_all = training.takes_all[update.optimizer]
-    loss.backward(inputs=None if takes_all else parameters)
+    loss.backward(inputs=parameters if len(training.optimizers) > 1 else None)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     used = [p.grad is not None for p in parameters]
     scalars = {"loss": loss.detach().clone()}

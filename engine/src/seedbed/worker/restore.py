@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seedbed import config, record
-from seedbed.errors import InputError, one_line
+from seedbed.errors import InputError
 from seedbed.record import Change, Origin, code
 from seedbed.training import checkpoint
 from seedbed.training.state import Plan, TrainingState
@@ -52,6 +52,8 @@ def resume(
         for path in (*place.glob(".*.tmp"), *place.glob(".*.new")):
             path.unlink(missing_ok=True)
     if state is not None:
+        if problems:  # the next one that is saved would push the damaged one over the good one
+            checkpoint.save(state, checkpoints / checkpoint.LAST, steps_aside=False)
         for _ in (checkpoint.LAST, checkpoint.PREVIOUS) if longer else ():
             checkpoint.save(state, checkpoints / checkpoint.LAST)  # tables are about to be cut
         progress = checkpoint.progress_of(state)
@@ -63,8 +65,6 @@ def resume(
         job.is_resuming = False
         job.summary["resumes"] = [*job.summary["resumes"], entry(step, changes)]
         job.write_summary()
-        if problems:
-            checkpoint.discard_damaged(checkpoints)
         imports.resume(state["origin"]["environment"].get("imported_files"))
         keep_code(folder, step, changes)
         checkpoint.save_best(checkpoints, parts.training.model, progress)
@@ -170,14 +170,8 @@ def restore(
     """Bring model and optimizer into a checkpoint's state, with the options of today."""
     groups = [g for each in training.optimizers.values() for g in each.param_groups]
     built = [dict(group) for group in groups]
-    try:
+    with checkpoint.fitting(folder):
         checkpoint.restore(training, state)
-    except checkpoint.MISMATCH as error:
-        raise InputError(
-            f"{folder}: expected a checkpoint of this model and optimizer, got another "
-            f"({one_line(error)}); resume with the code and configuration that wrote it, and make "
-            "all parameters when the model is built"
-        ) from None
     # The state brought the options of then.
     prefix = "optimizer."
     changed = {c.key.removeprefix(prefix) for c in changes if c.key.startswith(prefix)}
