@@ -24,13 +24,13 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1458,
+    "single files": 1454,
     "config": 807,
-    "launch, worker": 2261,
-    "training": 2051,
+    "launch, worker": 2228,
+    "training": 2006,
     "record": 1033,
-    "engine": 13358,
-    "engine/tests": 13163,
+    "engine": 13191,
+    "engine/tests": 13150,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 
