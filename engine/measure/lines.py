@@ -24,13 +24,13 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1454,
+    "single files": 1427,
     "config": 807,
-    "launch, worker": 2228,
+    "launch, worker": 2176,
     "training": 2006,
-    "record": 1033,
-    "engine": 13191,
-    "engine/tests": 13150,
+    "record": 1025,
+    "engine": 13089,
+    "engine/tests": 13121,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

@@ -13,9 +13,8 @@ from seedbed.training import checkpoint
 TABLES = ("metrics.csv", "fingerprints.csv", "test_predictions.csv")
 CHECKPOINTS = ("last.pt", "best.pt")
 RESULTS = ("steps", "metrics", "objective", "fingerprints")
-# Of a checkpoint, where and when it was written, and the callback by which seedbed.testing stops a
-# run; everything else is what a run comes to.
-_OF_THE_RUN = ("origin", "table_bytes", "progress", "callback.stop")
+# Of a checkpoint, where and when it was written; everything else is what a run comes to.
+_OF_THE_RUN = ("origin", "progress")
 
 
 def differences(a: Path, b: Path) -> list[str]:

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
 
 
@@ -26,7 +25,6 @@ def exit_status(main: Callable[[], int]) -> int:
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # as train.py has it while it imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        require_own_code(getattr(sys.modules["__main__"], "__file__", None))
         status = main()
         sys.stdout.flush()  # here, and not at exit, where a reader that went away is status 120
         return status
@@ -37,21 +35,6 @@ def exit_status(main: Callable[[], int]) -> int:
     except BrokenPipeError:
         discard_output(sys.stdout)
         return 141
-
-
-def require_own_code(script: str | None) -> None:
-    """Raise InputError if a script of a checkout runs with the engine of another checkout.
-
-    A Python environment holds the path of the checkout that it was made for.
-    """
-    here = Path(__file__).resolve().parent
-    for root in Path(script).resolve().parents[:2] if script else ():
-        own = root / "engine" / "src" / here.name
-        if own.is_dir() and own != here:
-            raise InputError(
-                f"{here.name}: expected the code of {own}, got that of {here}, which this Python "
-                f"has installed; use {root}/.venv (make install), or set PYTHONPATH={own.parent}"
-            )
 
 
 def print_error(error: InputError) -> int:

@@ -30,8 +30,6 @@ def seeded_loader(
     *,
     collate: Callable[[list[Any]], Any] | None = None,
     drop_last: bool = True,
-    rank: int | None = None,
-    world_size: int | None = None,
     **options: Any,
 ) -> "SeededLoader":
     """Return a DataLoader whose batches depend on the seed and the step alone.
@@ -41,13 +39,12 @@ def seeded_loader(
 
     Args:
         dataset: map-style; what it returns for a sample may be anything that `collate` takes.
-        batch_size: samples of a step, over all processes; each gets an equal slice.
+        batch_size: samples of a step, over all processes of torch.distributed, or of torchrun;
+            each gets an equal slice.
         seed: 0 to 2**63 - 1.
         workers: loader processes; 0 loads in this one.
         collate: makes a batch of a list of samples; torch's default_collate if None.
         drop_last: leave out what does not fill a batch at the end of an epoch.
-        rank, world_size: of this process; by default those of torch.distributed when an epoch
-            begins, or of torchrun's variables.
         options: more of DataLoader's: pin_memory, prefetch_factor, worker_init_fn, ...
 
     Raises:
@@ -58,8 +55,7 @@ def seeded_loader(
             f"batch_size: expected from 1 to {len(dataset)}, the samples, got {batch_size}"
         )
     order = Shuffled(len(dataset), batch_size, seed, drop_last)
-    given = None if rank is None and world_size is None else (rank, world_size)
-    steps = _Steps(order, batch_size, drop_last, given)
+    steps = _Steps(order, batch_size, drop_last)
     steps.group()
     return SeededLoader(
         _Batches(dataset, "train", seed, collate),
@@ -125,9 +121,8 @@ class SeededLoader(DataLoader[Any]):
 class _Steps(Sampler[Position]):
     """The positions of the steps of an epoch, which begins where it was told to."""
 
-    def __init__(self, order: Shuffled, batch_size: int, drop_last: bool, given: Any) -> None:
+    def __init__(self, order: Shuffled, batch_size: int, drop_last: bool) -> None:
         self._order, self._batch_size, self._drop_last = order, batch_size, drop_last
-        self._given = given
         self.done = 0  # steps, over all epochs
         self.is_sought = False
 
@@ -149,7 +144,7 @@ class _Steps(Sampler[Position]):
 
     def group(self) -> tuple[int, int]:
         """Return this process's rank and how many there are; trainers may start them late."""
-        rank, count = self._given or process_group()
+        rank, count = process_group()
         if self._batch_size % count or (count > 1 and not self._drop_last) or rank >= count:
             raise InputError(
                 f"batch_size: expected equal slices for {count} processes, got {self._batch_size} "

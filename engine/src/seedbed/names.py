@@ -30,16 +30,9 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean X` for the known name most like an unknown one; empty if none is.
 
-    Of dotted names, those of the same section are compared by their last parts, the others as a
-    whole. A name without a section, such as lr, may be the last part of a dotted one.
+    A name without a section, such as lr, may be the last part of a dotted one.
     """
-    known = set(known)
-    if name in known:
-        return ""
-    section, _, last = name.rpartition(".")
-    parts = {each: each.rpartition(".") for each in sorted(known)}
-    same = {end: each for each, (start, _, end) in parts.items() if start == section}
-    close = [same[end] for end in difflib.get_close_matches(last, same, n=1, cutoff=0.7)]
-    close += difflib.get_close_matches(name, parts, n=1, cutoff=0.85)
-    close += [each for each, (_, _, end) in parts.items() if end == name]
-    return f"; did you mean {close[0]}" if close else ""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    close += [each for each in names if each.endswith(f".{name}")]
+    return f"; did you mean {close[0]}" if close and name not in names else ""

@@ -1,23 +1,24 @@
 """Train short runs in the ways that must not change a bit, and compare them: for projects' tests.
 
 A run takes half a second: each is a process forked from one that has imported everything, under
-the environment of the preset. `python -m seedbed.testing < FOLDERS` is that process.
+the environment of the preset. `python -m seedbed.testing` is that process: it reads the arguments
+of `seedbed.worker`, a JSON list a line.
 """
 
+import json
 import multiprocessing
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from seedbed import compare, config, launch, methods, offline, record
+from seedbed import compare, config, launch, offline, record
 from seedbed.config.compose import compose
 from seedbed.config.request import Request
 from seedbed.data.part import Fold
@@ -32,23 +33,13 @@ SHORT = (
     f"data.eval_batch_size={BATCH}",
 )
 # What is changed in each way to train.
-STOP = {"_target_": f"{__name__}.StopAfter"}
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "first": {},
     "again": {},
     "two_workers": {"data.num_workers": 2},
-    "resumed": {"callbacks.stop": STOP},
+    "resumed": {},
     "other_seed": {"seed": 1},
 }
-
-
-class StopAfter(methods.Callback):
-    """Sends SIGTERM to the training process after step STOP_AFTER."""
-
-    def on_step_end(self, run: methods.Run, step: int) -> None:
-        """Send it."""
-        if step == STOP_AFTER:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Few(Fold):
@@ -73,14 +64,30 @@ def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
     return OmegaConf.create(plain)
 
 
-def train(runs: Sequence[tuple[Path, DictConfig]]) -> None:
-    """Train each configuration in its folder, one by one; a folder that comes again is resumed."""
-    for folder, settings in dict(runs).items():
+def train(
+    runs: Sequence[tuple[Path, DictConfig]], stopped: Sequence[tuple[Path, DictConfig]] = ()
+) -> None:
+    """Train each configuration in its folder, one by one.
+
+    Args:
+        stopped: those that are stopped after step STOP_AFTER, and then resumed.
+    """
+    for folder, settings in (*stopped, *runs):
         launch.create_run_folder(folder, settings)
-    environment = launch.training_environment(runs[0][1]) | {offline.VARIABLE: "1"}
-    folders = "\n".join(str(folder) for folder, _ in runs)
-    command = [sys.executable, "-m", __name__]
-    subprocess.run(command, input=folders, env=environment, text=True, check=True)
+    request = json.dumps(asdict(Request(last_step=STOP_AFTER - 1)))  # the next one asks to stop
+    arguments = [[str(folder), request] for folder, _ in stopped]
+    arguments += [[str(folder)] for folder, _ in (*runs, *stopped)]
+    environment = launch.training_environment((*runs, *stopped)[0][1]) | {offline.VARIABLE: "1"}
+    command, lines = [sys.executable, "-m", __name__], "\n".join(map(json.dumps, arguments))
+    subprocess.run(command, input=lines, env=environment, text=True, check=True)
+
+
+def train_ways(runs: Mapping[str, Sequence[tuple[Path, DictConfig]]]) -> None:
+    """Train the runs of each of WAYS."""
+    with ThreadPoolExecutor(2) as pool:  # what must repeat, in a process with other addresses
+        here = pool.submit(train, [*runs["first"], *runs["two_workers"], *runs["other_seed"]])
+        train(runs["again"], stopped=runs["resumed"])
+        here.result()
 
 
 def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any, Any]:
@@ -102,10 +109,7 @@ def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any,
         for way in WAYS:
             runs[way].append((found[words] / way, settings[way]))
     if runs["first"]:
-        with ThreadPoolExecutor(2) as pool:  # what must repeat, in a process with other addresses
-            here = pool.submit(train, runs["first"] + runs["two_workers"] + runs["other_seed"])
-            train(runs["resumed"] + runs["again"] + runs["resumed"])
-            here.result()
+        train_ways(runs)
     return found
 
 
@@ -120,18 +124,18 @@ def difference(a: Path, b: Path) -> str | None:
 
 
 def main() -> int:
-    """Train in each run folder that standard input names."""
+    """Do a training process's work for each line of standard input."""
     import matplotlib.backends.backend_agg  # noqa: F401  what each run would import
     import torch._dynamo  # noqa: F401
 
     from seedbed.worker import experiment, worker  # noqa: F401
 
-    def work(folder: str) -> None:
-        sys.argv = ["seedbed.worker", folder]
+    def work(arguments: list[str]) -> None:
+        sys.argv = ["seedbed.worker", *arguments]
         sys.exit(exit_status(worker.main))
 
-    for line in sys.stdin.read().split("\n"):
-        process = multiprocessing.get_context("fork").Process(target=work, args=(line,))
+    for arguments in map(json.loads, sys.stdin.read().splitlines()):
+        process = multiprocessing.get_context("fork").Process(target=work, args=(arguments,))
         process.start()
         process.join()
     return 0

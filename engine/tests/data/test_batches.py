@@ -149,10 +149,10 @@ def test_both_parts_are_of_one_data_set() -> None:
 def test_mixing_is_for_training_alone() -> None:
     """Training gets mixed images and soft targets, with any workers; evaluation has its collate."""
     sources = built(training_collate="tests.zoo.parts.mix", collate=f"{__name__}.is_even")
-    mixed, there = first_batch(sources.train), first_batch(sources.train, workers=2)
+    mixed, there = first_batch(sources["train"]), first_batch(sources["train"], workers=2)
     assert hashes([there]) == hashes([mixed])
     assert mixed.targets.shape == (4, 4)
-    for source in (sources.validation, sources.test):
+    for source in (sources["validation"], sources["test"]):
         assert first_batch(source).targets.tolist() == (first_batch(source).ids % 2).tolist()
 
 

@@ -126,7 +126,9 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     before = (folder / "checkpoints" / "last.pt").read_bytes()
     limit = len(before) * 3 // 4
     limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}
-    assert "expected room on the disk, got File too large" in ended(started(folder, **limited))
+    assert "expected a run folder that can be written, got File too large" in ended(
+        started(folder, **limited)
+    )
     assert (folder / "checkpoints" / "last.pt").read_bytes() == before
     resumed(folder)
     assert differences(whole, folder) == []

@@ -2,13 +2,11 @@
 
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from seedbed import launch, record
 from seedbed.errors import InputError
 from seedbed.launch import process
 from seedbed.launch.process import run_passing_signals
-from tests.running import TEMPLATE, command
+from tests.running import command
 
 
 def settings(**trainer: Any) -> DictConfig:
@@ -112,25 +110,6 @@ def test_ctrl_c_while_train_py_starts(ignored: bool, tmp_path: Path) -> None:
         if before is not None:
             signal.signal(signal.SIGINT, before)
     assert (done.returncode, done.stderr) == (7 if ignored else -signal.SIGINT, "")
-
-
-def test_a_script_does_not_run_with_the_engine_of_another_checkout(tmp_path: Path) -> None:
-    """An environment made for one clone, used in another: one line that names both."""
-    other = tmp_path / "clone"
-    for name in ("src", "configs", "scripts", "engine/src"):
-        shutil.copytree(TEMPLATE / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy2(TEMPLATE / "train.py", other)
-    for words in (["train.py", "--cfg", "job"], ["scripts/runs.py", "--help"]):
-        run = partial(subprocess.run, [sys.executable, *words], cwd=other, timeout=120,
-                      capture_output=True, text=True, check=False)  # fmt: skip
-        done = run(env={**os.environ, "PYTHONPATH": str(TEMPLATE / "engine/src")})
-        assert done.returncode == 2
-        assert done.stderr.startswith(
-            f"error: seedbed: expected the code of {other}/engine/src/seedbed"
-        )
-        assert done.stderr.count("\n") == 1
-        # Negative control: with its own.
-        assert run(env={**os.environ, "PYTHONPATH": str(other / "engine/src")}).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Pat
     path, late = tmp_path / "metrics.csv", logged(3, kl=0.25)
     table = record.Table(path, ("step", "loss"))
     table.append([logged(1), {"step": 2}])
-    length, fields, before = table.sync(), table.fields, path.read_bytes()
+    before = path.read_bytes()
     table.append([late])
     table.close()
     whole = path.read_text()
     assert whole == f"step,loss,kl\n1,1.0,\n2,,\n3,{1 / 3!r},0.25\n"
     path.write_text(f"{whole}4,0.1999")
-    again = record.Table(path, fields, length)
+    again = record.Table(path, ("step", "loss"), lambda row: int(row["step"]) <= 2)
     assert path.read_bytes() == before
     again.append([late])
     again.close()

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +114,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         way: [(place / name / way, configuration(shared, name, way)) for name in sorted(names)]
         for way in testing.WAYS
     }
-    with ThreadPoolExecutor(2) as pool:
-        here = pool.submit(testing.train, runs["first"] + runs["two_workers"] + runs["other_seed"])
-        testing.train(runs["resumed"] + runs["again"] + runs["resumed"])
-        here.result()
+    testing.train_ways(runs)
     return place
 
 

@@ -38,6 +38,5 @@ def code_of(of: Origin, wanted: bool) -> Iterator[Tree]:
     with TemporaryDirectory(prefix="seedbed-code-") as folder:
         root = Path(folder).resolve()
         archive.extract(of.archive, root)
-        places = [str(root / place) for place in code.places(of.files.get(code.PATH, b""))]
-        path = os.pathsep.join(places)
+        path = os.pathsep.join(str(root / place) for place in code.PLACES)
         yield Tree(root, {code.PATH: path, "PYTHONSAFEPATH": "1", project.PROJECT: str(root)})

@@ -60,7 +60,7 @@ def replay(
     """
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.shards)
-    source = parts.build_sources(settings).train
+    source = parts.build_sources(settings)["train"]
     training = assemble.build_training_state(settings, device, source)
     order = parts.build_order(settings, source)
     plan = assemble.make_plan(settings, order.steps_per_epoch)

@@ -25,9 +25,9 @@ from seedbed.record.tables import FINGERPRINT_FIELDS as FINGERPRINT_FIELDS
 from seedbed.record.tables import METRIC_FIELDS as METRIC_FIELDS
 from seedbed.record.tables import Row as Row
 from seedbed.record.tables import Table as Table
+from seedbed.record.tables import open_tables as open_tables
 from seedbed.record.tables import read_fingerprints as read_fingerprints
 from seedbed.record.tables import read_metrics as read_metrics
-from seedbed.record.tables import require_bytes as require_bytes
 from seedbed.record.tables import values_of as values_of
 from seedbed.record.untrusted import read_config as read_config
 from seedbed.record.untrusted import read_json as read_json

@@ -1,8 +1,8 @@
 """What a run came from: settings, environment, and its code in code.zip.
 
-Files of the project are named by their paths in it; those from elsewhere lie below ELSEWHERE by
-their import paths. The entry PYTHONPATH lists where Python finds them, so that
-`unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python` imports this code.
+Files of the project are named by their paths in it; those that are imported from other places than
+it and its src/ lie below ELSEWHERE by their import paths. The entry PYTHONPATH has these three, so
+that `unzip code.zip && PYTHONPATH=$(cat PYTHONPATH) python` imports this code.
 """
 
 import difflib
@@ -24,6 +24,7 @@ from seedbed.record import archive, untrusted
 ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
 ELSEWHERE = "elsewhere"
+PLACES = ("src", ".", ELSEWHERE)
 _DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
 
 
@@ -83,27 +84,22 @@ def diff(a: Origin, b: Origin, names: Iterable[str]) -> Iterator[str]:
         yield from difflib.unified_diff(before, now, f"A/{one}", f"B/{other}", lineterm="")
 
 
-def places(manifest: bytes) -> list[str]:
-    """Return the entries of a code.zip's PYTHONPATH, relative to the folder it is extracted to."""
-    named = manifest.decode(errors="replace").strip().split(os.pathsep)
-    return [place for place in named if place == "." or archive.is_inside(place)]
-
-
-def digest_here(name: str) -> str | None:
-    """Return the digest of what this process would import under a name; None if there is none."""
-    places = [project.root() / name]
+def read_here(name: str, root: Path | None = None) -> bytes | None:
+    """Return what this process would import under a name; None if there is none."""
+    places = [(root or project.root()) / name]
     if name.startswith(f"{ELSEWHERE}/"):
         path = os.environ.get(PATH, "").split(os.pathsep) + sys.path
         places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in path if place]
     for place in places:
         with suppress(OSError, InputError):
-            return sha256(untrusted.read_bytes(place, archive.MAX_CODE_BYTES))
+            return untrusted.read_bytes(place, archive.MAX_CODE_BYTES)
     return None
 
 
 def changed_here(of: Origin) -> list[str]:
     """Return the imported files of a record that are not the same here."""
-    return [name for name, digest in of.imported.items() if digest_here(name) != digest]
+    here = {name: read_here(name) for name in of.imported}
+    return [n for n, digest in of.imported.items() if (c := here[n]) is None or sha256(c) != digest]
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:

@@ -1,10 +1,9 @@
 """The tables of a record, which only grow: metrics.csv and fingerprints.csv."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from seedbed.errors import InputError
 from seedbed.names import STAGES
 from seedbed.record import untrusted
 from seedbed.record.files import write_atomically
@@ -15,60 +14,57 @@ Row = dict[str, str]
 
 
 class Table:
-    """A CSV file of a record that only grows, and can be cut back to where a checkpoint was.
+    """A CSV file of a record that only grows; a row with other columns adds them at the end."""
 
-    Attributes:
-        fields: its columns; a row with others adds them at the end.
-    """
-
-    def __init__(self, path: Path, fields: Sequence[str], keep_bytes: int | None = None) -> None:
-        """Start the file, or resume with its first `keep_bytes` bytes, and `fields` as of then."""
-        self.path, self.fields = path, tuple(fields)
-        if keep_bytes is None:
-            self._file = open(path, "w", newline="")
-            self.append([dict(zip(fields, fields, strict=True))])
-            return
-        self._set_columns(self.fields)
-        require_bytes(path, keep_bytes)
-        os.truncate(path, keep_bytes)
-        self._file = open(path, "a", newline="")
+    def __init__(
+        self, path: Path, fields: Sequence[str], keeps: Callable[[Row], bool] | None = None
+    ) -> None:
+        """Start the file, or resume it with those rows that `keeps` returns true for."""
+        self._path = path
+        rows = [] if keeps is None else list(filter(keeps, _whole_rows(path)))
+        # A column that came later than these rows is empty in all of them.
+        used = dict.fromkeys(name for row in rows for name, cell in row.items() if cell)
+        self._write((*fields, *(name for name in used if name not in fields)), rows)
 
     def append(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows; fields that are missing stay empty."""
         for row in rows:
-            if new := [name for name in row if name not in self.fields]:
-                self._file.close()
-                self._set_columns((*self.fields, *new))
-                self._file = open(self.path, "a", newline="")
-            self._file.write(",".join(str(row.get(field, "")) for field in self.fields) + "\n")
+            if new := [name for name in row if name not in self._fields]:
+                self.close()
+                self._write((*self._fields, *new), _whole_rows(self._path))
+            self._file.write(self._line(row))
         self._file.flush()
 
-    def sync(self) -> int:
-        """Make what was written survive a power cut; return the file's length in bytes."""
-        self._file.flush()
+    def sync(self) -> None:
+        """Make what was written survive a power cut."""
         os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         self._file.close()
 
-    def _set_columns(self, fields: tuple[str, ...]) -> None:
-        """Take away the columns behind these, or add them, empty in the rows so far."""
-        self.fields = fields
-        header, *rows = self.path.read_text().splitlines()
-        if header != ",".join(fields):
-            cells = ((row.split(",") + [""] * len(fields))[: len(fields)] for row in rows)
-            lines = (",".join(line) + "\n" for line in (fields, *cells))
-            write_atomically(self.path, "".join(lines))
+    def _write(self, fields: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> None:
+        """Replace the file by these columns and rows, and open it for more."""
+        self._fields = fields
+        header = dict(zip(fields, fields, strict=True))
+        write_atomically(self._path, "".join(map(self._line, (header, *rows))))
+        self._file = open(self._path, "a", newline="")
+
+    def _line(self, row: Mapping[str, object]) -> str:
+        return ",".join(str(row.get(field, "")) for field in self._fields) + "\n"
 
 
-def require_bytes(path: Path, least: int) -> None:
-    """Raise InputError for a table that is shorter than it was when a checkpoint was made."""
-    size = path.stat().st_size if path.exists() else 0
-    if size < least:
-        raise InputError(
-            f"{path}: expected at least {least} bytes, got {size}: it was shortened; replay the run"
-        )
+def open_tables(folder: Path, keeps: Callable[[Row], bool] | None = None) -> tuple[Table, Table]:
+    """Start metrics.csv and fingerprints.csv, or resume them with the rows to keep."""
+    metrics = Table(folder / "metrics.csv", METRIC_FIELDS, keeps)
+    return metrics, Table(folder / "fingerprints.csv", FINGERPRINT_FIELDS, keeps)
+
+
+def _whole_rows(path: Path) -> list[Row]:
+    """Return the rows of a table; the last line of a process that was killed may be cut off."""
+    header, *lines = path.read_text().splitlines(keepends=True)
+    names = header.rstrip("\n").split(",")
+    cells = [line.rstrip("\n").split(",") for line in lines if line.endswith("\n")]
+    return [dict(zip(names, each, strict=False)) for each in cells]
 
 
 def read_metrics(folder: Path) -> list[Row]:

@@ -3,7 +3,6 @@
 import math
 import sys
 from collections.abc import Iterable
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from seedbed.errors import InputError
 from seedbed.loading import process_group
 from seedbed.record import Origin, untrusted
 from seedbed.worker import environment, restore
-from seedbed.worker.imports import Imports, completed
+from seedbed.worker.imports import Imports
 
 
 def begin(folder: Path, resume_from: int | None) -> dict[str, Any]:
@@ -38,28 +37,17 @@ def begin(folder: Path, resume_from: int | None) -> dict[str, Any]:
     return record.read_summary(folder)
 
 
-def tables(folder: Path, resume_from: int | None) -> list[record.Table]:
+def tables(folder: Path, resume_from: int | None) -> tuple[record.Table, record.Table]:
     """Start metrics.csv and fingerprints.csv, or cut them back to a step."""
-    fields = {"metrics.csv": record.METRIC_FIELDS, "fingerprints.csv": record.FINGERPRINT_FIELDS}
     if resume_from is None:
-        return [record.Table(folder / name, columns) for name, columns in fields.items()]
+        return record.open_tables(folder)
     last = max((int(row["step"]) for row in record.read_metrics(folder)), default=0)
     if resume_from > last:
         raise InputError(
             f"resume_from: expected at most {last}, the last step that {folder} holds, got "
             f"{resume_from}; call flush() with each checkpoint, or name an earlier one"
         )
-
-    def is_kept(line: bytes) -> bool:
-        step = line.partition(b",")[0]
-        return line.endswith(b"\n") and step.isdigit() and int(step) <= resume_from
-
-    kept = []
-    for name in fields:
-        header, *lines = (folder / name).read_bytes().splitlines(keepends=True)
-        size = len(header) + sum(map(len, takewhile(is_kept, lines)))
-        kept.append(record.Table(folder / name, header.decode().rstrip("\n").split(","), size))
-    return kept
+    return record.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
 
 
 def script_folder() -> Path:
@@ -85,13 +73,11 @@ def resumed(folder: Path, config: str, imports: Imports, step: int) -> dict[str,
     Returns:
         For summary.json, what has changed since the checkpoint.
     """
-    recorded = {"imported_files": {}, **record.read_json(folder / "environment.json")}
-    before = Origin(_settings(folder), recorded, folder)
+    before = Origin(_settings(folder), record.read_json(folder / "environment.json"), folder)
     record.write_atomically(folder / "config.yaml", config)
-    now = Origin(_settings(folder), imports.environment)
-    changes = record.changes(before, completed(before, now))
+    imports.expect(before.imported)
+    changes = record.changes(before, Origin(_settings(folder), imports.environment))
     restore.keep_code(folder, step, changes)
-    imports.resume(recorded["imported_files"])
     return restore.entry(step, changes)
 
 

@@ -49,13 +49,10 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
-    is_there = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
-        "mps": torch.backends.mps.is_available(),
-    }[device.type]
-    if not is_there:
-        raise InputError(f"trainer.device: expected a device of this machine, got {name}")
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError):  # PyTorch was built without it, or none is there
+        raise InputError(f"trainer.device: expected a device of this machine, got {name}") from None
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device

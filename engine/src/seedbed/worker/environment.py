@@ -115,10 +115,10 @@ def file_digests(settings: Mapping[str, Any]) -> dict[str, str]:
         InputError: `files` names nothing that exists.
     """
     values = tree_leaves([settings.get(name) for name in _WITH_FILES])
-    paths = {value for value in values if isinstance(value, str) and _is_file(value)}
+    paths = {value for value in values if isinstance(value, str) and os.path.isfile(value)}
     for text in settings.get("files") or ():
         inside = {str(path) for path in Path(text).rglob("*") if path.is_file()}
-        if not inside and not _is_file(text):
+        if not inside and not os.path.isfile(text):
             raise InputError(f"files: expected a file or a folder with files, got {text}")
         paths |= inside or {text}
     found = {}
@@ -126,13 +126,6 @@ def file_digests(settings: Mapping[str, Any]) -> dict[str, str]:
         with open(path, "rb") as file:
             found[path] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # too long for a name, or no name at all
-        return False
 
 
 def gpu_versions() -> dict[str, str | None]:

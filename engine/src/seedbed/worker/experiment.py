@@ -62,7 +62,7 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
         record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
     parts = build_parts(settings, device, shards)
     found["versions"] |= environment.more_versions(settings.plain)
-    found["data_sha256"] = getattr(parts.sources.train.dataset, "sha256", None)
+    found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
@@ -104,7 +104,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Varia
             parts.plan,
             progress,
             parts.training_batches(progress.step),
-            partial(evaluation_batches, parts.settings, parts.sources.validation, parts.shards),
+            partial(evaluation_batches, parts.settings, parts.sources["validation"], parts.shards),
             run_logger,
             parts.shards,
             rehearsal,
@@ -132,7 +132,7 @@ def test(
     tests_best = wanted == "best" and best_step not in (0, progress.step)  # 0: never validated
 
     def evaluated(step: int) -> Evaluation:
-        batches = evaluation_batches(parts.settings, parts.sources.test, parts.shards)
+        batches = evaluation_batches(parts.settings, parts.sources["test"], parts.shards)
         result = evaluate(training, batches, parts.shards)
         if not is_test:  # the validation set is no test's
             return replace(result, values={})

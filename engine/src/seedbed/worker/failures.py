@@ -50,7 +50,7 @@ def look_ahead(parts: Parts, log: Callable[[str], None]) -> None:
     if training.overrides("trainable"):
         for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
             training.trained_by(step)
-    batch = list(evaluation_batches(parts.settings, parts.sources.validation, parts.shards, 1))
+    batch = list(evaluation_batches(parts.settings, parts.sources["validation"], parts.shards, 1))
     gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
     try:
         values = values_of(training, [row for each in gathered for row in each])
@@ -69,22 +69,18 @@ def look_ahead(parts: Parts, log: Callable[[str], None]) -> None:
 
 
 class NotFinite(InputError):
-    """A loss, or a weight, is not finite; `phase` and `step` tell of which evaluation or step."""
+    """A number is not finite; `phase` and `step` tell of which evaluation or step a loss is."""
 
-    def __init__(self, message: str, phase: str, step: int) -> None:
+    def __init__(self, message: str, phase: str = "", step: int = 0) -> None:
         super().__init__(message)
         self.phase, self.step = phase, step
-
-
-class Cause(InputError):
-    """The sample or module from which it comes."""
 
 
 def explained(error: NotFinite, parts: Parts) -> InputError:
     """Return the error with its cause, if that is found by doing the work once more."""
     try:
         (_take_step if error.phase == "train" else _validate)(parts, error.step)
-    except Cause as cause:
+    except NotFinite as cause:
         return cause
     except Exception:  # whatever users' code provokes the second time; memory for another model
         pass
@@ -127,7 +123,7 @@ def _finite(key: str, batch: Batch, where: str) -> Batch:
             value, (sample, *place), count = bad
             at = f" in column {place[0]}" if len(place) == 1 else f" at {place}" if place else ""
             of = f" of sample {int(batch.ids[sample])}" if count == len(batch.ids) else ""
-            raise Cause(
+            raise NotFinite(
                 f"{key}: expected finite {name}, got {value}{at}{of}, in {where}; correct these "
                 "samples, or leave them out"
             )
@@ -142,7 +138,7 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
         if bad := _first_bad(output):
             is_spoilt = not all(p.isfinite().all() for p in module.parameters())
             advice = "look for divisions, logarithms and roots there"
-            raise Cause(
+            raise NotFinite(
                 f"{f'model.{path}' if path else 'model'}: expected finite outputs of "
                 f"{type(module).__name__}, got {bad[0]} in {where}; "
                 + ("its weights are not finite either" if is_spoilt else advice)

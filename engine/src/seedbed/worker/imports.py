@@ -2,9 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -13,21 +12,9 @@ from typing import Any
 import seedbed
 from seedbed import project, record
 from seedbed.errors import printable
-from seedbed.record import Origin, archive, code
+from seedbed.record import archive, code
 
 _real_folder = cache(os.path.realpath)
-
-
-def completed(before: Origin, now: Origin) -> Origin:
-    """Return the origin of a process that resumes with the files that it has yet to import.
-
-    It has imported what its settings name; what its first step will import on top, the process
-    before it has imported too.
-    """
-    recorded = before.environment["imported_files"]
-    here = {name: digest for name in recorded if (digest := code.digest_here(name)) is not None}
-    files = {**here, **now.environment["imported_files"]}
-    return replace(now, environment={**now.environment, "imported_files": files})
 
 
 class Imports:
@@ -44,7 +31,6 @@ class Imports:
         self._folder, self._root = folder, root or project.root()
         self._kept: dict[str, bytes] = {}
         self._digests: dict[str, str] = {}
-        self._places: set[str] = set()
         self._modules = self._bytes = 0
 
     def look(self) -> bool:
@@ -52,39 +38,37 @@ class Imports:
         if len(sys.modules) == self._modules:
             return False
         if not self._modules:
-            self._kept = dict(_engine(self._root))
+            self._kept = dict(_engine())
         self._modules, before = len(sys.modules), len(self._digests)
-        for name, path, place in _imported(self._root):
-            self._places.add(place)
+        for name, path in _imported(self._root):
             if name not in self._digests:
                 with suppress(OSError):  # deleted meanwhile
-                    content = path.read_bytes()
-                    self._digests[name] = code.sha256(content)
-                    self._bytes += len(content)
-                    if self._bytes < archive.MAX_CODE_BYTES // 2:  # of more, the digests are kept
-                        self._kept[name] = content
+                    self._keep(name, path.read_bytes())
         self.environment["imported_files"] = dict(sorted(self._digests.items()))
         return len(self._digests) > before
 
-    def resume(self, recorded: Mapping[str, str] | None) -> None:
-        """Continue what an earlier process has kept, if none of its files was changed since.
+    def expect(self, names: Iterable[str]) -> None:
+        """Add the files that an earlier process of this run imported, as they are here.
 
-        Args:
-            recorded: the digests of what it imported.
+        This one has imported what its settings name; what its first step will import on top, the
+        process before it has imported too.
         """
-        kept = Origin({}, {"imported_files": recorded}, self._folder)
-        if kept.archive is None or code.changed_here(kept):
-            return
-        self._places |= set(code.places(kept.files.get(code.PATH, b"")))
-        self._kept = {**kept.files, **self._kept}
-        self._digests = {**kept.imported, **self._digests}
+        for name in names:
+            content = None if name in self._digests else code.read_here(name, self._root)
+            if content is not None:
+                self._keep(name, content)
         self.environment["imported_files"] = dict(sorted(self._digests.items()))
+
+    def _keep(self, name: str, content: bytes) -> None:
+        self._digests[name] = code.sha256(content)
+        self._bytes += len(content)
+        if self._bytes < archive.MAX_CODE_BYTES // 2:  # of more, the digests are kept
+            self._kept[name] = content
 
     def write(self, patch: bytes | None = None) -> None:
         """Write code.zip, then environment.json, which names what is in it, and source.patch."""
-        places = [place for place in sorted(self._places) if place]
-        manifest = os.pathsep.join(places).encode() + b"\n"
-        content = archive.zipped({**self._kept, code.PATH: manifest})
+        path_entry = f"{os.pathsep.join(code.PLACES)}\n".encode()
+        content = archive.zipped({**self._kept, code.PATH: path_entry})
         path = self._folder / code.ARCHIVE
         if not path.is_file() or path.read_bytes() != content:
             record.write_atomically(path, content)
@@ -98,8 +82,8 @@ class Imports:
             self.write()
 
 
-def _imported(root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield (name in code.zip, file, entry of PYTHONPATH) of each module that is not installed.
+def _imported(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (name in code.zip, file) of each module that is not installed.
 
     What compilers write into their caches is left out: these files are not where imports look.
     """
@@ -111,13 +95,11 @@ def _imported(root: Path) -> Iterator[tuple[str, Path, str]]:
         if not path.is_relative_to(root):  # maybe reached by a link
             path = Path(_real_folder(str(path.parent)), path.name)
         inner = _import_path(key, module, path)
-        if path.is_relative_to(root):
-            name = printable(path.relative_to(root).as_posix())
-            place = (name.removesuffix(inner).rstrip("/") or ".") if inner else ""
-        else:
-            name, place = printable(f"{code.ELSEWHERE}/{inner}"), code.ELSEWHERE
-        if archive.is_inside(name):
-            yield name, path, place
+        name = path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
+        if not name or (inner and name not in (inner, f"src/{inner}")):
+            name = f"{code.ELSEWHERE}/{inner}"
+        if archive.is_inside(printable(name)):
+            yield printable(name), path
 
 
 def _import_path(key: str, module: ModuleType, path: Path) -> str:
@@ -130,13 +112,10 @@ def _import_path(key: str, module: ModuleType, path: Path) -> str:
     return "/".join([*parts[:-1], path.name]) if fits else ""
 
 
-def _engine(root: Path) -> Iterator[tuple[str, bytes]]:
+def _engine() -> Iterator[tuple[str, bytes]]:
     """Yield the whole engine unless it is installed: --explain replays with more of it."""
     folder = Path(seedbed.__file__).resolve().parent
-    if project.is_installed(str(folder / "__init__.py")):
-        return
-    top = Path(code.ELSEWHERE, "seedbed")
-    if folder.is_relative_to(root):
-        top = folder.relative_to(root)
-    for path in folder.rglob("*.py"):
-        yield (top / path.relative_to(folder)).as_posix(), path.read_bytes()
+    if not project.is_installed(str(folder / "__init__.py")):
+        for path in folder.rglob("*.py"):
+            inner = path.relative_to(folder.parent).as_posix()
+            yield f"{code.ELSEWHERE}/{inner}", path.read_bytes()

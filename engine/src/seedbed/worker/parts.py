@@ -1,9 +1,9 @@
 """All that a run is made of: data sets as functions from positions to batches, order, model."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
@@ -24,16 +24,9 @@ from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
 
 
-class Sources(NamedTuple):
-    """The data sets of a run."""
-
-    train: Source
-    validation: Source
-    test: Source
-
-
-def build_sources(settings: Settings) -> Sources:
-    return Sources(*(build_source(settings, split) for split in SPLITS))
+def build_sources(settings: Settings) -> dict[str, Source]:
+    """Return the data sets of a run, by split."""
+    return {split: build_source(settings, split) for split in SPLITS}
 
 
 def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
@@ -120,7 +113,7 @@ class Parts:
     """What a run is made of, and the settings that it was made by."""
 
     settings: Settings
-    sources: Sources
+    sources: Mapping[str, Source]
     order: Order
     training: TrainingState
     plan: Plan
@@ -136,17 +129,17 @@ class Parts:
         pins = self.training.device.type == "cuda"
         speed = (data.persistent_workers, data.prefetch_factor, data.start_method, pins)
         how = Loading(workers, *speed)
-        return load(self.sources.train, places, how, self.settings.plain["determinism"])
+        return load(self.sources["train"], places, how, self.settings.plain["determinism"])
 
     def rebuilt(self, step: int) -> Rebuilt:
         """Build anew what a process has that resumes the run before a step."""
-        fresh = self.sources._replace(train=build_source(self.settings, "train"))
+        fresh = {**self.sources, "train": build_source(self.settings, "train")}
         again = build_parts(self.settings, self.training.device, self.shards, fresh)
         # The process that loaded the step may have loaded nothing before; with workers, this one
         # has, so that what a data set keeps from its first samples shows.
         first = max(step - 2, 0) if self.settings.data.num_workers > 1 else step - 1
         places = self.shards.divide(positions(again.order, first, step))
-        batches = [fresh.train[place] for place in places][-len(self.shards.mine) :]
+        batches = [fresh["train"][place] for place in places][-len(self.shards.mine) :]
         return Rebuilt(again.training, batches, again.plan.learning_rate_factor(step - 1))
 
     def held_out_batch(self) -> list[Batch]:
@@ -175,7 +168,10 @@ def evaluation_batches(
 
 
 def build_parts(
-    settings: Settings, device: torch.device, shards: Shards, sources: Sources | None = None
+    settings: Settings,
+    device: torch.device,
+    shards: Shards,
+    sources: Mapping[str, Source] | None = None,
 ) -> Parts:
     """Build what a run is made of, of other data sets than new ones if they are given.
 
@@ -183,8 +179,8 @@ def build_parts(
         InputError: a class refuses its arguments, or what it builds cannot be trained.
     """
     sources = sources or build_sources(settings)
-    order = build_order(settings, sources.train)
-    training = assemble.build_training_state(settings, device, sources.train)
+    order = build_order(settings, sources["train"])
+    training = assemble.build_training_state(settings, device, sources["train"])
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     training.require_flags()
     return Parts(settings, sources, order, training, plan, shards)

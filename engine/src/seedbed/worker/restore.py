@@ -14,9 +14,9 @@ from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.record import Change, Origin, code
 from seedbed.training import checkpoint
-from seedbed.training.state import Plan, TrainingState
+from seedbed.training.state import Plan, Progress, TrainingState
 from seedbed.worker import assemble
-from seedbed.worker.imports import Imports, completed
+from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
 
@@ -35,14 +35,14 @@ def resume(
     folder, checkpoints = job.folder, job.folder / "checkpoints"
     state, problems = checkpoint.load_newest(checkpoints, parts.training.device)
     changes: list[Change] = []
-    longer = None
     if state is not None:
-        changes = changes_since(folder, state, origin, parts.plan)
+        before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
+        imports.expect(before.imported)
+        changes = changes_since(before, origin, state, parts.plan)
         if job.leads and not job.request.allow_changed:  # the others do not know all of it
             refuse_changes(state, changes)
-        require_rows(folder, state, parts.plan)
-        longer = rewound(folder, state, parts.plan)
-        state = longer or state
+        require_steps(folder, state, parts.plan)
+        state = rewound(state, parts.plan)
         restore(folder, parts.training, state, changes)
     parts.shards.gather(lambda: None)  # all of them have read it
     if not job.leads:
@@ -54,8 +54,6 @@ def resume(
     if state is not None:
         if problems:  # the next one that is saved would push the damaged one over the good one
             checkpoint.save(state, checkpoints / checkpoint.LAST, steps_aside=False)
-        for _ in (checkpoint.LAST, checkpoint.PREVIOUS) if longer else ():
-            checkpoint.save(state, checkpoints / checkpoint.LAST)  # tables are about to be cut
         progress = checkpoint.progress_of(state)
         step = progress.step
         for problem in problems:
@@ -65,7 +63,6 @@ def resume(
         job.is_resuming = False
         job.summary["resumes"] = [*job.summary["resumes"], entry(step, changes)]
         job.write_summary()
-        imports.resume(state["origin"]["environment"].get("imported_files"))
         keep_code(folder, step, changes)
         checkpoint.save_best(checkpoints, parts.training.model, progress)
     if job.request.settings:
@@ -75,14 +72,13 @@ def resume(
 
 
 def changes_since(
-    folder: Path, state: Mapping[str, Any], origin: Origin, plan: Plan
+    before: Origin, now: Origin, state: Mapping[str, Any], plan: Plan
 ) -> list[Change]:
     """Return what is not as it was when a checkpoint was made.
 
     The run's length alters bits only if it altered a learning rate so far.
     """
-    before = Origin(state["origin"]["settings"], state["origin"]["environment"], folder)
-    changes = record.changes(before, completed(before, origin))
+    changes = record.changes(before, now)
     if not any(change.key in record.LENGTHS for change in changes):
         return changes
     rates = plan_before(state, plan).learning_rate_factor, plan.learning_rate_factor
@@ -106,8 +102,8 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
         )
 
 
-def require_rows(folder: Path, state: Mapping[str, Any], plan: Plan) -> None:
-    """Raise InputError if the tables lack steps of a checkpoint, or no step is left to take."""
+def require_steps(folder: Path, state: Mapping[str, Any], plan: Plan) -> None:
+    """Raise InputError if a run has no step left to take."""
     step, total_steps = state["progress"]["step"], plan.total_steps
     is_finished = record.is_run(folder) and record.read_summary(folder)["status"] == "finished"
     if step > total_steps or (is_finished and step == total_steps):
@@ -115,8 +111,6 @@ def require_rows(folder: Path, state: Mapping[str, Any], plan: Plan) -> None:
             f"trainer.max_steps: expected a run of {'more than' if is_finished else 'at least'} "
             f"{step} steps, which its checkpoint has made, got one of {total_steps}"
         )
-    for name in ("metrics.csv", "fingerprints.csv"):
-        record.require_bytes(folder / name, state["table_bytes"][name])
 
 
 def plan_before(state: Mapping[str, Any], plan: Plan) -> Plan:
@@ -125,19 +119,18 @@ def plan_before(state: Mapping[str, Any], plan: Plan) -> Plan:
     return assemble.make_plan(settings, plan.steps_per_epoch)
 
 
-def rewound(folder: Path, state: dict[str, Any], plan: Plan) -> dict[str, Any] | None:
-    """Return a checkpoint of a run's last step as that of a longer run; None if it is no such.
+def rewound(state: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return a checkpoint; that of a run's last step as it would be in a longer run.
 
-    What is done in the last step and else is not due is undone: rows of the tables, and the
-    validation, which comes again where the longer plan has it.
+    A validation of the last step is undone: it comes again where the longer plan has it.
 
     Raises:
-        InputError: the validation found the best weights, and the longer run would not have it.
+        InputError: it found the best weights, and the longer run would not have it.
     """
     progress = checkpoint.progress_of(state)
     step = progress.step
     if not step == plan_before(state, plan).total_steps < plan.total_steps:
-        return None
+        return state
     if progress.validated_step == step:
         if progress.best_step != step:
             progress.validations_without_gain -= 1
@@ -150,18 +143,21 @@ def rewound(folder: Path, state: dict[str, Any], plan: Plan) -> dict[str, Any] |
                 "of that length by train.py"
             )
         progress.validated_step = step - 1
-    # By table, the beginnings of rows that the longer run does not have after this step.
-    unwanted = {"metrics.csv": [f"{step},{step / plan.steps_per_epoch!r},validation,"]}
-    if not plan.is_due(plan.log_every_steps, step):
-        unwanted["metrics.csv"] = [f"{step},"]
-    if not plan.is_due(plan.fingerprint_every_steps, step):
-        unwanted["fingerprints.csv"] = [f"{step},"]
-    lengths = dict(state["table_bytes"])
-    for name, beginnings in unwanted.items():
-        lines = (folder / name).read_text()[: lengths[name]].splitlines(keepends=True)
-        while lines[-1].startswith(tuple(beginnings)):
-            lengths[name] -= len(lines.pop())
-    return {**state, "progress": asdict(progress), "table_bytes": lengths}
+    return {**state, "progress": asdict(progress)}
+
+
+def is_kept(row: record.Row, progress: Progress, plan: Plan) -> bool:
+    """Return whether a row of the tables is one of a run that stands where `progress` does.
+
+    What was written after the checkpoint comes again. What is written in the last step, and was
+    not due otherwise, is not in the tables of a longer run.
+    """
+    step, phase = int(row["step"]), row.get("phase")
+    if phase == "validation":
+        return step <= progress.validated_step
+    every_steps = plan.log_every_steps if phase else plan.fingerprint_every_steps
+    is_due = step < progress.step or plan.is_due(every_steps, step)
+    return phase != "test" and step <= progress.step and is_due
 
 
 def restore(

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.parts import Parts
 from seedbed.worker.replayed import Replayed
+from seedbed.worker.restore import is_kept
 
 
 class RunLogger(Logger):
@@ -36,15 +38,9 @@ class RunLogger(Logger):
         """Start the tables, or cut them back to where the checkpoint was made, if there is one."""
         self._folder, self._settings, self._imports = job.folder, parts.settings.plain, imports
         self._training, self._plan = parts.training, parts.plan
-        lengths = resumed_from.get("table_bytes", {})
-        columns = {
-            "metrics.csv": resumed_from.get("columns", record.METRIC_FIELDS),
-            "fingerprints.csv": record.FINGERPRINT_FIELDS,
-        }
-        self._metrics, self._fingerprints = self._tables = [
-            record.Table(job.folder / name, fields, lengths.get(name))
-            for name, fields in columns.items()
-        ]
+        progress = checkpoint.progress_of(resumed_from)
+        keeps = partial(is_kept, progress=progress, plan=self._plan) if resumed_from else None
+        self._metrics, self._fingerprints = record.open_tables(job.folder, keeps)
         self._replayed = Replayed(job.request, job.stop)
         self.loggers: Any = None  # `loggers.Loggers`, which are told of what goes to metrics.csv
         self._finished = False
@@ -58,8 +54,8 @@ class RunLogger(Logger):
         self._is_watched = stream.isatty()
         shown = {"unit": " steps", "leave": False, "dynamic_ncols": True, "smoothing": 0.1}
         shown["disable"] = bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched
-        first = checkpoint.progress_of(resumed_from).step
-        self._bar = tqdm(total=self._plan.total_steps, initial=first, file=stream, **shown)
+        total = self._plan.total_steps
+        self._bar = tqdm(total=total, initial=progress.step, file=stream, **shown)
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
@@ -141,14 +137,13 @@ class RunLogger(Logger):
         now = time.perf_counter()
         progress.seconds += now - self._since
         self._since = now
-        lengths = {table.path.name: table.sync() for table in self._tables}
+        for table in (self._metrics, self._fingerprints):
+            table.sync()
         state = checkpoint.capture(
             self._training,
             progress,
             origin={"settings": self._settings, "environment": self._imports.environment},
             last=self.last,
-            table_bytes=lengths,
-            columns=list(self._metrics.fields),
         )
         path = self._folder / "checkpoints" / checkpoint.LAST
         checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
@@ -161,7 +156,7 @@ class RunLogger(Logger):
         self._bar.refresh()
 
     def close(self) -> None:
-        for table in self._tables:
+        for table in (self._metrics, self._fingerprints):
             table.close()
         self._imports.note()
         if self.loggers:

@@ -24,8 +24,7 @@ from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.record import code, readme, terminal
 from seedbed.worker.job import Job
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_BROKEN = {errno.EROFS, errno.EIO}
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 
 
 def main() -> int:
@@ -116,7 +115,7 @@ def train(job: Job) -> int:
         job.summary |= {"status": "failed", "error": reason}
         if is_ours and line:
             print(f"error: {line}", file=sys.stderr, flush=True)
-        elif is_ours and not isinstance(error, BrokenPipeError):  # whose reader went away
+        elif is_ours:
             traceback.print_exception(error)
         return 2 if line else 1
     job.summary["status"] = "finished"
@@ -139,11 +138,10 @@ def conclude(job: Job, status: int) -> int:
         job.write_summary()
         if (folder / "environment.json").exists():
             readme.write_readme(folder)
-    except (InputError, OSError) as error:
+    except (InputError, OSError):
         if ending == "failed":  # the reason is the same, or matters more; it was printed
             return status
-        print(f"error: {unwritable(error, folder) or error}", file=sys.stderr, flush=True)
-        return 2
+        raise
     print("\n".join(lines(folder, job.summary)), flush=True)
     return status
 
@@ -152,16 +150,14 @@ def unwritable(error: Exception, folder: Path) -> str | None:
     """Return one line on a run folder that cannot be written; None for an error elsewhere."""
     if not isinstance(error, OSError):
         return None
-    is_named = isinstance(error.filename, str | bytes | os.PathLike)  # and not by a descriptor
-    place = Path(os.fsdecode(error.filename)) if is_named else folder
-    if error.errno in _FULL:
-        return (
-            f"{place}: expected room on the disk, got {error.strerror}; free some, then "
-            f"`{terminal.resume_command(folder)}`"
-        )
-    if error.errno in _BROKEN or (is_named and place.is_relative_to(folder)):
-        return f"{place}: expected a run folder that can be written, got {error.strerror}"
-    return None
+    is_named = isinstance(error.filename, str | os.PathLike)  # and not by a descriptor
+    place = Path(error.filename) if is_named else folder
+    if error.errno not in _OF_THE_DISK and not (is_named and place.is_relative_to(folder)):
+        return None
+    return (
+        f"{place}: expected a run folder that can be written, got {error.strerror}; once it can "
+        f"be, `{terminal.resume_command(folder)}`"
+    )
 
 
 def lines(folder: Path, summary: dict[str, Any]) -> list[str]:
