@@ -50,8 +50,8 @@ SAMPLES = (
     " translate: [0.0714, 0.0714], interpolation: 2}, {_target_: torchvision.transforms.ToTensor},"
     " {_target_: torchvision.transforms.Normalize, mean: [0.1307], std: [0.3081]}]",
 )
-# Tests of engine/tests/gpu; what only CUDA has is skipped elsewhere.
-GATES = ("fixed_environment", "equivalence", "restart_replay", "cuda")
+# Classes of engine/tests/gpu; what only CUDA has is skipped elsewhere.
+GATES = ("FixedEnvironment", "Equivalence", "RestartReplay", "Cuda")
 
 
 def main() -> int:
@@ -92,14 +92,13 @@ def gates(device: str) -> str:
     """Run the tests of the gates; return a Markdown table of what pytest says of each."""
     lines = ["| gate | result |", "| --- | --- |"]
     environment = {**os.environ, "SEEDBED_GPU_TESTS_DEVICE": device}
-    engine = Path(__file__).resolve().parents[1]
+    engine, file = Path(__file__).resolve().parents[1], "tests/gpu/test_gpu.py"
     for name in GATES:
-        words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"tests/gpu/test_{name}.py"]
+        words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"{file}::Test{name}"]
         done = subprocess.run(words, cwd=engine, env=environment, capture_output=True, text=True)
         *_, last = ["no output", *done.stdout.strip().splitlines()]
-        passed = done.returncode == 0 and (" passed" in last or name == "cuda")
-        title = "what only CUDA has" if name == "cuda" else name.replace("_", " ")
-        lines.append(f"| {title} | {'' if passed else 'FAILED: '}{last} |")
+        passed = done.returncode == 0 and (" passed" in last or name == "Cuda")
+        lines.append(f"| {name} | {'' if passed else 'FAILED: '}{last} |")
     return "\n".join(lines)
 
 

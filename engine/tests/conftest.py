@@ -12,8 +12,7 @@ import pytest
 from seedbed import project
 from seedbed.signals import STOP_SIGNALS
 from tests import forks
-from tests.once import made_once
-from tests.running import ENGINE, ROOT, command, trained
+from tests.running import ENGINE, ROOT, command, made_once, trained
 
 # Tests run side by side. Before torch is imported; runs that tests start have their preset's own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -60,7 +59,7 @@ def this_process_trains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that is the same one for all processes of this test session (tests/once.py)."""
+    """A folder that is the same one for all processes of this test session (made_once)."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if hasattr(pytestconfig, "workerinput") else own  # one of pytest-xdist's
 

@@ -5,14 +5,10 @@ clean run (beside itself where the fault is one that does not repeat). A flipped
 operation drops leaves nothing to be found; it counts as missed all the same.
 """
 
-import json
-import os
 import random
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,12 +17,11 @@ from seedbed import compare, determinism, names
 from seedbed.config import Settings
 from seedbed.data.positions import Shuffled, positions
 from seedbed.determinism.running import read_preset
-from seedbed.explain import replay as trace
 from seedbed.explain.replay import Trace, replay
 from seedbed.explain.trace_compare import Finding, first_difference
 from tests import faults
 from tests.faults import FAULTS, Fault
-from tests.running import ENGINE, printed, typed
+from tests.running import typed
 
 LAST_STEP, BATCH = 7, 8
 NAMES = [name for name, _ in faults.Net().named_parameters()]
@@ -37,7 +32,6 @@ class Result(NamedTuple):
 
     name: str
     step: int
-    where: str
     found: str
     right_step_and_stage: bool
     right_operation: bool
@@ -88,32 +82,29 @@ def inject(name: str, seed: int) -> Result:
     fault, draw = FAULTS[name], random.Random(f"{seed} {name}")
     step, block = draw.randint(2, LAST_STEP), draw.randrange(3)
     index = draw.randrange(len(NAMES))
-    where = {"model": f"blocks.{block}", "optimizer": NAMES[index]}.get(fault.part, fault.part)
     faulty = {"fault": name, "step": step, "where": block if fault.part == "model" else index}
-    places = list(positions(Shuffled(faults.SAMPLES, BATCH, 0), 0, step))
     if fault.part == "data":
-        faulty = {"fault": name, "sample_id": int(places[-1].ids[draw.randrange(BATCH)])}
-    sides = [settings(), settings(**{fault.part: faulty})]
-    if fault.part == "order":
-        sides[1] = settings()
-    if fault.unseeded:
-        sides[0] = sides[1]
-    if fault.part == "hashes":
-        target = {"fault": name, "sample_id": int(places[-1].ids[0])}
-        sides = [settings(data=target)] * 2
-    rows = [of_side(s, i, LAST_STEP, fault, step).rows for i, s in enumerate(sides)]
-    difference = compare.first_difference(*rows)
+        *_, place = positions(Shuffled(faults.SAMPLES, BATCH, 0), 0, step)
+        faulty = {"fault": name, "sample_id": int(place.ids[draw.randrange(BATCH)])}
+    clean = settings()
+    wrong = clean if fault.part == "order" else settings(**{fault.part: faulty})
+
+    def traces(last: int) -> tuple[Trace, Trace]:
+        first = replay(wrong if fault.unseeded else clean, last)
+        with faults.order(step, BATCH) if fault.part == "order" else nullcontext():
+            return first, replay(wrong, last)
+
+    difference = compare.first_difference(*(trace.rows for trace in traces(LAST_STEP)))
     if difference is None:
-        return Result(name, step, where, "nothing", False, False)
-    traces = [of_side(s, i, difference.step, fault, step) for i, s in enumerate(sides)]
-    found = first_difference(traces[0].events, traces[1].events)
+        return Result(name, step, "nothing", False, False)
+    found = first_difference(*(trace.events for trace in traces(difference.step)))
     right = difference.located and (difference.step, difference.stage) == (step, fault.stage)
     said = f"step {difference.step}, {difference.stage}"
     if found is not None:
         module = f" in {found.event.place.module}" if found.event.place.module else ""
         said += f"; {found.phase}: {found.event.operation}{module}, {found.reason}"
     fits = found is not None and matches(fault, found, block, NAMES[index])
-    return Result(name, step, where, said, right, fits)
+    return Result(name, step, said, right, fits)
 
 
 def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
@@ -128,30 +119,6 @@ def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
         and (fault.module is None or found.event.place.module == module)
         and says in found.reason
     )
-
-
-def of_side(side: Settings, index: int, last: int, fault: Fault, step: int) -> Trace:
-    """Replay a side: here, or with other hashes of strings in a process of its own."""
-    if fault.part == "hashes":
-        return in_process(side, last, str(index + 1))
-    wrong = fault.part == "order" and index == 1
-    with faults.order(step, BATCH) if wrong else nullcontext():
-        return replay(side, last)
-
-
-def in_process(side: Settings, last: int, hash_seed: str) -> Trace:
-    """Replay in a process whose hashes of strings have that seed."""
-    program = (
-        "import json, pathlib, sys, tests.fault_score as s\n"
-        "out = pathlib.Path(sys.argv[3])\n"
-        "with s.flags():\n"
-        "    s.trace.write(s.replay(s.typed(**json.loads(sys.argv[1])), int(sys.argv[2])), out)\n"
-    )
-    variables = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ENGINE)}
-    with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder, "trace.pt"))
-        printed("-c", program, json.dumps(side.plain), str(last), out, environment=variables)
-        return trace.read(Path(out))
 
 
 def false_alarms(pairs: int, seed: int) -> int:
@@ -178,7 +145,7 @@ def main() -> int:
                   f"right operation or phase {operations} of {len(found)}")  # fmt: skip
             for r in found:
                 if not (r.right_step_and_stage and r.right_operation):
-                    print(f"  missed: {r.name} at step {r.step}, {r.where}: found {r.found}")
+                    print(f"  missed: {r.name} at step {r.step}: found {r.found}")
         print(f"false alarms in 50 pairs of honest replays: {false_alarms(50, seeds[0])}")
     return 0
 

@@ -27,7 +27,7 @@ class Fault(NamedTuple):
     """A kind of fault, and what must be found.
 
     Attributes:
-        part: what it is injected through: model, optimizer, data, order or hashes.
+        part: what it is injected through: model, optimizer, data or order.
         stage: the first that differs.
         phase: of the data, or phase of the step.
         operation: how the operation's name begins, or the name of a tensor.
@@ -47,12 +47,10 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "batch_repeated_in_order": Fault("order", "sample_ids", "data order", "sample ids"),
-    "samples_swapped": Fault("data", "batch", "sample loading"),
     "pixel_bit": Fault("data", "batch", "sample loading"),
     "augmentation_redrawn": Fault("data", "batch", "augmentation", "Noise"),
     "unseeded_transform": Fault("data", "batch", "augmentation", "Noise", unseeded=True),
     "unseeded_collate": Fault("data", "batch", "collate", "collate", unseeded=True),
-    "set_of_strings": Fault("hashes", "batch", "sample loading", "__getitem__"),
     "weight_bit": Fault("model", "loss", "forward", "aten.convolution", "blocks.{i}.conv",
                         "blocks.{i}.conv.weight"),
     "activation_bit": Fault("model", "loss", "forward", "aten.relu", "blocks.{i}.relu", "no PyT"),
@@ -229,8 +227,6 @@ class Images(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         fault = self._fault if index == self._id else ""
-        if fault == "samples_swapped":
-            index = (index + 1) % SAMPLES
         image = self._images[index].clone()
         if fault == "pixel_bit":
             flip_bit(image, 5)

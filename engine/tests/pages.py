@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from seedbed import project
+from seedbed import offline, project
+from tests import running
 from tests.running import ENGINE, TEMPLATE
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -47,22 +49,11 @@ def copy_project(root: Path, added: Mapping[str, str]) -> Path:
     return root
 
 
-def run(
-    root: Path, *words: str, stdin: str | None = None, **environment: str
-) -> "subprocess.CompletedProcess[str]":
-    """Run Python in a copy, which comes before this checkout on its path, and is the project."""
+def run(root: Path, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python in a copy, which is the project and comes before this checkout; no downloads."""
     places = (str(root / "src"), str(root), str(ENGINE))
-    own = {"PYTHONPATH": os.pathsep.join(places), project.PROJECT: str(root)}
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=root,
-        env={**os.environ, **environment, **own},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    own = {"PYTHONPATH": os.pathsep.join(places), project.PROJECT: str(root), offline.VARIABLE: "1"}
+    return running.run(root, sys.executable, *words, env={**os.environ, **own}, **how)
 
 
 def script(folder: Path, name: str) -> Path:

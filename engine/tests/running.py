@@ -2,13 +2,15 @@
 
 Nearly all are forks (tests/forks.py). Five keep the true command, in an interpreter of its own:
 
-- test_forks.py: a training has the bits and the record of a fork's;
-- end_to_end/test_lifecycle.py: Ctrl-C at start-up, a run under nohup, a full disk;
+- end_to_end/test_train.py: a training has the bits and the record of a fork's;
+- end_to_end/test_lifecycle.py: Ctrl-C at start-up, a full disk;
 - worker/test_imports.py: what code.zip holds imports as it did, from a shell.
 """
 
+import fcntl
 import io
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +55,16 @@ def typed(**sections: Any) -> Settings:
     return config.check(OmegaConf.create(whole))
 
 
+def run(
+    folder: Path, *words: str, status: int | None = 0, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, as `subprocess.run` does, to an exit status; None: any."""
+    how = {"capture_output": True, "text": True, "timeout": 900, **how}
+    done = subprocess.run(words, cwd=folder, **how)
+    assert status in (None, done.returncode), (words, done.stdout[-3000:], done.stderr[-3000:])
+    return done
+
+
 def command(
     *words: str, environment: dict[str, str] | None = None, timeout_seconds: float = 300
 ) -> subprocess.CompletedProcess[str]:
@@ -62,25 +74,15 @@ def command(
         words = ("-m", "seedbed", Path(words[0]).stem, *words[1:])
     if variables.get("PYTHONPATH") and str(ENGINE) not in variables["PYTHONPATH"]:
         variables["PYTHONPATH"] += f"{os.pathsep}{ENGINE}"  # tests.* in other processes
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=timeout_seconds,
-        check=False,
-    )
+    how: Any = {"env": variables, "timeout": timeout_seconds}
+    return run(ROOT, sys.executable, *words, status=None, **how)
 
 
 def printed(
     *words: str, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> list[str]:
     """Run Python under these variables alone, which must succeed; return the lines it prints."""
-    done = subprocess.run(
-        [*prefix, sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run(ROOT, *prefix, sys.executable, *words, env=environment)
     return done.stdout.splitlines()
 
 
@@ -108,6 +110,23 @@ def trained(folder: Path, *overrides: str, environment: dict[str, str] | None = 
     """Run a quick training that must succeed; return its run folder."""
     done = train(folder, *QUICK, *overrides, environment=environment)
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Return a folder that `make` has filled, in whichever process of the session asked first.
+
+    Who asks meanwhile waits. If `make` fails, the next one tries again. Tests only read the
+    folder, below the fixture `shared`: it is the same one for all.
+    """
+    made = folder.with_name(f"{folder.name}.made")
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of one that failed
+            folder.mkdir()
+            make(folder)
+            made.touch()
     return folder
 
 

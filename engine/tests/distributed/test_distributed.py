@@ -412,7 +412,7 @@ def track(_: Any) -> None:
 CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {
     "norm.running_mean": (track, 0),
     "head.weight": (lambda model: model.head.weight.mul_(0.9), 0),
-    "scale, through .data": (lambda model: model.scale.data.copy_(model.scale * 2), 2 * SHARDS),
+    "scale": (lambda model: model.scale.data.copy_(model.scale * 2), 2 * SHARDS),
 }
 
 
@@ -426,18 +426,39 @@ def trained_in_shards(processes: Processes | None, what: str) -> None:
     shards.compare(training, step)
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_state_that_forward_passes_change_is_refused(what: str) -> None:
-    """As often as there are slices here, so it would depend on the number of processes.
+def with_closure(processes: Processes | None) -> None:
+    training = training_of()
+    optimizer = torch.optim.LBFGS(training.model.parameters())
+    training = replace(training, optimizers={"optimizer": optimizer})
+    Shards(SHARDS, lambda: False, processes).begin(training, 0)
 
-    By its bits, however it is written to, at the latest before the next checkpoint. Negative
-    control: Teacher, above, changes it after each step.
+
+REFUSED: dict[str, tuple[Callable[[Processes | None], Any], tuple[int, ...]]] = {
+    "model.norm.running_mean: expected state that no forward pass changes":
+        (partial(trained_in_shards, what="norm.running_mean"), (1,)),
+    "model.head.weight: expected state that no forward pass changes":
+        (partial(trained_in_shards, what="head.weight"), (1, 2)),
+    "model.scale: expected state that no forward pass changes":
+        (partial(trained_in_shards, what="scale"), (1, 2)),
+    "method: expected the same names of values for all shards":
+        (partial(rows, name="Unlike"), (1, 2)),
+    "optimizer: expected one whose step() needs no closure": (with_closure, (2,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_would_depend_on_the_number_of_processes_is_refused(line: str) -> None:
+    """State that is changed as often as there are slices here, by its bits, at the latest before
+    the next checkpoint; values of other names; a closure, which all would have to call alike.
+
+    Negative control: Teacher, above, changes state after each step.
     """
-    line = f"model.{what.partition(',')[0]}: expected state that no forward pass changes"
-    with pytest.raises(InputError, match=rf"^{re.escape(line)}"):
-        trained_in_shards(None, what)
-    if what != "norm.running_mean":
-        for found in in_processes(2, partial(trained_in_shards, what=what)).values():
+    work, counts = REFUSED[line]
+    if 1 in counts:
+        with pytest.raises(InputError, match=rf"^{re.escape(line)}"):
+            work(None)
+    if 2 in counts:
+        for found in in_processes(2, work).values():
             assert message(found).startswith(line)
 
 
@@ -449,28 +470,6 @@ def test_weights_that_no_sample_uses_stay() -> None:
     after = {name: each.tolist() for name, each in training.model.named_parameters()}
     same = [name for name in before if before[name] == after[name]]
     assert same == ["unused.weight", "unused.bias"]
-
-
-def test_values_of_other_names_are_refused_whoever_has_the_slice() -> None:
-    """Their means would be of different things; negative control: all of the above."""
-    start = "method: expected the same names of values for all shards"
-    with pytest.raises(InputError, match=start):
-        rows(None, "Unlike")
-    for found in in_processes(2, partial(rows, name="Unlike")).values():
-        assert message(found).startswith(start)
-
-
-def with_closure(processes: Processes) -> None:
-    training = training_of()
-    optimizer = torch.optim.LBFGS(training.model.parameters())
-    training = replace(training, optimizers={"optimizer": optimizer})
-    Shards(SHARDS, lambda: False, processes).begin(training, 0)
-
-
-def test_a_closure_is_refused_on_several_processes() -> None:
-    """Which would have to agree on how often it is called."""
-    for found in in_processes(2, with_closure).values():
-        assert message(found).startswith("optimizer: expected one whose step() needs no closure")
 
 
 def test_sparse_gradients_are_refused_in_one_line() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from seedbed import offline
 from tests import pages
 from tests.running import TEMPLATE
 from tests.ways import differences, require_same_bits
@@ -62,11 +61,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pages.copy_project(tmp_path_factory.mktemp("examples"), shown | {"ways.py": PROGRAM})
 
 
-def run(project: Path, *words: str, stdin: str = "") -> None:
-    done = pages.run(project, *words, stdin=stdin, **{offline.VARIABLE: "1"})
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def train(project: Path, names: Sequence[str]) -> dict[str, Path]:
     """Train examples; return the folder of each, with its runs."""
     lines = []
@@ -75,7 +69,7 @@ def train(project: Path, names: Sequence[str]) -> dict[str, Path]:
         words = [word.split(",")[0] if word.startswith("data.fold=") else word for word in words]
         lines.append([*words, *SOONER.get(name, [])])
     place = project / "trained" / names[0].replace(" ", "-")
-    run(project, "ways.py", str(place), stdin=json.dumps(lines))
+    pages.run(project, "ways.py", str(place), input=json.dumps(lines))
     return {name: place / str(number) for number, name in enumerate(names)}
 
 
@@ -84,7 +78,7 @@ def runs(project: Path) -> dict[str, Path]:
     """Run what comes before the last command of an example; train most of them."""
     for _, commands in EXAMPLES.values():
         for words in commands[:-1]:
-            run(project, "train.py", *words, "trainer.max_steps=5", "determinism.threads=1")
+            pages.run(project, "train.py", *words, "trainer.max_steps=5", "determinism.threads=1")
     return train(project, NAMES)
 
 

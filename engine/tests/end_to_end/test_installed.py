@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from seedbed import project, record
-from tests import pages
+from tests import pages, running
 from tests.running import TEMPLATE
 
 # pip builds the package with setuptools, which it fetches from the package registry.
@@ -28,9 +27,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     place = tmp_path_factory.mktemp("installed")
     address = f"seedbed @ git+file://localhost{TEMPLATE}#subdirectory=engine"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]
-    install = [*pip, "install", "--no-deps", "--target", str(place), address]
-    subprocess.run(install, check=True, timeout=300, cwd=place)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input")
+    running.run(place, *pip, "install", "--no-deps", "--target", str(place), address)
     return place
 
 
@@ -38,10 +36,8 @@ def run(site: Path, folder: Path, *words: str, status: int = 0) -> str:
     """Run Python in an empty folder, with the installed engine before the repository's."""
     variables = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     del variables[project.PROJECT]  # that of the engine's tests
-    command = [sys.executable, *words]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
-    assert done.returncode == status, done.stderr
-    return done.stdout
+    command = (sys.executable, *words)
+    return running.run(folder, *command, env=variables, status=status).stdout
 
 
 def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whatever happens to process, disk and terminal: a true record, one line, a run that resumes."""
+"""Whatever happens to processes, disk and terminal: a true record, one line, a run that resumes."""
 
 import os
 import pty
@@ -6,6 +6,7 @@ import random
 import resource
 import shlex
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,11 +16,13 @@ import pytest
 from seedbed import record
 from tests import forks
 from tests.end_to_end import kills
-from tests.end_to_end.live import LSTM, TIMEOUT, ended, interrupted, resumed, rows, started, until
-from tests.running import command, train
+from tests.end_to_end.live import LSTM, interrupted, processes, resumed, rows, started, until
+from tests.running import command, printed, refusal, train
 from tests.ways import differences
 
 pytestmark = pytest.mark.long
+SPAWN, FORKSERVER = (("data.num_workers=2", f"data.start_method={how}")
+                     for how in ("spawn", "forkserver"))  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +35,7 @@ def closed_terminals_are_noticed() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run that nothing happened to."""
+    """Return the run that nothing happened to, on one process."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     done = train(folder, *LSTM)
     assert done.returncode == 0, done.stderr
@@ -48,17 +51,18 @@ def test_a_run_killed_at_random_moments_has_the_same_bits(whole: Path, tmp_path:
 
 # Rows of a phase in metrics.csv; at 16 loader workers start, after two validations it is tested.
 @pytest.mark.parametrize(
-    ("moment", "number", "loading"),
+    ("moment", "number", "words"),
     [
         (None, signal.SIGINT, ()),
         (("validation", 2), signal.SIGTERM, ()),
-        (("train", 16), signal.SIGTERM, ("data.num_workers=2", "data.start_method=spawn")),
-        (("train", 16), signal.SIGHUP, ("data.num_workers=2", "data.start_method=forkserver")),
+        (("train", 16), signal.SIGTERM, SPAWN),
+        (("train", 9), signal.SIGINT, ("trainer.processes=2",)),
+        (("train", 9), signal.SIGTERM, ("trainer.processes=2",)),
     ],
-    ids=["at start-up", "test", "spawn", "forkserver"],
+    ids=["at start-up", "test", "spawn", "two, SIGINT", "two, SIGTERM"],
 )
 def test_a_signal_leaves_a_run_that_goes_on(
-    moment: tuple[str, int] | None, number: signal.Signals, loading: tuple[str, ...],
+    moment: tuple[str, int] | None, number: signal.Signals, words: tuple[str, ...],
     whole: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
     """The status names it, stderr is silent, and the last line is the command that goes on.
@@ -68,19 +72,20 @@ def test_a_signal_leaves_a_run_that_goes_on(
     """
     folder = tmp_path / "a run"
     with nullcontext() if moment else forks.true_commands():
-        process = started(folder, *loading)
+        process = started(folder, *words)
     if moment is None:
         until((folder / "summary.json").exists, process)
     else:
         phase, count = moment
         until(lambda: rows(folder, phase) >= count, process)
-    if loading:
+    if words == SPAWN:
         os.killpg(process.pid, number)
     lines = interrupted(process, number, folder).splitlines()
     assert all(line.strip() for line in lines), lines
-    label, _, words = lines[-1].partition(": python ")
+    label, _, advice = lines[-1].partition(": python ")
     assert label == "resume it"
-    assert command(*shlex.split(words), "data.num_workers=0").returncode == 0
+    on_one = ("data.num_workers=0", "trainer.processes=1")
+    assert command(*shlex.split(advice), *on_one).returncode == 0
     assert differences(whole, folder) == []
 
 
@@ -88,12 +93,12 @@ def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> No
     """SIGHUP and a dead terminal, for train.py, training process and loader workers: 129."""
     folder = tmp_path / "run"
     terminal, end = pty.openpty()
-    process = started(folder, "data.num_workers=2", stdout=end, stderr=end)
+    process = started(folder, *FORKSERVER, stdout=end, stderr=end)
     os.close(end)
-    until(lambda: rows(folder) > 3, process)
+    until(lambda: rows(folder) > 16, process)
     os.close(terminal)
     os.killpg(process.pid, signal.SIGHUP)
-    assert process.wait(TIMEOUT) == 128 + signal.SIGHUP
+    assert process.wait(120) == 128 + signal.SIGHUP
     assert record.read_summary(folder)["status"] == "interrupted"
     resumed(folder, "data.num_workers=0")
     assert differences(whole, folder) == []
@@ -109,7 +114,7 @@ def test_a_run_outlives_the_reader_of_its_output(whole: Path, tmp_path: Path) ->
     process.stdout.close()
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
-    assert process.wait(TIMEOUT) == 0
+    assert process.wait(120) == 0
     assert "loss curve: " in (folder / "train.log").read_text()
     assert differences(whole, folder) == []
 
@@ -126,9 +131,57 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     before = (folder / "checkpoints" / "last.pt").read_bytes()
     limit = len(before) * 3 // 4
     limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}
-    assert "expected a run folder that can be written, got File too large" in ended(
-        started(folder, **limited)
-    )
+    process = started(folder, **limited)
+    done = subprocess.CompletedProcess([], process.wait(120), *process.communicate())
+    assert "expected a run folder that can be written, got File too large" in refusal(done)
     assert (folder / "checkpoints" / "last.pt").read_bytes() == before
     resumed(folder)
+    assert differences(whole, folder) == []
+
+
+def test_four_processes_give_the_bits_of_one(whole: Path, tmp_path: Path) -> None:
+    """trainer.processes=4 changes no bit of the record, which says that there were four."""
+    folder = tmp_path / "run"
+    done = train(folder, *LSTM, "trainer.processes=4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert differences(whole, folder) == []
+    found = record.read_json(folder / "environment.json")["processes"]
+    assert found == {"count": 4, "bits_depend_on_count": None}
+    assert (folder / "train.log").read_text().count("finished after") == 1, "one process speaks"
+
+
+def test_torchrun_alone_is_enough(whole: Path, tmp_path: Path) -> None:
+    """torchrun with the module and a folder: it needs a config.yaml and no variable."""
+    (tmp_path / "config.yaml").write_bytes((whole / "config.yaml").read_bytes())
+    unset = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "PYTHONHASHSEED")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    words = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "seedbed.worker")
+    printed("-m", *words, str(tmp_path), environment=environment)
+    assert differences(whole, tmp_path) == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_takes_the_run_down_and_two_go_on(
+    rank: int, whole: Path, tmp_path: Path
+) -> None:
+    """SIGKILL: one line names the rank, none is left, and the run can be resumed.
+
+    The record says it, unless rank 0, which writes it, was the one.
+    """
+    folder = tmp_path / "run"
+    process = started(folder, "trainer.processes=2")
+    until(lambda: rows(folder) >= 9, process)
+    os.kill(processes(parent=process.pid)[rank], signal.SIGKILL)
+    _, errors = process.communicate()
+    assert process.returncode == 128 + signal.SIGKILL
+    line, *advice = errors.splitlines()
+    assert advice == ["killed by SIGKILL, as when memory runs out",
+                      f"resume it: python scripts/resume.py {folder}"], errors  # fmt: skip
+    start = f"rank {rank}: expected to work on with the others, got"
+    assert line.startswith(f"error: {start}")
+    summary = record.read_summary(folder)
+    assert summary["status"] == ("failed" if rank else "running")
+    assert str(summary["error"]).startswith(start) == bool(rank)
+    assert processes(group=process.pid) == []
+    resumed(folder, "trainer.processes=2")
     assert differences(whole, folder) == []

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from seedbed import project
+from tests import running
 from tests.running import TEMPLATE, refusal
 
 pytestmark = pytest.mark.long
@@ -18,19 +19,12 @@ IDENTITY = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME
 IDENTITY |= {"GIT_COMMITTER_EMAIL": "a", "GIT_CONFIG_GLOBAL": os.devnull}
 
 
-def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(root: Path, *words: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
     """Run a command in a checkout, with its own code, for the project that it is."""
     places = os.pathsep.join(str(root / place) for place in ("engine/src", "src"))
     variables = {**os.environ, **IDENTITY, "PYTHONPATH": places}
     del variables[project.PROJECT]  # that of the engine's tests
-    return subprocess.run(words, cwd=root, env=variables, capture_output=True, text=True)
-
-
-def succeed(root: Path, *words: str) -> str:
-    """Run a command that must succeed; return what it prints."""
-    done = run(root, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return running.run(root, *words, env=variables, status=status)
 
 
 @pytest.fixture
@@ -46,7 +40,7 @@ def checkout(tmp_path: Path) -> Path:
     if not (root / presets).exists():
         (root / presets).symlink_to(os.readlink(TEMPLATE / presets))
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "as it is now")):
-        succeed(root, "git", *words)
+        run(root, "git", *words)
     return root
 
 
@@ -54,42 +48,42 @@ def checkout(tmp_path: Path) -> Path:
 def test_a_new_project_lints_and_keeps_the_promise(checkout: Path, keep: list[str]) -> None:
     """With the examples and without; nothing names the old package; git takes all of it back. A
     bad YAML file fails its own cases only, which name it."""
-    succeed(checkout, sys.executable, "scripts/new.py", "waves", *keep)
+    run(checkout, sys.executable, "scripts/new.py", "waves", *keep)
     assert (checkout / "src/waves/models/gpt.py").exists() is bool(keep)
     pattern = r"\bproject\.(data|models|methods)\b|\"project\""
-    assert run(checkout, "git", "grep", "-lE", pattern, "--", ":!engine").stdout == ""
+    assert run(checkout, "git", "grep", "-lE", pattern, "--", ":!engine", status=1).stdout == ""
     for tool in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
-        succeed(checkout, sys.executable, "-m", *tool)
+        run(checkout, sys.executable, "-m", *tool)
     bad = checkout / "configs/method/bad.yaml"
     if not keep:
         bad.write_text("name: bad\n_target_: seedbed.methods.Supervised\noutput: ${data.x}\n")
-    done = run(checkout, sys.executable, "-m", "pytest", "-q", "tests/test_promise.py")
+    done = run(checkout, sys.executable, "-m", "pytest", "-q", "tests/test_promise.py", status=None)
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     assert len(failed) == (0 if keep else 4), done.stdout
     assert all("[method=bad" in line for line in failed)
     assert keep or "12 passed" in done.stdout
     bad.unlink(missing_ok=True)
-    succeed(checkout, "git", "reset", "-q", "--hard")
-    assert succeed(checkout, "git", "status", "--porcelain") == ""
+    run(checkout, "git", "reset", "-q", "--hard")
+    assert run(checkout, "git", "status", "--porcelain").stdout == ""
 
 
 def test_the_engine_is_upgraded_without_conflicts(checkout: Path) -> None:
     """Whatever both sides changed; negative control: a plain merge conflicts."""
-    succeed(checkout, "git", "branch", "upstream")
-    succeed(checkout, sys.executable, "scripts/new.py", "waves")
-    succeed(checkout, "git", "commit", "-qam", "my project")
-    succeed(checkout, "git", "checkout", "-q", "upstream")
+    run(checkout, "git", "branch", "upstream")
+    run(checkout, sys.executable, "scripts/new.py", "waves")
+    run(checkout, "git", "commit", "-qam", "my project")
+    run(checkout, "git", "checkout", "-q", "upstream")
     for name in ("README.md", "engine/src/seedbed/names.py", "src/project/models/cnn.py"):
         with open(checkout / name, "a") as file:
             file.write("# next version\n")
-    succeed(checkout, "git", "rm", "-q", "engine/LICENSE")
-    succeed(checkout, "git", "commit", "-qam", "next version")
-    succeed(checkout, "git", "checkout", "-q", "-")
-    assert "CONFLICT" in run(checkout, "git", "merge", "upstream").stdout
-    succeed(checkout, "git", "merge", "--abort")
-    succeed(checkout, "make", "upgrade", "FROM=upstream")
-    succeed(checkout, "git", "commit", "-qm", "upgrade")
-    assert succeed(checkout, "git", "diff", "upstream", "--", "engine") == ""
+    run(checkout, "git", "rm", "-q", "engine/LICENSE")
+    run(checkout, "git", "commit", "-qam", "next version")
+    run(checkout, "git", "checkout", "-q", "-")
+    assert "CONFLICT" in run(checkout, "git", "merge", "upstream", status=1).stdout
+    run(checkout, "git", "merge", "--abort")
+    run(checkout, "make", "upgrade", "FROM=upstream")
+    run(checkout, "git", "commit", "-qm", "upgrade")
+    assert run(checkout, "git", "diff", "upstream", "--", "engine").stdout == ""
     assert (checkout / "README.md").read_text().startswith("# waves")
     assert not (checkout / "src/waves/models/cnn.py").exists()
 
@@ -99,22 +93,22 @@ def test_a_slim_project_names_the_engine_by_its_git_address(checkout: Path) -> N
     url_of = runpy.run_path(str(TEMPLATE / "scripts/new.py"))["url_of"]
     for remote in ("git@host:me/a.git", "/disk/a.git", "file:///disk/a.git"):
         assert all([urlsplit(url_of(remote)).scheme, urlsplit(url_of(remote)).hostname])
-    succeed(checkout, "git", "remote", "add", "origin", "https://example.org/seedbed.git")
-    succeed(checkout, "git", "tag", "v9")
-    succeed(checkout, sys.executable, "scripts/new.py", "waves", "--slim")
+    run(checkout, "git", "remote", "add", "origin", "https://example.org/seedbed.git")
+    run(checkout, "git", "tag", "v9")
+    run(checkout, sys.executable, "scripts/new.py", "waves", "--slim")
     line = "seedbed @ git+https://example.org/seedbed.git@v9#subdirectory=engine"
     for name in ("requirements.in", "requirements.txt"):
         assert line in (checkout / name).read_text().splitlines()
     assert not (checkout / "engine").exists()
-    assert "engine" not in succeed(checkout, "make", "help").replace("that the engine keeps", "")
+    assert "engine" not in run(checkout, "make", "help").stdout.replace("that the engine keeps", "")
 
 
 def test_an_impossible_name_is_refused(checkout: Path) -> None:
     """In one line, and nothing is changed; uncommitted changes are refused, too."""
     for name in ("", "my-waves", "class", "json", "tests"):
-        line = refusal(run(checkout, sys.executable, "scripts/new.py", name))
+        line = refusal(run(checkout, sys.executable, "scripts/new.py", name, status=2))
         assert line.startswith("NAME: expected a ")
     assert run(checkout, "git", "status", "--porcelain").stdout == ""
     (checkout / "notes.txt").write_text("mine")
-    line = refusal(run(checkout, sys.executable, "scripts/new.py", "waves"))
+    line = refusal(run(checkout, sys.executable, "scripts/new.py", "waves", status=2))
     assert line.startswith("checkout: expected no uncommitted changes")

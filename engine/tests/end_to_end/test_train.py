@@ -9,13 +9,19 @@ import pytest
 import torch
 
 from seedbed import record
+from tests import forks
 from tests.running import QUICK, ROOT, trained
 from tests.ways import differences
 
 
 def test_the_same_seed_gives_the_same_bits(quick_run: Path, tmp_path: Path) -> None:
-    """seed=0 is a seed like any other. Twin: the comparison can fail, in every part."""
-    assert differences(quick_run, trained(tmp_path / "again", "seed=0")) == []
+    """By the true command as by a fork; seed=0 is a seed like any other. Twin: the comparison can
+    fail, in every part."""
+    with forks.true_commands():
+        again = trained(tmp_path / "again", "seed=0")
+    assert differences(quick_run, again) == []
+    a, b = (record.read_json(run / "environment.json") for run in (quick_run, again))
+    assert {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)} <= {"started_at", "git"}
     found = set(differences(quick_run, trained(tmp_path / "other", "seed=1")))
     assert found >= {
         "step 1: sample_ids", "metrics.csv", "fingerprints.csv", "test_predictions.csv",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seedbed.record import archive, code
-from tests import pages
+from tests import pages, running
 from tests.running import QUICK
 
 pytestmark = pytest.mark.long
@@ -24,7 +24,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     The model is ignored by the git repository around the project, and imports from PYTHONPATH.
     """
     outer = tmp_path_factory.mktemp("versions")
-    subprocess.run(["git", "init", "--quiet"], cwd=outer, check=True)
+    running.run(outer, "git", "init", "--quiet")
     (outer / ".gitignore").write_text("*\n")
     folder = pages.copy_project(outer / "clone", {})
     (outer / "lib").mkdir()
@@ -46,12 +46,9 @@ def edit(folder: Path, old: str, new: str) -> None:
     (folder / FILE).write_text(text.replace(old, new))
 
 
-def run(folder: Path, *words: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     path = f"{folder / 'src'}:{folder}:{folder.parent / 'lib'}"
-    command = ["env", f"PYTHONPATH={path}", sys.executable, *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+    return running.run(folder, "env", f"PYTHONPATH={path}", sys.executable, *words, status=status)
 
 
 def test_each_run_is_replayed_with_its_own_code(clone: Path) -> None:

@@ -3,9 +3,16 @@
 `determinism=portable` pins what the libraries would choose by the processor. The proof is a file of
 fingerprints in the repository that every CPU must reproduce. A library's next release may add in
 another order, so the file holds the fingerprints of each version of PyTorch.
+
+usage: python -m tests.golden.runs && make test-emulated
+
+This renews those of the PyTorch that is installed: when its version changes, or a change was meant
+to change results. `make test-emulated` then shows whether other processors agree.
 """
 
+import json
 import os
+import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +23,7 @@ from omegaconf import DictConfig
 from seedbed import record, testing
 from seedbed.config import compose
 from tests import tiny
-from tests.running import TEMPLATE
+from tests.running import ENGINE, TEMPLATE
 
 GOLDEN = Path(__file__).with_name("portable.json")
 # Without its build: wheels for CPU and CUDA have the same CPU kernels.
@@ -82,3 +89,21 @@ def first_difference(ours: FingerprintRows, theirs: FingerprintRows) -> str:
             if mine.get(stage) != other.get(stage):
                 return f"step {mine['step']}, {stage}"
     return "" if len(ours) == len(theirs) else f"{len(ours)} and {len(theirs)} steps"
+
+
+def renew() -> None:
+    """Train each model, and write its fingerprints to the file."""
+    os.environ["PYTHONPATH"] = str(ENGINE)  # training processes import tests.tiny
+    with tempfile.TemporaryDirectory(prefix="seedbed-golden-") as folder:
+        after = train(Path(folder), {name: configuration(name) for name in EXPERIMENTS})
+    versions = record.read_json(GOLDEN)
+    for name, rows in after.items():
+        difference = first_difference(rows, versions.get(TORCH, {}).get(name, []))
+        print(f"{name}: {f'new from {difference}' if difference else 'as it was'}")
+    text = json.dumps(dict(sorted({**versions, TORCH: after}.items())), indent=1)
+    record.write_atomically(GOLDEN, f"{text}\n")
+    print(f"{GOLDEN}: torch {TORCH}")
+
+
+if __name__ == "__main__":
+    renew()

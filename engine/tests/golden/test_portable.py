@@ -9,8 +9,7 @@ import pytest
 from seedbed import determinism, record
 from seedbed.determinism.running import read_preset
 from tests.golden import runs
-from tests.once import made_once
-from tests.running import TEMPLATE, printed
+from tests.running import TEMPLATE, made_once, printed
 
 on_x86_64 = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"),
@@ -41,7 +40,7 @@ def test_this_cpu_has_the_golden_fingerprints(model: str, trained: Path) -> None
     """Every stage of every step is what it was on the CPU that the file was made on."""
     rows = runs.fingerprint_rows(trained / model)
     assert runs.first_difference(rows, GOLDEN[model]) == "", (
-        "meant to change results? python -m tests.golden.renew"
+        "meant to change results? python -m tests.golden.runs"
     )
 
 

@@ -1,6 +1,5 @@
 """The recorder as a callback of Lightning and transformers: in real trainers."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +74,15 @@ def fit(
 ) -> None:
     """Train two epochs of eight batches with Lightning, by seeded loading."""
     loader = seeded_loader(DATA, 8, seed=0)
-    if model.fault == "sample_ids":
-        ids: Callable[[int], Any] = lambda step: loader.ids(step) + (step == FAULT_AT)  # noqa: E731
-    else:
-        ids = loader.ids
+
+    def ids(step: int) -> Any:
+        return loader.ids(step) + (model.fault == "sample_ids" and step == FAULT_AT)
+
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    usual = {"max_epochs": 2, "gradient_clip_val": 0.1, "enable_checkpointing": False}
+    recorder = RecorderCallback(folder, seed=0, ids=ids)
     trainer = Trainer(
-        accelerator="cpu",
-        callbacks=[RecorderCallback(folder, seed=0, ids=ids), *callbacks],
-        **{"max_epochs": 2, "gradient_clip_val": 0.1, "enable_checkpointing": False, **options},
-        **quiet,
+        accelerator="cpu", callbacks=[recorder, *callbacks], **quiet, **usual | options
     )
     trainer.fit(model, loader, DataLoader(DATA, 16), ckpt_path=checkpoint)
 
@@ -145,38 +143,24 @@ class TestLightning:
 def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) -> None:
     """Train a tiny language model with the Trainer of transformers, with dropout."""
     set_seed(0)
-    network = GPT2LMHeadModel(
-        GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2)
-    )
+    size = {"vocab_size": 32, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    network = GPT2LMHeadModel(GPT2Config(**size))
     texts = [[(i * j) % 32 for j in range(16)] for i in range(64)]
-    arguments = TrainingArguments(
-        str(out),
-        max_steps=6,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        eval_strategy="steps",
-        eval_steps=3,
-        save_steps=4,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
     data = [{"input_ids": text, "labels": text} for text in texts]
-    trainer = HuggingTrainer(
-        network,
-        arguments,
-        train_dataset=data,
-        eval_dataset=data[:8],
-        callbacks=[HuggingCallback(folder, seed=0)],
-    )
-    if fault:
+    quiet = {"report_to": [], "use_cpu": True, "disable_tqdm": True}
+    steps = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 3, "save_steps": 4}
+    batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    arguments = TrainingArguments(str(out), **quiet, **steps, **batches)
+    sets = {"train_dataset": data, "eval_dataset": data[:8]}
+    recorder = HuggingCallback(folder, seed=0)
+    trainer = HuggingTrainer(network, arguments, callbacks=[recorder], **sets)
 
-        def nudge(*_: Any) -> None:
-            if trainer.state.global_step == 3:
-                next(network.parameters()).grad.view(-1)[0] += 1
+    def nudge(*_: Any) -> None:
+        if fault and trainer.state.global_step == 3:
+            next(network.parameters()).grad.view(-1)[0] += 1
 
-        trainer.create_optimizer()
-        trainer.optimizer.register_step_pre_hook(nudge)
+    trainer.create_optimizer()
+    trainer.optimizer.register_step_pre_hook(nudge)
     trainer.train(resume_from_checkpoint=resume)
 
 

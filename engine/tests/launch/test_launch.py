@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -17,6 +16,7 @@ from seedbed import launch, record
 from seedbed.errors import InputError
 from seedbed.launch import process
 from seedbed.launch.process import run_passing_signals
+from tests.end_to_end.live import begin
 from tests.running import command
 
 
@@ -112,31 +112,17 @@ def test_ctrl_c_while_train_py_starts(ignored: bool, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (7 if ignored else -signal.SIGINT, "")
 
 
-@pytest.mark.parametrize(
-    ("number", "printed"),
-    [
-        (signal.SIGKILL, "killed by SIGKILL, as when memory runs out\n"),
-        (signal.SIGTERM, ""),  # a training process that was stopped says so itself
-    ],
-)
 def test_a_training_process_that_was_killed_is_told_of(
-    number: signal.Signals,
-    printed: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It could not say so, nor how the run is resumed."""
-    program = (
-        "import os, signal\n"
-        f"signal.pthread_sigmask(signal.SIG_UNBLOCK, [{int(number)}])\n"
-        f"os.kill(os.getpid(), {int(number)})"
-    )
-    words = [sys.executable, "-c", program]
-    monkeypatch.setattr(launch, "worker_command", lambda *_: words)
-    assert launch.run_worker(settings(), tmp_path, os.environ) == 128 + number
-    advice = f"resume it: python scripts/resume.py {tmp_path}\n" if printed else ""
-    assert capfd.readouterr().err == printed + advice
+    """It could not say so, nor how the run is resumed. Control: one that was stopped could."""
+    advice = f"resume it: python scripts/resume.py {tmp_path}"
+    killed = f"killed by SIGKILL, as when memory runs out\n{advice}\n"
+    for status, printed in ((128 + signal.SIGKILL, killed), (128 + signal.SIGTERM, "")):
+        words = ["sh", "-c", f"kill -{status - 128} $$; exit {status}"]
+        monkeypatch.setattr(launch, "worker_command", lambda *_, words=words: words)
+        assert launch.run_worker(settings(), tmp_path, os.environ) == status
+        assert capfd.readouterr().err == printed
 
 
 def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
@@ -147,7 +133,7 @@ def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
         "print(stop.status(), flush=True)"
     )
     starting = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {training!r}])"
-    started = subprocess.Popen([sys.executable, "-c", starting], stdout=subprocess.PIPE, text=True)
+    started = begin("-c", starting)
     assert started.stdout is not None
     assert started.stdout.readline() == "begun\n"
     assert select.select([started.stdout], [], [], 0.3)[0] == [], "control: it does not stop"

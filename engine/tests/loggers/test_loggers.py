@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,31 +21,19 @@ from seedbed.compare import verify
 from seedbed.config.compose import compose
 from seedbed.loggers import Entry, Run
 from tests.end_to_end.live import begin, until
-from tests.once import made_once
-from tests.running import QUICK, command, trained
+from tests.running import QUICK, command, made_once
 from tests.ways import differences
 from tests.worker.runs import work
 from tests.worker.test_resume import begun, stopped
 
-LIBRARIES = ("tensorboard", "mlflow", "wandb")
-INSTALLED = [name for name in LIBRARIES if find_spec(name)]
+INSTALLED = [name for name in ("tensorboard", "mlflow", "wandb") if find_spec(name)]
 Values = dict[str, list[tuple[int, float]]]  # by name: step and value
-
-
-EACH_LIBRARY = pytest.mark.parametrize(
-    "library",
-    [
-        pytest.param(name, marks=pytest.mark.skipif(name not in INSTALLED, reason=f"needs {name}"))
-        for name in LIBRARIES
-    ],
-)
 
 
 def words(folder: Path, *libraries: str) -> list[str]:
     """Return what a run is started with, so that nothing is written outside of a folder."""
     store = [f"logger.mlflow.tracking_uri=sqlite:///{folder}/mlflow.db"]
-    chosen = f"logger=[{','.join(libraries)}]" if len(libraries) > 1 else f"logger={libraries[0]}"
-    return [chosen, *(store if "mlflow" in libraries else [])]
+    return [f"logger=[csv,{','.join(libraries)}]", *(store if "mlflow" in libraries else [])]
 
 
 def in_record(run: Path) -> Values:
@@ -128,24 +116,17 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-READERS: dict[str, Callable[[Path], tuple[Values, dict[str, Any]]]] = {
-    "tensorboard": in_tensorboard,
-    "mlflow": in_mlflow,
-    "wandb": in_wandb,
-}
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("loggers") / "base", "logger=csv")
+READERS = {"tensorboard": in_tensorboard, "mlflow": in_mlflow, "wandb": in_wandb}
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs a logger's library")
-def test_libraries_read_back_what_the_record_holds_after_a_kill(base: Path, tmp_path: Path) -> None:
+def test_libraries_read_back_what_the_record_holds_after_a_kill(
+    quick_run: Path, tmp_path: Path
+) -> None:
     """After SIGKILL and a resume each of several logs holds each value once, in one run, and the
     settings; no bit of the run changes."""
     run = tmp_path / "run"
-    settings = (*QUICK, "trainer.checkpoint_every_steps=5", *words(tmp_path, "csv", *INSTALLED))
+    settings = (*QUICK, "trainer.checkpoint_every_steps=5", *words(tmp_path, *INSTALLED))
     process = begin("train.py", f"hydra.run.dir={run}", *settings, "data.num_workers=2")
     until((run / "checkpoints" / "last.pt").exists, process)
     os.killpg(process.pid, signal.SIGKILL)
@@ -153,7 +134,7 @@ def test_libraries_read_back_what_the_record_holds_after_a_kill(base: Path, tmp_
     assert record.read_summary(run)["status"] == "running"
     done = command("scripts/resume.py", str(run))
     assert done.returncode == 0, done.stderr
-    assert differences(base, run) == []
+    assert differences(quick_run, run) == []
     for library in INSTALLED:
         values, parameters = READERS[library](run)
         expected = in_record(run)
@@ -168,62 +149,45 @@ def test_libraries_read_back_what_the_record_holds_after_a_kill(base: Path, tmp_
             assert str(asked) == str(parameters[key]) or float(asked) == parameters[key]
 
 
-@EACH_LIBRARY
+@pytest.mark.parametrize("library", INSTALLED)
 def test_a_figure_reaches_each_library(
     tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a picture under its name and step."""
     monkeypatch.chdir(tmp_path)  # where MLflow makes its folder of files
-    run = opened_by(tmp_path, library)
-    path = run.folder / "confusion_3.png"
+    path = tmp_path / "confusion_3.png"
     Figure(figsize=(1, 1)).savefig(path)
-    opened = loggers.open_all(run, print)
+    settings: Any = OmegaConf.to_container(compose(*words(tmp_path, library)), resolve=True)
+    opened = loggers.open_all(Run(tmp_path, settings), print)
     opened.note([{"step": 3, "phase": "validation", "loss": "0.5"}])
     opened.note_figure("validation/confusion", 3, path)
     opened.close(finished=True)
     if library == "tensorboard":
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        folder, sizes = str(run.folder / "tensorboard"), {"images": 0}
-        events = EventAccumulator(folder, size_guidance=sizes).Reload()
+        events = EventAccumulator(str(tmp_path / "tensorboard"), {"images": 0}).Reload()
         assert [each.step for each in events.Images("validation/confusion")] == [3]
     else:
-        place = {"mlflow": tmp_path / "mlruns", "wandb": run.folder / "wandb"}[library]
-        [found] = [x for x in place.rglob("*.png") if "offline" in str(x) or library == "mlflow"]
+        pattern = {"mlflow": "mlruns/**/*.png", "wandb": "wandb/offline-*/**/*.png"}[library]
+        [found] = tmp_path.glob(pattern)
         assert found.name.startswith("confusion")
 
 
-def opened_by(folder: Path, library: str) -> Run:
-    """Return what a library's logger gets when it opens."""
-    settings = OmegaConf.to_container(compose(*words(folder, library)), resolve=True)
-    assert isinstance(settings, dict)
-    (folder / "run").mkdir()
-    return Run(folder / "run", settings)
-
-
 class Drawing:
-    """Draws from every global generator, and seeds them, whenever it is called."""
+    """Draws from every global generator, and seeds them, whenever it is called; may fail then."""
 
-    def __init__(self, run: Run) -> None:
-        self.log()
+    def __init__(self, run: Run, fails: str = "") -> None:
+        self.log = self.save = self.close = self.draw
+        self.draw()
+        if fails == "open":
+            self.fail()
+        setattr(self, fails, self.fail)
 
-    def log(self, *_: object, **__: object) -> None:
+    def draw(self, *_: object) -> None:
         random.seed(1), np.random.seed(1), torch.manual_seed(1)
         random.random(), np.random.rand(), torch.rand(3)
 
-    save = close = log
-
-
-class Failing:
-    """Fails in one of its methods."""
-
-    def __init__(self, run: Run, where: str) -> None:
-        self.log = self.save = self.close = lambda *_, **__: None
-        if where == "open":
-            self.fail()
-        setattr(self, where, self.fail)
-
-    def fail(self, *_: object, **__: object) -> None:
+    def fail(self, *_: object) -> None:
         raise RuntimeError("the store is full\nof things")
 
 
@@ -265,17 +229,16 @@ def quiet(this_process_trains: None, shared: Path) -> Path:
     return made_once(shared / "quiet", lambda folder: work(begun(folder / "run", DROPOUT))) / "run"
 
 
-@pytest.mark.parametrize("where", [None, "log", "close"])
-def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, where: str | None) -> None:
+@pytest.mark.parametrize("fails", ["nowhere", "log", "close"])
+def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, fails: str) -> None:
     """One that draws, because randomness is seeded before each step; one that fails is left behind,
     and the run says so once."""
-    ours = of_ours(Failing, where=where) if where else of_ours(Drawing)
-    run = begun(tmp_path / "run", DROPOUT, *ours)
+    run = begun(tmp_path / "run", DROPOUT, *of_ours(Drawing, fails=fails))
     assert work(run) == 0
     assert differences(quiet, run) == []
     text = (run / "train.log").read_text()
     warning = "logger.ours: expected a logger that works, got RuntimeError: the store is full of"
-    assert text.count(warning) == bool(where)
+    assert text.count(warning) == (fails != "nowhere")
     assert record.read_summary(run)["status"] == "finished"
 
 
@@ -297,7 +260,7 @@ def test_a_logger_that_does_not_open_stops_the_run_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the first step somebody may still be there to read why. A replay has no loggers."""
-    run = begun(tmp_path / "run", *of_ours(Failing, where="open"))
+    run = begun(tmp_path / "run", *of_ours(Drawing, fails="open"))
     assert work(run) == 2
     error = "error: logger.ours: expected a logger that opens, got RuntimeError: the store is full"
     assert error in capsys.readouterr().err

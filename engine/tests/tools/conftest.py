@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.once import made_once
-from tests.running import trained
+from tests.running import made_once, trained
 
 
 @pytest.fixture(scope="session")

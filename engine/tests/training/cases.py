@@ -314,17 +314,6 @@ class HiddenLookahead(Lookahead):
         return self.weights.setdefault(parameter, parameter.clone())
 
 
-class RareLookahead(HiddenLookahead):
-    """Does so every second step."""
-
-    steps = 0
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        self.steps += 1
-        kind: Any = HiddenLookahead if self.steps % 2 == 0 else Sharing
-        kind.step(self)
-
-
 class Centralised(Sharing):
     """Takes the mean out of gradients before the other one sees them."""
 
@@ -430,7 +419,6 @@ HARMFUL = {
 }  # fmt: skip
 LATE = {
     "begins_later": forward(begins_later),
-    "RareLookahead": Case(optimizer=RareLookahead),
     "Memoised": Case(data=Memoised),
 }
 HARMLESS = {

@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed.methods import Supervised
 from seedbed.training import checkpoint, optimizers
 from seedbed.training.optimizers import optimizer_tensors
-from seedbed.training.state import TrainingState
 from tests.odd_optimizers import AllKinds
 from tests.test_fingerprint import of
 from tests.training.cases import CLASSES, FEATURES, Case
@@ -76,18 +74,6 @@ def test_every_optimizer_goes_on_as_if_never_stopped(build: Build, dtype: torch.
     assert resumed.rows.items() <= whole.rows.items()
     ends = [facts(checkpoint.decode(found.saved[STEPS])) for found in (whole, resumed)]
     assert ends[0] == ends[1] != facts(checkpoint.decode(whole.saved[3]))
-
-
-@pytest.mark.parametrize("build", [torch.optim.NAdam, torch.optim.ASGD, AllKinds])
-def test_pytorch_alone_does_not_bring_it_back(build: Build) -> None:
-    """Twin: `load_state_dict` casts the state of a bfloat16 model."""
-    saved = run(Case(model=partial(Matrices, torch.bfloat16), optimizer=build)).saved[3]
-    model = Matrices(torch.bfloat16)
-    ours, theirs = build(model.parameters()), build(model.parameters())
-    training = TrainingState(model, {"optimizer": ours}, Supervised(), torch.device("cpu"))
-    checkpoint.restore(training, checkpoint.decode(saved))
-    theirs.load_state_dict(ours.state_dict())
-    assert facts(theirs.state_dict()) != facts(ours.state_dict())
 
 
 def test_state_stays_on_the_cpu_where_it_was_and_moves_where_the_run_moved() -> None:

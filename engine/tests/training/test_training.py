@@ -1,7 +1,8 @@
-"""Steps, evaluations and the loop around them; learning rates; tasks."""
+"""Steps, evaluations and the loop around them; learning rates; tasks; the pace of threads."""
 
 import math
 import random
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,10 +20,10 @@ from seedbed import fingerprint, rng, tasks
 from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Supervised
-from seedbed.names import STAGES
 from seedbed.tasks import Classification, Regression
 from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate
+from seedbed.training.pace import Pace
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress, TrainingState
 from seedbed.training.step import to_device, train_step
@@ -86,26 +87,6 @@ class TestTrainStep:
         gradients = [p.grad for p in ours.model.parameters()]
         assert nn.utils.get_total_norm(gradients) <= 0.0501
         assert nn.utils.get_total_norm([p.grad for p in control.model.parameters()]) > 0.0501
-
-    def test_each_stage_sees_what_it_is_named_for(self) -> None:
-        """Other ids, contents or rates change their stage, and no stage before it."""
-
-        def stages(changed: Batch, rate: float = 1.0) -> list[Any]:
-            trained = training()
-            schedules.set_learning_rates(trained.optimizers, rate)
-            hasher = fingerprint.Hasher(trained.device)
-            found = train_step(trained, [changed], 1, Shards(), False, hasher).stages
-            return [] if found is None else found.tolist()
-
-        same, (ids, inputs, targets) = stages(batch(0)), batch(0)
-        assert stages(batch(0)) == same
-        for other, expected in (
-            (stages(Batch(ids + 1, inputs, targets)), {"sample_ids"}),
-            (stages(Batch(ids, inputs * 2, targets)), set(STAGES) - {"sample_ids"}),
-            (stages(batch(0), rate=0.5), {"weights"}),
-        ):
-            pairs = zip(STAGES, same, other, strict=True)
-            assert {name for name, a, b in pairs if a != b} == expected
 
     def test_a_parameter_is_logged_as_the_step_found_it(self) -> None:
         """Values are read steps later; negative control: the step changed it."""
@@ -343,13 +324,12 @@ class TestTasks:
             assert Classification().metric(torch.eye(3), targets).tolist() == [1, 0, 1]
         assert Classification().loss(torch.eye(3), soft).isfinite()
 
-    @pytest.mark.parametrize("method", ["loss", "losses", "metric"])
-    def test_targets_are_not_broadcast(self, method: str) -> None:
+    def test_targets_are_not_broadcast(self) -> None:
         """(B, 1) against (B,) would compare every sample with every other; (B, 1) is right."""
-        compute = getattr(Regression(), method)
-        with pytest.raises(InputError, match=r"shape \(4, 1\), got \(4,\)"):
-            compute(torch.zeros(4, 1), torch.zeros(4))
-        compute(torch.zeros(4, 1), torch.zeros(4, 1))
+        for compute in (Regression().loss, Regression().losses, Regression().metric):
+            with pytest.raises(InputError, match=r"shape \(4, 1\), got \(4,\)"):
+                compute(torch.zeros(4, 1), torch.zeros(4))
+            compute(torch.zeros(4, 1), torch.zeros(4, 1))
 
     @given(
         st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=30), st.randoms()
@@ -363,3 +343,33 @@ class TestTasks:
         shuffled.shuffle(values)
         cut = shuffled.randrange(len(values) + 1)
         assert tasks.mean([torch.tensor(values[:cut]), torch.tensor(values[cut:])]) == expected
+
+
+def hints(
+    monkeypatch: pytest.MonkeyPatch, share: float, threads: int = 2, is_meant: bool = True
+) -> list[str]:
+    """Return what is printed in 100 steps of a second that get a share of a core."""
+    now = {"wall": 0.0}
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(time, "perf_counter", lambda: now["wall"])
+    monkeypatch.setattr(time, "process_time", lambda: share * now["wall"])
+    printed: list[str] = []
+    pace = Pace(printed.append, 7, is_meant)
+    for step in range(8, 108):
+        with pace.measured(step):
+            now["wall"] += 1
+    return printed
+
+
+def test_waiting_threads_get_one_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an advice that changes no bit first, unless it is followed already."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    (line,) = hints(monkeypatch, 0.3)
+    assert line.startswith("hint: 2 threads got 0.3 of a core in the first steps")
+    assert line.index("OMP_WAIT_POLICY=PASSIVE") < line.index("determinism.threads=1")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    (line,) = hints(monkeypatch, 0.3)
+    assert "OMP_WAIT_POLICY" not in line
+    # With the cores that they need, one thread, or steps that wait for something else.
+    for others in ((1.0, 2, True), (0.3, 1, True), (0.3, 2, False)):
+        assert hints(monkeypatch, *others) == []

@@ -1,0 +1,162 @@
+"""The three gates of a GPU, and what only CUDA has.
+
+SEEDBED_GPU_TESTS_DEVICE=cpu tries the gates where there is no GPU.
+SEEDBED_GPU_TESTS_PROCESSES is the number of processes of the first gate (20).
+"""
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import DictConfig
+
+from seedbed import config, fingerprint, launch, testing
+from seedbed.worker import assemble, summary
+from tests import ways
+from tests.end_to_end.live import begin, until
+from tests.golden import runs
+from tests.running import command
+
+DEVICE = os.environ.get("SEEDBED_GPU_TESTS_DEVICE", "cuda")
+PROCESSES = int(os.environ.get("SEEDBED_GPU_TESTS_PROCESSES", "20"))
+AT_A_TIME = 4  # processes that share the GPU; none may disturb another
+NO_GPU = torch.version.cuda is None or not torch.cuda.is_available()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(DEVICE == "cuda" and NO_GPU, reason="torch sees no NVIDIA GPU"),
+]
+EACH_MODEL = pytest.mark.parametrize("model", runs.EXPERIMENTS)
+DTYPES = (
+    torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
+)  # fmt: skip
+Undisturbed = dict[str, runs.FingerprintRows]
+
+
+def configuration(model: str, *overrides: str) -> DictConfig:
+    """Return what trains 60 steps on the device, with dropout."""
+    words = ("determinism=strict", f"trainer.device={DEVICE}", "trainer.max_steps=60")
+    return runs.configuration(model, *words, "model.dropout=0.2", *overrides)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Train each model once under strict; return their fingerprints."""
+    settings = {model: configuration(model) for model in runs.EXPERIMENTS}
+    return runs.train(tmp_path_factory.mktemp("undisturbed"), settings)
+
+
+class TestFixedEnvironment:
+    @EACH_MODEL
+    def test_fresh_processes_have_the_same_fingerprints(
+        self, model: str, undisturbed: Undisturbed, tmp_path: Path
+    ) -> None:
+        """Twenty processes have the same bits at every step."""
+        settings = configuration(model)
+        folders = [tmp_path / str(number) for number in range(PROCESSES)]
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            list(pool.map(lambda folder: testing.train([(folder, settings)]), folders))
+        for rows in map(runs.fingerprint_rows, folders):
+            assert len(rows) == 60
+            assert runs.first_difference(rows, undisturbed[model]) == ""
+
+    @EACH_MODEL
+    def test_loader_workers_change_no_bit(
+        self, model: str, undisturbed: Undisturbed, tmp_path: Path
+    ) -> None:
+        """Negative control: what the model draws on the GPU shows in the first loss."""
+        changes = {"workers": "data.num_workers=2", "dropout": "seeds.dropout=1"}
+        settings = {name: configuration(model, change) for name, change in changes.items()}
+        rows = runs.train(tmp_path, settings)
+        assert runs.first_difference(rows["workers"], undisturbed[model]) == ""
+        assert runs.first_difference(rows["dropout"], undisturbed[model]) == "step 1, loss"
+
+
+class TestEquivalence:
+    """What the CPU decides is the same bits on the GPU."""
+
+    @pytest.mark.parametrize("preset", ["strict", "seeded"])
+    @EACH_MODEL
+    def test_initial_weights_are_those_of_the_cpu(self, model: str, preset: str) -> None:
+        """CUDA's generator depends on the GPU. Negative control: another seed gives others."""
+
+        def initial_weights(device: str, *overrides: str) -> str:
+            typed = config.check(configuration(model, *overrides))
+            training = assemble.build_training_state(typed, torch.device(device))
+            places = {p.device.type for p in training.model.parameters()}
+            assert places == {torch.device(device).type}
+            return summary.hash_of(training.model.parameters())
+
+        on_gpu = initial_weights(DEVICE, f"determinism={preset}")
+        assert on_gpu == initial_weights("cpu", "determinism=strict")
+        assert on_gpu != initial_weights(DEVICE, f"determinism={preset}", "seeds.init=1")
+
+    @EACH_MODEL
+    def test_order_and_batches_are_the_same(
+        self, model: str, undisturbed: Undisturbed, tmp_path: Path
+    ) -> None:
+        """On the CPU, and under seeded: the same samples, augmented alike; kernels may differ."""
+        changes = {"cpu": "trainer.device=cpu", "seeded": "determinism=seeded"}
+        settings = {name: configuration(model, change) for name, change in changes.items()}
+        for rows in runs.train(tmp_path, settings).values():
+            for ours, strict in zip(rows, undisturbed[model], strict=True):
+                assert ours["sample_ids"] == strict["sample_ids"]
+                assert ours["batch"] == strict["batch"]
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("size", [1, 1000, 3_000_000])
+    def test_equal_tensors_have_equal_fingerprints(self, dtype: torch.dtype, size: int) -> None:
+        """A fingerprint is of the bits, wherever they lie; control: one element differs."""
+        numbers = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(0))
+        tensor = (numbers * 100).to(dtype)
+        there = tensor.to(DEVICE)
+        assert int(fingerprint.of_tensors([there])) == int(fingerprint.of_tensors([tensor]))
+        there[-1] = there[-1] == 0
+        assert int(fingerprint.of_tensors([there])) != int(fingerprint.of_tensors([tensor]))
+
+
+class TestRestartReplay:
+    @EACH_MODEL
+    def test_a_killed_and_resumed_run_has_the_same_bits(self, model: str, tmp_path: Path) -> None:
+        """SIGKILL after a checkpoint; the run that was left alone ends with the same weights."""
+        settings = configuration(model, "trainer.max_steps=400", "trainer.checkpoint_every_steps=3")
+        runs.train(tmp_path, {"whole": settings})
+        folder = tmp_path / "killed"
+        launch.create_run_folder(folder, settings)
+        _, *words = launch.worker_command(folder)
+        environment = launch.training_environment(settings)
+        process = begin(*words, env=environment, stdout=subprocess.DEVNULL)
+        until((folder / "checkpoints" / "last.pt").exists, process)
+        process.kill()
+        process.wait()
+        assert 0 < len(runs.fingerprint_rows(folder)) < 400
+        assert command("scripts/resume.py", str(folder)).returncode == 0
+        assert ways.differences(tmp_path / "whole", folder) == []
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="only CUDA has it")
+class TestCuda:
+    def test_fingerprints_of_a_step_wait_for_nothing(self) -> None:
+        """Lists on both devices, more than there is room for, step after step; negative control:
+        `int()` waits."""
+        lists = [[torch.arange(64)], [torch.randn(3_000_000)], [], [torch.ones(5), torch.ones(7)]]
+        expected = fingerprint.of_lists(lists).tolist()
+        there = [lists[0], *([tensor.to(DEVICE) for tensor in each] for each in lists[1:])]
+        hasher = fingerprint.Hasher(torch.device(DEVICE))
+
+        def step() -> torch.Tensor:
+            hasher.add(*there)
+            return hasher.hashes()
+
+        step()  # makes the room
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = [step(), step()]
+            with pytest.raises(RuntimeError, match="synchroniz"):
+                int(found[0][0])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert [each.tolist() for each in found] == [expected, expected]
