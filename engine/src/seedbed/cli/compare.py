@@ -45,6 +45,6 @@ def main() -> int:
             return 1
         from seedbed.explain import of_runs  # needs torch, and can be deleted
 
-        how = (trees, arguments.trust, arguments.online)
-        options.show(of_runs((folder_a, folder_b), (a, b), result.difference, *how))
+        runs = list(zip((folder_a, folder_b), (a, b), trees, strict=True))
+        options.show(of_runs(runs, result.difference, arguments.trust, arguments.online))
     return 1

@@ -59,9 +59,10 @@ def main() -> int:
             return status
         options.show(lines(outcome, str(arguments.run), tree, tolerances))
         if arguments.explain and status:
-            from seedbed.explain import of_replay  # needs torch, and can be deleted
+            from seedbed.explain import of_runs  # needs torch, and can be deleted
 
-            options.show(of_replay(run, outcome, arguments.trust, tree, arguments.online))
+            runs, difference = [(run, outcome.record, tree)], outcome.comparison.difference
+            options.show(of_runs(runs, difference, arguments.trust, arguments.online))
     return status
 
 

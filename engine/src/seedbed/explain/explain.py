@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 from seedbed import compare, launch, offline
 from seedbed.compare import Difference, Record, verify
 from seedbed.compare.checkout import Tree
-from seedbed.compare.verify import Outcome
 from seedbed.errors import InputError
 from seedbed.explain import replay
 from seedbed.explain.replay import BEFORE, Trace
@@ -47,42 +46,37 @@ class Side:
     tree: Tree
 
 
-def of_replay(
-    run: Path, outcome: Outcome, trust: Sequence[str], tree: Tree, online: bool = False
-) -> Iterator[str]:
-    """Yield lines on why a run was not reproduced, from two more replays of that step.
-
-    Args:
-        tree: the code that the outcome's replay ran.
-    """
-    difference = outcome.comparison.difference
-    if difference is None:
-        yield "\nNothing to explain: no recorded step differs"
-        return
-    side = _side("the record", run, outcome.record, trust, tree, online)
-    heading = "The two replays differ from each other: the step is nondeterministic"
-    yield from _explained([side, side], difference, heading)
-
-
 def of_runs(
-    runs: Sequence[Path],
-    records: Sequence[Record],
-    difference: Difference,
-    trees: Sequence[Tree],
+    runs: Sequence[tuple[Path, Record, Tree]],
+    difference: Difference | None,
     trust: Sequence[str] = (),
     online: bool = False,
 ) -> Iterator[str]:
     """Yield lines on why two runs differ, from a replay of each of the step that differs.
 
     Args:
-        trees: the code to replay each with.
+        runs: folder, record and the code to replay it with; of one run, which was not reproduced,
+            two replays are compared.
     """
-    each = zip(("run A", "run B"), runs, records, trees, strict=True)
-    sides = [_side(name, run, record, trust, tree, online) for name, run, record, tree in each]
-    yield from _explained(sides, difference, "First that differs")
-
-
-def _explained(sides: Sequence[Side], difference: Difference, heading: str) -> Iterator[str]:
+    if difference is None:
+        yield "\nNothing to explain: no recorded step differs"
+        return
+    names = ("run A", "run B") if len(runs) > 1 else ("the record",)
+    sides = [
+        Side(
+            name,
+            settings=verify.trusted_config(run, trust),
+            checkpoints=run / "checkpoints",
+            record=record,
+            variables=offline.variables(online) | tree.variables,
+            tree=tree,
+        )
+        for name, (run, record, tree) in zip(names, runs, strict=True)
+    ]
+    heading = "First that differs"
+    if len(sides) == 1:
+        sides *= 2
+        heading = "The two replays differ from each other: the step is nondeterministic"
     traces, step, finding = trace_to_the_cause(sides, difference.step)
     starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
     count = len(traces[0].events)
@@ -97,12 +91,6 @@ def _explained(sides: Sequence[Side], difference: Difference, heading: str) -> I
         yield from describe(finding, [side.tree.root for side in sides])
     else:
         yield from dict.fromkeys(_unexplained(sides, traces, difference))
-
-
-def _side(name: str, run: Path, of: Record, trust: Sequence[str], tree: Tree, online: bool) -> Side:
-    settings = verify.trusted_config(run, trust)
-    variables = offline.variables(online) | tree.variables
-    return Side(name, settings, run / "checkpoints", of, variables, tree)
 
 
 def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:
