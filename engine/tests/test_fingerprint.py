@@ -5,21 +5,18 @@ import struct
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from seedbed import fingerprint
-from tests.test_rng import splitmix64
+from tests.test_rng import MASK, property_test, splitmix64
 
 ROW_WORDS, ROOM_WORDS = 2**10, 2**20
-MASK = 2**64 - 1
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.float8_e4m3fn),
 )
-# The same examples every time, and no limit on how long one takes on a busy machine.
-property_test = settings(max_examples=100, deadline=None, derandomize=True)
 BITS = st.binary(min_size=16, max_size=160).map(lambda b: b[: len(b) // 16 * 16])
 
 
@@ -146,25 +143,6 @@ def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same() -> None:
     assert fingerprint.of_lists(lists).tolist() == expected
     assert fingerprint.of_lists(lists[::-1]).tolist() == expected[::-1]
     assert len(set(expected)) == len(set(sizes))
-
-
-def test_shards_that_are_elsewhere_are_0() -> None:
-    """The sum over processes has all; negative control: another place of a shard."""
-    ids, contents = [torch.arange(3), torch.arange(4)], [[torch.ones(2)], [torch.zeros(2)]]
-    hasher = fingerprint.Hasher(torch.device("cpu"))
-    both = hasher.of_shards(ids, contents, range(1, 3), 4)
-    assert both.shape == (2, 4)
-    parts = [
-        hasher.of_shards(ids[i : i + 1], contents[i : i + 1], range(1 + i, 2 + i), 4)
-        for i in range(2)
-    ]
-    assert torch.equal(parts[0] + parts[1], both)
-    assert both[:, [0, 3]].eq(0).all()
-    assert both[:, 1:3].ne(0).all()
-    hasher.add(*([each] for each in both))
-    found = hasher.hashes().tolist()
-    hasher.add(*([each] for each in both.roll(1, 1)))
-    assert all(a != b for a, b in zip(found, hasher.hashes().tolist(), strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from seedbed import rng
+from seedbed import loading, rng
 
 KEYS = st.integers(0, 2**64 - 1)
 SEEDS = st.integers(0, 2**63 - 1)
 IDS = st.lists(st.integers(0, 2**31), min_size=1, max_size=20)
 MASK = 2**64 - 1
 # The same examples every time, and no limit on how long one takes on a busy machine.
-property_test = settings(max_examples=50, deadline=None, derandomize=True)
+property_test = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def splitmix64(key: int, counter: int) -> int:
@@ -104,15 +105,27 @@ def test_each_generator_is_seeded_with_bits_of_blake2b(key: int) -> None:
     assert torch.equal(torch.get_rng_state(), of_torch.get_state())
 
 
-def test_all_accelerators_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the CPU is, with bits of their own; a sample in a loader has the CPU's alone."""
+@pytest.mark.parametrize("name", ["manual_seed_all", "manual_seed"])
+def test_all_accelerators_are_seeded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their own module, with bits of their own; a sample in a loader has the CPU's alone.
+
+    Apple's has no function for all devices.
+    """
     seeds: list[int] = []
-    monkeypatch.setattr(rng, "_accelerators", lambda: seeds.append)
-    rng.seed_globals(1)
-    rng.seed_globals(2)
+    module, found = (
+        SimpleNamespace(**{"manual_seed": None, name: seeds.append}),
+        torch.device("xpu"),
+    )
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
+    monkeypatch.setattr(rng, "_accelerators", rng._accelerators.__wrapped__)  # not the cached one
+    for step in (1, 2, 1):
+        loading.seed_step(0, step)
     rng.seed_cpu(3)
-    assert len(set(seeds)) == 2
-    assert not {*seeds} & {*rng._words(1)[:3], *rng._words(2)[:3]}
+    assert seeds[0] == seeds[2] != seeds[1]
+    assert len(seeds) == 3
+    key = rng.key(0, "dropout", 1, 0)
+    assert seeds[0] not in rng._words(key)[:3]
 
 
 def test_a_generator_belongs_to_the_place() -> None:

@@ -48,7 +48,6 @@ def test_a_run_is_reproduced_from_its_record(quick_run: Path) -> None:
     done = command("scripts/verify.py", str(quick_run))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("REPRODUCED")
-    assert len(done.stderr.splitlines()) == 1, "for whoever waits"
     assert "final predictions" in done.stdout
     assert contents(quick_run) == before, "verify wrote into the record"
 

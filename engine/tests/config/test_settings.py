@@ -1,17 +1,28 @@
-"""The configuration: types, ranges and names are checked before anything is written."""
+"""The configuration: types, ranges and names are checked, classes are built or not trusted."""
 
 from copy import deepcopy
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config
+from seedbed.config import build
 from seedbed.config.compose import compose, configuration
 from seedbed.config.settings import Settings, Trainer
 from seedbed.errors import InputError
 
 BASE = configuration()
+RUN = Path("run")
+
+
+def changed(key: str, value: Any) -> DictConfig:
+    """Return a configuration with one value changed."""
+    settings = deepcopy(BASE)
+    OmegaConf.update(settings, key, value, merge=False, force_add=True)
+    return settings
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
@@ -51,8 +62,7 @@ def test_a_null_seed_is_drawn_once_and_reaches_every_stream() -> None:
 def test_a_bad_value_is_refused_with_its_key(change: str) -> None:
     """One line that begins with the key, or with its section where that is a list."""
     key, _, value = change.partition("=")
-    settings = deepcopy(BASE)
-    OmegaConf.update(settings, key, yaml.safe_load(value), merge=False, force_add=True)
+    settings = changed(key, yaml.safe_load(value))
     with pytest.raises(InputError, match=r"^[^\n]*: expected [^\n]*, got [^\n]*$") as caught:
         config.check(settings)
     named = str(caught.value).partition(": ")[0]
@@ -92,3 +102,112 @@ def test_a_checked_configuration_survives_its_file() -> None:
     assert again == resolved
     config.check(again)
     assert OmegaConf.to_yaml(again) == OmegaConf.to_yaml(resolved)
+
+
+# One that torch.fx makes code of: the name of a module goes into it as it is.
+CRAFTED = {
+    "_target_": "torchvision.models.feature_extraction.create_feature_extractor",
+    "model": {"_target_": "torch.nn.ModuleDict", "modules": {"x": {"_target_": "torch.nn.ReLU"}}},
+    "return_nodes": ["x"],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("model._target_", "os.system", "os.system"),
+        ("model", CRAFTED, "torch"),
+        ("model._target_", "torch.optim.AdamW.x", "torch.optim.AdamW.x"),
+        ("model._target_", "tiny.cnn.CNNs", "tiny.cnn.CNNs"),
+        ("model.parts", [[{"_target_": "torch.hub.load"}]], "torch.hub.load"),
+        ("data.collate", "subprocess.run", "subprocess.run"),
+        # A logger is no model: it would write and send where the record likes.
+        ("callbacks", {"a": {"_target_": "seedbed.loggers.mlflow.MLflow"}}, "seedbed.loggers"),
+    ],
+)
+def test_a_class_that_no_file_names_is_refused(key: str, value: Any, name: str) -> None:
+    """Exactly; the line says how to trust it. Negative control: what the repository ships."""
+    with pytest.raises(InputError, match=f"^run: .* got {name}.* --trust {name}"):
+        config.require_trusted(changed(key, value), RUN)
+    config.require_trusted(configuration("experiment=adding_lstm"), RUN)
+
+
+def test_a_name_can_be_trusted() -> None:
+    """A class, or a package with all in it; control: a longer word is another name."""
+    settings = changed("model._target_", "mine.models.Net")
+    for name in ("mine", "mine.models", "mine.models.Net"):
+        config.require_trusted(settings, RUN, [name])
+    for name in ("min", "mine.model", "mine.models.Nets"):
+        with pytest.raises(InputError):
+            config.require_trusted(settings, RUN, [name])
+
+
+@pytest.mark.parametrize("name", ["a\nimport os", "x = 1;", "\x1b[2J", "a b", ""])
+def test_keys_that_are_no_names_are_refused(name: str) -> None:
+    """Code is generated from some, and terminals act on others."""
+    with pytest.raises(InputError, match="expected keys of letters") as caught:
+        config.require_trusted(changed("trainer.deep", {"in": [{name: 1}]}), RUN)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV", "SEEDBED_OFFLINE"])
+@pytest.mark.parametrize("value", ["x", None])
+def test_a_record_sets_no_variable_that_no_preset_names(name: str, value: str | None) -> None:
+    """What loads code is not among those; control: what a preset names may have a value."""
+    with pytest.raises(InputError, match=f"configs/determinism names, got {name} in the record"):
+        config.require_trusted(changed(f"determinism.env.{name}", value), RUN)
+    config.require_trusted(changed("determinism.env.MKL_CBWR", "AVX2"), RUN)
+
+
+LINEAR = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 2}
+
+
+class Kept:
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+
+class Broken:
+    """A model that somebody has not finished."""
+
+    def __init__(self) -> None:
+        _ = 1 / 0
+
+
+def test_nested_targets_are_built_and_descriptions_left_out() -> None:
+    norm = {"_target_": "torch.nn.BatchNorm2d", "_partial_": True, "momentum": 0.5}
+    spec = {"_target_": "torchvision.models.resnet18", "norm_layer": norm, "name": "x"}
+    assert build.build(spec, "model").bn1.momentum == 0.5
+    kept = build.build({"_target_": f"{__name__}.Kept", "parts": [LINEAR]}, "model")
+    assert kept.parts[0].bias is not None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *({"_target_": name} for name in ("torch.nn.Liner", "nosuch.Model", "torch.nn", "X", "")),
+        {**LINEAR, "in_feature": 2},
+        {"_target_": "torch.nn.Linear", "in_features": 2},
+        {**LINEAR, "in_features": "2"},
+        {"_target_": f"{__name__}.Kept", "part": 2},
+        {"_target_": f"{__name__}.Kept", "parts": {**LINEAR, "_partial_": True, "x": 1}},
+        {"no": "target"},
+        5,
+    ],
+)
+def test_a_spec_that_names_no_class_or_not_its_arguments_is_one_line(spec: Any) -> None:
+    """Arguments by their names for every class; by their values for PyTorch's."""
+    with pytest.raises(InputError, match=r"^model(\.[a-z_]+)?: expected [^\n]*, got [^\n]*$"):
+        build.build(spec, "model")
+
+
+def test_a_users_error_has_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a constructor, with a note of the key, and in a module; negative control of the line."""
+    with pytest.raises(ZeroDivisionError) as caught:
+        build.build({"_target_": f"{__name__}.Broken"}, "model")
+    assert caught.traceback[-1].name == "__init__"
+    assert "model" in caught.value.__notes__[0]
+    (tmp_path / "half_done.py").write_text("import nosuchpackage\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="nosuchpackage"):
+        build.build({"_target_": "half_done.Model"}, "model")

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,14 +43,9 @@ class Uneven(Dataset[tuple[Tensor, int]]):
         return [min(i % 8, 1) for i in range(N)]
 
 
-class Given:
-    """A sampler whose batches are a function of the epoch."""
-
-    def __init__(self, of: Callable[[int], Any]) -> None:
-        self.of = of
-
-    def batches(self, epoch: int, _n: int, _rng: Any) -> Any:
-        return self.of(epoch)
+def given(of: Callable[[int], Any]) -> Any:
+    """Return a sampler whose batches are a function of the epoch."""
+    return SimpleNamespace(batches=lambda epoch, _n, _rng: of(epoch))
 
 
 READY = {
@@ -115,7 +111,7 @@ def test_workers_and_a_resume_change_no_batch(name: str, data: Dataset[Any]) -> 
 @pytest.mark.parametrize("data", [Uneven(), Fetched(N)])
 def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
     """Within a batch and within an epoch; the first time it has the draws that it always has."""
-    order = sampled(Given(lambda _: [[3, 3, 5], [3, 6, 5]]))
+    order = sampled(given(lambda _: [[3, 3, 5], [3, 6, 5]]))
     source = Source(data, "train", seed=0)
     first, second = (source[order.position(0, index)].inputs for index in (0, 1))
     threes = [first[0], first[1], second[0]]
@@ -130,7 +126,7 @@ def test_a_sample_that_comes_again_is_drawn_anew(data: Dataset[Any]) -> None:
 @pytest.mark.parametrize(
     ("batches", "line"),
     [
-        (lambda _: [[next(CALLS), 1], [2, 3]], "others from Given"),
+        (lambda _: [[next(CALLS), 1], [2, 3]], "others from SimpleNamespace"),
         (lambda epoch: [[0, 1]] * (2 + max(epoch - 1, 0)), "in every epoch, got 3 in epoch 2"),
         # What shards would leave out, the last sample by -1, a mask for ids.
         *((lambda _, ids=ids: [[0, 1], ids], "expected batches of ids from 0 to 39")
@@ -142,7 +138,7 @@ def test_a_sampler_that_is_not_pure_or_gives_other_batches_is_refused(
 ) -> None:
     """Before the first step; validation and schedule count in epochs."""
     with pytest.raises(InputError, match=rf"^data\.sampler: .*{line}"):
-        sampled(Given(batches), multiple_of=2).position(2, 0)
+        sampled(given(batches), multiple_of=2).position(2, 0)
 
 
 @pytest.mark.parametrize(("key", "value"), [("streams", 4), ("batch_size", 41)])

@@ -12,17 +12,19 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from seedbed import fingerprint, rng
+from seedbed import fingerprint, record, rng
 from seedbed.data.positions import Position, Shuffled
 from seedbed.data.positions import positions as positions_of
 from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
+from tests import tiny
 from tests.data.loading import PRESET, Fetched, hashes
 from tests.end_to_end.live import processes
-from tests.running import command
+from tests.running import command, trained
 from tests.tiny.data import Noisy
 
 # Five workers are more than this machine may have cores.
@@ -242,3 +244,29 @@ def test_samples_that_are_no_pairs_are_refused(sample: Any) -> None:
         Source([sample] * 2, "train", 0)[position]
     collate = Source([sample] * 2, "train", 0, lambda samples: (torch.ones(2), samples))
     assert len(collate[position].targets) == 2
+
+
+TABLE = torch.randn(64, 2)
+
+
+class Rows(Dataset[tuple[Tensor, int]]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return TABLE[index], index % 2
+
+
+DATA = tiny.DATA | {
+    split: {"_target_": f"{__name__}.Rows"} for split in ("train", "validation", "test")
+}
+MODEL = {"name": "dense", "_target_": "torch.nn.LazyLinear", "out_features": 2}
+# Each evaluation starts workers anew.
+WORDS = (*tiny.overrides(MODEL, DATA), "trainer.max_steps=2", "trainer.rehearse_resume=false")
+
+
+def test_loader_workers_have_the_table_of_the_training_process(tmp_path: Path) -> None:
+    """Although they import the module anew."""
+    spawned = ("data.num_workers=1", "data.start_method=spawn")
+    alone, worker = trained(tmp_path / "a", *WORDS), trained(tmp_path / "b", *WORDS, *spawned)
+    assert record.read_fingerprints(worker) == record.read_fingerprints(alone)

@@ -1,18 +1,26 @@
-"""Determinism presets: every setting is set, read back, and missed when it does not hold."""
+"""Determinism presets: every setting is set, read back, and missed when it does not hold.
+
+In a training process, in one that was started by others, and on a processor that cannot do it.
+"""
 
 import json
+import os
+import platform
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from seedbed import determinism
+from seedbed import determinism, launch, record
+from seedbed.config import compose
 from seedbed.determinism import backends
 from seedbed.determinism.running import read_preset as preset
 from seedbed.errors import InputError
 from seedbed.methods import Supervised
-from tests.running import QUICK, ROOT, printed, refusal, train
+from seedbed.worker import assemble
+from tests.running import QUICK, ROOT, printed, refusal, train, trained, typed
 
 PRESETS = sorted(path.stem for path in (ROOT / "configs" / "determinism").glob("*.yaml"))
 # A preset, and then what code changes of it.
@@ -148,3 +156,91 @@ def test_a_run_stops_where_code_switches_a_flag(at: int, steps: int, tmp_path: P
     last = tmp_path / "run" / "checkpoints" / "last.pt"
     saved = torch.load(last)["progress"]["step"] if last.exists() else 0
     assert saved == steps
+
+
+CODE = """
+import json, sys, warnings, seedbed
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    lines = seedbed.apply_preset(sys.argv[1], **json.loads(sys.argv[2]))
+    again = seedbed.apply_preset(sys.argv[1], **json.loads(sys.argv[2]))
+from seedbed import determinism
+print(json.dumps([lines, again, [str(w.message) for w in caught], determinism.in_force()]))
+"""
+
+
+def applied_here(name: str, settings: dict[str, Any], **variables: str) -> list[Any]:
+    """Apply a preset in a process with some variables; return what it found."""
+    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH")}
+    *_, line = printed("-c", CODE, name, json.dumps(settings), environment=kept | variables)
+    return json.loads(line)  # type: ignore[no-any-return]
+
+
+def test_strict_names_the_command_under_which_it_is_in_force() -> None:
+    """Flags are set at once; variables that must be there before are named, or not to be set."""
+    lines, again, warned, flags = applied_here("strict", {"threads": 1}, NVIDIA_TF32_OVERRIDE="1")
+    assert lines == again
+    assert any(line.startswith("NVIDIA_TF32_OVERRIDE: expected unset") for line in lines)
+    assert (flags["on_nondeterministic"], flags["threads"]) == ("error", 1)
+    unset, *words = warned[0].partition("start Python under: env -u ")[2].split()
+    assert unset == "NVIDIA_TF32_OVERRIDE"
+    assert "CUBLAS" not in " ".join(words)  # which is read later, and set
+    variables = dict(word.split("=", 1) for word in words)
+    assert applied_here("strict", {"threads": 1}, **variables)[:3] == [[], [], []]
+
+
+@pytest.mark.parametrize("name", ["strict", "seeded", "fast", "portable"])
+def test_a_preset_is_that_of_train_py(name: str) -> None:
+    composed = compose.configuration(f"determinism={name}", "determinism.threads=3")
+    chosen = preset(name, {"threads": 3})
+    chosen["env"] = {key: None if v is None else str(v) for key, v in chosen["env"].items()}
+    assert chosen == composed.determinism
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(InputError, match="preset: expected one of fast, portable, seeded, strict"):
+        preset("stirct")
+    with pytest.raises(InputError, match="thread: expected a key of configs"):
+        preset("strict", {"thread": 1})
+
+
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+needs_x86_64 = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="the variables are those of x86-64"
+)
+
+
+@needs_x86_64
+@pytest.mark.long
+def test_an_lstm_in_bfloat16_is_refused_on_avx2_and_has_a_way_out(tmp_path: Path) -> None:
+    """One line names the layer and two settings that work; the second one is tried."""
+    words = ("model=lstm", "trainer.precision=bfloat16", "trainer.max_steps=1")
+    held = tuple(f"++determinism.env.{name}={value}" for name, value in AVX2.items())
+    message = refusal(train(tmp_path / "refused", *QUICK, *words, *held))
+    assert message.startswith("trainer.precision: expected float32 for an LSTM on a ")
+    assert "in module layer" in message
+    trained(tmp_path / "run", *words, *held, "determinism.mkldnn.enabled=false")
+
+
+@needs_x86_64
+def test_what_a_machine_takes_from_its_processor_is_part_of_the_run(tmp_path: Path) -> None:
+    """Many set such variables for all their users; a shell without them trains under them again."""
+    limits = {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
+    run = trained(tmp_path / "run", environment=limits)
+    kept = record.read_config(run).determinism.env
+    assert {name: kept[name] for name in limits} == limits
+    again = launch.training_environment(record.read_config(run))
+    assert {name: again[name] for name in limits} == limits
+
+
+@pytest.mark.parametrize(("name", "refused"), [("portable", True), ("strict", False)])
+def test_portable_is_refused_on_arm_and_strict_is_not(
+    name: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What portable pins are libraries for x86-64: nothing is said of mkl_branch or of AVX."""
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(determinism, "apply", lambda _: None)
+    monkeypatch.setattr(determinism, "differences", lambda _: [])
+    said = "determinism.avx: expected an x86-64 processor, got arm64"
+    with pytest.raises(InputError, match=said) if refused else nullcontext():
+        assemble.prepare_backends(typed(determinism=preset(name)))

@@ -1,22 +1,26 @@
 """An injected fault is found: step, stage and operation; and nothing is found without one."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-from seedbed import record
+from seedbed import config, record
 from seedbed.explain import replay
 from seedbed.explain.replay import AFTER
-from seedbed.explain.trace import Event
+from seedbed.explain.trace import Event, traced
 from seedbed.explain.trace_compare import first_difference
 from seedbed.operations.place import Place
 from seedbed.training import checkpoint
 from seedbed.training.state import Progress, TrainingState
 from tests import fault_score
 from tests.faults import FAULTS
+from tests.worker.runs import of_method, trained
 
 # One fault of each part is injected by `make test`, and the others with it by `make test-all`.
 SHORT = {fault.part: name for name, fault in FAULTS.items()}.values()
@@ -124,3 +128,78 @@ def test_a_draw_that_is_another_one_is_named(stream: str, phase: str, operation:
     found = first_difference(*(replay.replay(each, 1).events for each in sides))
     assert found is not None
     assert (found.phase, found.event.operation) == (phase, operation)
+
+
+def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
+    """Parts of it are never written; negative control: other sequences are seen."""
+
+    def trace(dirt: float, value: float) -> list[Event]:
+        torch.manual_seed(0)
+        model = nn.LSTM(2, 64, batch_first=True)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        torch.full((6_300_000,), dirt)  # of the workspace's size
+        with traced(model, [optimizer]) as events:
+            model(torch.full((64, 100, 2), value))[0].sum().backward()
+        return events
+
+    first, second = trace(1e30, 0.5), trace(math.nan, 0.5)
+    assert any("mkldnn_rnn_layer_backward" in event.operation for event in first)
+    assert first == second != trace(math.nan, 0.25)
+
+
+class Biased(nn.Module):
+    """Changes a bias in its forward pass, if asked to, through a view of it."""
+
+    def __init__(self, write: Callable[[Tensor], object] | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.write = nn.Conv2d(1, 4, 3), write
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.write is not None:
+            with torch.no_grad():
+                self.write(self.conv.bias)  # type: ignore[arg-type]
+        return self.conv(x)
+
+
+def nudge(bias: Tensor) -> None:
+    bias[3] = torch.nextafter(bias[3], torch.tensor(9.0))
+
+
+@pytest.mark.parametrize(
+    ("write", "operation"),
+    [
+        (nudge, "aten.nextafter"),
+        (lambda bias: bias[1:].mul_(2), "aten.mul_"),
+        (lambda bias: bias.data.view(2, 2)[0].fill_(7), "aten.fill_"),
+        (lambda bias: bias.detach()[2:].add_(1), "aten.add_"),
+    ],
+)
+def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], operation: str) -> None:
+    """The operation that wrote is blamed, not the next one, which only read the weight."""
+    traces = []
+    for model in (Biased(None), Biased(write)):
+        with traced(model) as events:
+            model(torch.zeros(1, 1, 5, 5))  # gives the bias alone
+        traces.append(events)
+    found = first_difference(*traces)
+    assert found is not None
+    assert found.reason == "runs in B only"
+    assert found.event.operation.startswith(operation)
+    assert "tests/explain/test_explain.py:" in found.event.place.line
+
+
+@pytest.mark.usefixtures("this_process_trains")
+@pytest.mark.parametrize("method", ["WassersteinGAN", "FineTuning"])
+def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path: Path) -> None:
+    """From the checkpoint before it; the state of each optimizer is named."""
+    run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
+    settings = config.check(record.read_config(run))
+    trace = replay.replay(settings, 5, run / "checkpoints")
+    recorded = record.read_fingerprints(run)
+    for row in trace.rows:
+        assert row == {k: v for k, v in recorded[int(row["step"]) - 1].items() if v}
+    names = {event.operation for event in trace.events}
+    inner = "critic.0.weight" if method == "WassersteinGAN" else "0.weight"
+    assert f"exp_avg of {inner}" in names
+    assert {event.place.phase for event in trace.events} >= {"backward", "update"}

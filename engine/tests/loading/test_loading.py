@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from seedbed import loading, rng
 from seedbed.errors import InputError
 from seedbed.loading import SeededLoader, seeded_loader
 from tests.data.loading import Fetched
@@ -31,13 +29,11 @@ class Texts(Dataset[dict[str, Any]]):
 
 def steps(loader: SeededLoader, first: int = 1, last: int = 15) -> list[Any]:
     """Return what a loop sees in some steps: ids, batch, and a draw of the model's."""
-    found: list[Any] = []
-    step = first
-    while step <= last:
-        for batch in itertools.islice(loader, last - step + 1):
-            found.append((step, loader.ids(step).tolist(), str(batch), float(torch.rand(1))))
-            step += 1
-    return found
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    return [
+        (step, loader.ids(step).tolist(), str(batch), float(torch.rand(1)))
+        for step, batch in zip(range(first, last + 1), batches, strict=False)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,17 +107,3 @@ def test_an_epoch_left_early_leaves_no_gap_in_the_steps() -> None:
                 break
     assert found == expected[: len(found)]
     assert len(found) > PER_EPOCH
-
-
-@pytest.mark.parametrize("name", ["manual_seed_all", "manual_seed"])
-def test_any_accelerator_is_seeded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own module, step by step; Apple's has no function for all devices."""
-    seeds: list[int] = []
-    module = SimpleNamespace(**{"manual_seed": None, name: seeds.append})
-    found = torch.device("xpu")
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
-    monkeypatch.setattr(rng, "_accelerators", rng._accelerators.__wrapped__)  # not the cached one
-    for step in (1, 2, 1):
-        loading.seed_step(0, step)
-    assert seeds[0] == seeds[2] != seeds[1]

@@ -1,13 +1,12 @@
-"""Refused operations are named with module, line, pass and substitute."""
+"""Refused operations are named with module, line, pass and a substitute that computes the same."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from seedbed import tasks
 from seedbed.data.source import Batch
@@ -15,19 +14,12 @@ from seedbed.errors import InputError
 from seedbed.methods import Supervised
 from seedbed.operations import refusals
 from seedbed.operations.refusals import explained
+from seedbed.operations.substitutes import substitute_for
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
+from tests.fault_score import flags
 from tests.refused import BackwardRefused, ForwardRefused
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 def step(model: nn.Module) -> None:
@@ -55,7 +47,7 @@ def test_a_refusal_names_all(kind: type[nn.Module], operation: str, phase: str, 
     """Whether it happens forward or backward, the user's line is found."""
     model = kind()
     repeated = explained(model, repeat=lambda: step(model))
-    with deterministic(), pytest.raises(InputError) as caught, repeated:
+    with flags(), pytest.raises(InputError) as caught, repeated:
         step(model)
     message = str(caught.value)
     assert message.startswith(f"{operation}: expected an operation with a deterministic")
@@ -74,7 +66,7 @@ def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
         return torch.zeros(())
 
     take = partial(optimizer.step, closure)
-    with deterministic(), pytest.raises(InputError) as caught, explained(model, repeat=take):
+    with flags(), pytest.raises(InputError) as caught, explained(model, repeat=take):
         take()
     assert "in the backward pass in module features.1, " in str(caught.value)
 
@@ -95,11 +87,91 @@ def test_a_refusal_beside_the_steps_is_named_too() -> None:
     model = ForwardRefused()
     training = state(model, tasks.Classification(0.0))
     batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
-    with deterministic(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
+    with flags(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
         evaluate(training, [batch], Shards())
-    with deterministic(), pytest.raises(InputError) as caught, explained():
+    with flags(), pytest.raises(InputError) as caught, explained():
         model(torch.ones(2, 1, 28, 28))
     assert line_of("max_unpool2d(pooled") in str(caught.value)
     assert " in module " not in str(caught.value)
     with pytest.raises(RuntimeError, match="cannot be multiplied"), explained(model):
         torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+ADVICE = (
+    " does not have a deterministic implementation, but you set "
+    "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this "
+    "operation, or you can use the 'warn_only=True' option."
+)
+
+
+def uniform(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def indices(*shape: int, below: int) -> Tensor:
+    return torch.randint(below, shape, generator=torch.Generator().manual_seed(1))
+
+
+def unpool(x: Tensor, i: Tensor) -> Tensor:
+    flat = torch.zeros(2, 3, 64, dtype=x.dtype).scatter(2, i.flatten(2), x.flatten(2))
+    return flat.view(2, 3, 8, 8)
+
+
+IMAGE, LINE = uniform(2, 3, 8, 6), uniform(2, 3, 9)
+VALUES, INDEX = uniform(50), indices(50, below=7)
+UNPOOLED = F.max_pool2d(uniform(2, 3, 8, 8), 2, return_indices=True)
+# What PyTorch calls it: the operation, the recipe, their inputs.
+RECIPES = {
+    "adaptive_avg_pool2d_backward": (
+        lambda x: F.adaptive_avg_pool2d(x, (4, 2)),
+        lambda x: F.avg_pool2d(x, (2, 3)),
+        (IMAGE,),
+    ),
+    "max_unpooling2d": (lambda x, i: F.max_unpool2d(x, i, 2), unpool, UNPOOLED),
+    "nll_loss2d": (
+        lambda x, t: F.cross_entropy(x, t),
+        lambda x, t: F.cross_entropy(x.movedim(1, -1).flatten(0, -2), t.flatten()),
+        (IMAGE, indices(2, 8, 6, below=3)),
+    ),
+    "embedding_bag_backward_max": (
+        lambda w, i: F.embedding_bag(i, w, mode="max"),
+        lambda w, i: F.embedding(i, w).max(dim=1).values,
+        (uniform(7, 5), indices(4, 3, below=7)),
+    ),
+    "bincount": (
+        lambda i, w: i.bincount(w.detach(), minlength=7),
+        lambda i, w: torch.zeros(7, dtype=w.dtype).index_add(0, i, w),
+        (INDEX, VALUES),
+    ),
+    "median": (
+        lambda x: x.median(2).values,
+        lambda x: x.sort(dim=2, stable=True)[0][..., (9 - 1) // 2],
+        (LINE,),
+    ),
+    "put_": (
+        lambda x, s: x.clone().put_(torch.tensor([3, 8]), s),
+        lambda x, s: x.flatten().index_put((torch.tensor([3, 8]),), s).view(x.shape),
+        (LINE, uniform(2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_substitute_computes_the_same(name: str) -> None:
+    """Values and gradients of a recipe are those of the operation, to rounding."""
+    operation, recipe, inputs = RECIPES[name]
+    assert substitute_for(name + ADVICE) is not None
+    expected, actual = values_and_gradients(operation, inputs), values_and_gradients(recipe, inputs)
+    # Some recipes have gradients that the operation does not have.
+    torch.testing.assert_close(actual[: len(expected)], expected)
+
+
+def values_and_gradients(function, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """Return what a function of the inputs gives, and the gradients of its sum of squares."""
+    copies = [t.clone().requires_grad_(t.is_floating_point()) for t in inputs]
+    out = function(*copies)
+    if not out.requires_grad:
+        return [out]
+    floats = [t for t in copies if t.is_floating_point()]
+    gradients = torch.autograd.grad(out.square().sum(), floats, allow_unused=True)
+    return [out.detach(), *(g for g in gradients if g is not None)]

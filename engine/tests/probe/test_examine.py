@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from seedbed import determinism
 from seedbed.data.positions import Shuffled
 from seedbed.probe.examine import examine
 from tests import fault_score, faults, refused
@@ -51,9 +50,8 @@ class Refused(faults.Net):
 
 @pytest.fixture(autouse=True)
 def _flags() -> Iterator[None]:
-    before = determinism.in_force()
-    yield
-    determinism.apply(before)
+    with fault_score.flags():
+        yield
 
 
 def own(kind: type) -> dict[str, Any]:

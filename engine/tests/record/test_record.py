@@ -1,4 +1,4 @@
-"""Records: what is written is whole, what is damaged is noticed, one process works on a run."""
+"""Records: what is written is whole, damage is noticed, one process works on a run; pictures."""
 
 import math
 import os
@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import untrusted
+from seedbed.record import plots, untrusted
+from tests.made_up_runs import metrics, write_run
 
 
 def logged(step: int, **more: float) -> dict[str, object]:
@@ -56,17 +58,6 @@ def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
 
 
-def works_on(folder: Path) -> bool:
-    """Return whether another process could work on a run now."""
-    code = (
-        "from pathlib import Path; from seedbed import record; record.lock(Path('.')).__enter__()"
-    )
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0 or "one that is still alive" in done.stderr, done.stderr
-    return done.returncode == 0
-
-
 def test_a_lock_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
     """A record is a stranger's; control: the same file where it lies."""
     (tmp_path / "run").mkdir()
@@ -100,14 +91,13 @@ def test_one_process_works_on_a_run_until_it_is_killed(method: str, tmp_path: Pa
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE)
     assert process.stdout is not None
     child = int(process.stdout.readline())
-    assert not works_on(tmp_path)
     with pytest.raises(InputError, match=f"alive .process {process.pid} on .+; wait for it"):
         record.lock(tmp_path).__enter__()
     process.kill()
     process.wait()
     try:
-        assert works_on(tmp_path)
-        os.kill(child, 0)  # raises if it did not live on
+        with record.lock(tmp_path):
+            os.kill(child, 0)  # raises if it did not live on
     finally:
         os.kill(child, 9)
         process.stdout.close()
@@ -139,3 +129,25 @@ def test_numbers_that_json_has_not_are_texts_and_read_as_numbers(tmp_path: Path)
     assert found["metrics"] == metrics
     assert math.isnan(found["objective"]["value"])
     assert (found["error"], found["seed"]) == ("nan", [1, "nan"])
+
+
+FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("rows", "summary"),
+    [
+        ([row | {"accuracy": ""} for row in metrics(40)], {"metric_name": "loss"}),
+        ([{**row, "loss": "nan", "accuracy": "inf"} for row in metrics(40)], FAILED),
+        ([], FAILED),
+    ],
+)
+def test_every_run_with_a_row_gets_a_loss_curve(
+    tmp_path: Path, rows: list[dict[str, str]], summary: dict[str, Any]
+) -> None:
+    """Without a warning; without a row that of an earlier attempt goes."""
+    folder = write_run(tmp_path / "my$run$", rows=rows, summary=summary)
+    (folder / "loss_curve.png").touch()
+    assert plots.loss_curve(folder) == (folder / "loss_curve.png" if rows else None)
+    assert (folder / "loss_curve.png").exists() is bool(rows)

@@ -1,25 +1,67 @@
 """The record of a loop of one's own is one like any other, and true however the loop ends."""
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seedbed import record, rng
 from seedbed.config import build
 from seedbed.errors import InputError
+from seedbed.loading import seeded_loader
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
 from seedbed.testing import difference
+from tests import pages
 from tests.faults import flip_bit
-from tests.recorder.loops import STEPS, Loop, recorded
-from tests.running import command, refusal
+from tests.running import command, printed, refusal
+from tests.tiny.data import Noisy
+from tests.tiny.models import Convolution
 from tests.worker import runs
 
-FAULT_AT = 5
+STEPS, SAMPLES, BATCH, FAULT_AT = 8, 48, 8, 5
+Fault = Callable[["Loop", int, dict[str, Any]], None]
+
+
+class Loop:
+    """What a loop holds; a fault changes something of it."""
+
+    def __init__(self, seed: int = 0, workers: int = 0) -> None:
+        self.loader = seeded_loader(Noisy(SAMPLES), BATCH, seed, workers)
+        rng.seed_globals(rng.key(seed, "init"))
+        self.model = nn.Sequential(Convolution(3, 4), nn.Dropout(0.5), nn.Linear(3, 3))
+        self.model(torch.zeros(2, 8))  # shapes of lazy modules
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+
+    def run(self, recorder: Recorder, fault: Fault | None = None) -> None:
+        """Train some steps; `fault` may change the parts of a step before they are recorded."""
+        batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
+        for step, (points, labels) in enumerate(itertools.islice(batches, STEPS), 1):
+            self.optimizer.zero_grad()
+            loss: Tensor = nn.functional.cross_entropy(self.model(points), labels)
+            loss.backward()
+            self.optimizer.step()
+            made = {"ids": self.loader.ids(step), "batch": (points, labels), "losses": loss}
+            if fault is not None:
+                fault(self, step, made)
+            recorder.step(step, **made, model=self.model, optimizers=self.optimizer)
+
+
+def recorded(
+    folder: Path, settings: object = None, seed: int = 0, fault: Any = None, **options: Any
+) -> Path:
+    """Record a whole loop; return its folder."""
+    settings = {"seed": seed, "lr": 0.01} if settings is None else settings
+    loop = Loop(seed)
+    with Recorder(folder, settings, **options) as recorder:
+        loop.run(recorder, fault=fault)
+        recorder.validation(STEPS, loss=0.5 + seed, accuracy=torch.tensor(0.75 + seed / 100))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +253,40 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
     summary = record.read_summary(tmp_path / "a")
     assert summary["metric_name"] == "accuracy"
     assert summary["metrics"]["best_validation_accuracy"] == 0.75
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    return record.read_fingerprints(folder)
+
+
+def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the middle of an epoch: the same bits as without."""
+    pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "a", 20)
+    pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "b", 11)
+    pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "b", 20)
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    assert len(rows(tmp_path / "a")) == 20
+    assert record.read_metrics(tmp_path / "a") == record.read_metrics(tmp_path / "b")
+    assert record.read_summary(tmp_path / "b")["resumes"][0]["step"] == 11
+
+
+@pytest.mark.long
+def test_several_processes(tmp_path: Path) -> None:
+    """Two runs have the same bits, by the record of rank 0."""
+    script = pages.script(tmp_path, "ddp")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    for name in "ab":
+        printed(*torchrun, str(script), str(tmp_path / name))
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    assert len(rows(tmp_path / "a")) == 8
+    found = record.read_json(tmp_path / "a" / "environment.json")["processes"]
+    assert found == {"count": 2, "bits_depend_on_count": 2}
+
+
+def test_a_loop_with_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs in one process, whose generators stand elsewhere, have the same bits."""
+    pages.run_here(monkeypatch, tmp_path, "rl", tmp_path / "a")
+    pages.run_here(monkeypatch, tmp_path, "rl", tmp_path / "b")
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    assert len(rows(tmp_path / "a")) == 20
+    assert record.read_summary(tmp_path / "a")["status"] == "finished"

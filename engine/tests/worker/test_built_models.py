@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seedbed import config, fingerprint
-from seedbed.config.compose import compose
+from seedbed import fingerprint
 from seedbed.determinism import backends
 from seedbed.worker import assemble
+from tests.fault_score import flags
+from tests.running import typed
 
 
 class Workspaces(TorchDispatchMode):
@@ -44,23 +45,18 @@ def lstm_bits(filled: bool, dirt: float) -> tuple[int, int]:
 
 def test_an_lstm_reads_no_memory_before_it_writes_it() -> None:
     """Whatever lies in its workspace, the bits are those that it gives when that is filled."""
-    torch.use_deterministic_algorithms(True)
-    try:
+    with flags():
         ours, theirs = (
             [lstm_bits(filled, dirt) for dirt in (0.0, 1e30, math.nan)] for filled in (False, True)
         )
-    finally:
-        torch.use_deterministic_algorithms(False)
     assert len({bits for bits, _ in ours + theirs}) == 1
     assert len({workspace for _, workspace in ours}) > 1, "negative control: the dirt was there"
     assert len({workspace for _, workspace in theirs}) == 1
 
 
-def built(model: dict[str, Any], device: str, *overrides: str) -> Any:
+def built(model: dict[str, Any], device: str, **sections: Any) -> Any:
     """Return a model as a run builds it."""
-    composed = config.resolve(compose(*overrides))
-    composed.model = {"name": "given", **model}
-    settings = config.check(composed)
+    settings = typed(model={"name": "given", **model}, **sections)
     return assemble.build_training_state(settings, torch.device(device)).model
 
 
@@ -81,7 +77,7 @@ def test_compiled_kernels_do_not_depend_on_the_shapes_before(
         nn.Module, "compile", lambda self, **how: compiled(self, backend=look, **(how | chosen))
     )
     linear = {"_target_": "torch.nn.Linear", "in_features": 4, "out_features": 2}
-    model = built(linear, "cpu", "trainer.compile=true")
+    model = built(linear, "cpu", trainer={"compile": True})
     with torch.no_grad():
         for size in (30, 10):
             model.eval()(torch.zeros(size, 4))
@@ -103,8 +99,8 @@ class Voxels(nn.Module):
 
 def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> None:
     """On a device that is not the CPU, also where others have five; `meta` stands for a GPU."""
-    optimizer = ("optimizer=sgd", "optimizer.fused=false")
-    model = built({"_target_": f"{__name__}.Voxels"}, "meta", *optimizer)
+    sgd = {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 0.1}
+    model = built({"_target_": f"{__name__}.Voxels"}, "meta", optimizer=sgd)
     assert model.flat.weight.stride()[1] == 1
     assert model.deep.weight.stride()[1] > 1, "negative control"
     with pytest.raises(RuntimeError, match="rank 4"):  # negative control

@@ -1,14 +1,19 @@
-"""Methods: whatever is trained, and however, with the promises that supervised training has."""
+"""Methods and callbacks: whatever is trained has the promises of supervised training."""
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
+from matplotlib.image import imread
 from torch import Tensor
 
 from seedbed import record
+from seedbed.methods import Callback, Run, Seen
 from seedbed.training import checkpoint
 from tests import tiny
 from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, trained, work
@@ -206,31 +211,32 @@ class TestCallbacks:
         )
 
 
-class TestFineTuning:
-    @staticmethod
-    def words(file: Path, *overrides: str, **arguments: Any) -> tuple[str, ...]:
-        inner = {key: value for key, value in tiny.DENSE.items() if key != "name"}
-        model = {"_target_": "seedbed.weights.Loaded", "file": str(file), "model": inner}
-        return of_method("Tokens", *overrides, model={"name": "tuned", **model, **arguments})
-
-    def test_a_run_starts_from_the_best_weights_of_another(
-        self, whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """Whose file the record knows by its digest: another content refuses to resume."""
-        file = tmp_path / "weights.pt"
-        file.write_bytes((whole(*TUNING) / "checkpoints" / "best.pt").read_bytes())
-        run = begun(tmp_path / "run", *self.words(file, "optimizer.lr=0", skip=["3.bias"]))
-        assert work(run, StopAt(9)) == 143
-        found, before = weights(run), checkpoint.load(file)["model"]
-        assert [name for name in found if not torch.equal(found[name], before[name])] == ["3.bias"]
-        digests = record.read_json(run / "environment.json")["files_sha256"]
-        assert list(digests) == [str(file)]
-        torch.save({name: value + 1 for name, value in before.items()}, file)
-        assert work(run) == 2
-        assert "weights.pt" in capsys.readouterr().err
-        torch.save({"0.weight": torch.ones(2)}, file)
-        assert work(begun(tmp_path / "other", *self.words(file))) == 2
-        assert capsys.readouterr().err.startswith("error: model.file: expected the weights of")
+def test_a_run_starts_from_the_best_weights_of_another(
+    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose file the record knows by its digest: another content refuses to resume."""
+    file = tmp_path / "weights.pt"
+    inner = {key: value for key, value in tiny.DENSE.items() if key != "name"}
+    loaded = {
+        "name": "tuned",
+        "_target_": "seedbed.weights.Loaded",
+        "file": str(file),
+        "model": inner,
+    }
+    file.write_bytes((whole(*TUNING) / "checkpoints" / "best.pt").read_bytes())
+    words = of_method("Tokens", "optimizer.lr=0", model={**loaded, "skip": ["3.bias"]})
+    run = begun(tmp_path / "run", *words)
+    assert work(run, StopAt(9)) == 143
+    found, before = weights(run), checkpoint.load(file)["model"]
+    assert [name for name in found if not torch.equal(found[name], before[name])] == ["3.bias"]
+    digests = record.read_json(run / "environment.json")["files_sha256"]
+    assert list(digests) == [str(file)]
+    torch.save({name: value + 1 for name, value in before.items()}, file)
+    assert work(run) == 2
+    assert "weights.pt" in capsys.readouterr().err
+    torch.save({"0.weight": torch.ones(2)}, file)
+    line = refused(tmp_path / "other", capsys, *of_method("Tokens", model=loaded))
+    assert line.startswith("model.file: expected the weights of")
 
 
 def test_without_a_test_set_there_are_no_test_values(whole: Whole) -> None:
@@ -239,3 +245,39 @@ def test_without_a_test_set_there_are_no_test_values(whole: Whole) -> None:
         run = whole(*words)
         named = [key for key in record.read_summary(run)["metrics"] if key.startswith("test_")]
         assert bool(named) == bool(rows(run, "test")) == has
+
+
+class Confusion(Callback):
+    """Keeps what it saw, and logs a figure and a number of it."""
+
+    def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
+        right = (seen.outputs.argmax(1) == seen.targets).float()
+        torch.testing.assert_close(right, seen.values["accuracy"])
+        table = seen.targets.tolist(), seen.outputs.argmax(1).tolist()
+        np.savetxt(run.folder / f"{seen.phase}_{step}.txt", np.array(table))
+        run.log("error_rate", 1 - right.mean())
+        figure = Figure()
+        figure.subplots().plot(*table)
+        run.log_figure("pairs", figure)
+
+
+UNSEEN = (*TUNING, "data.eval_batch_size=7")
+SEEING = (*UNSEEN, f"+callbacks.own._target_={__name__}.Confusion")
+
+
+def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Path) -> None:
+    """Stopped and resumed as well; what they log of the test is a column and in the summary."""
+    run = trained(tmp_path / "run", *SEEING)
+    resumed(tmp_path / "stopped", run, 9, *SEEING)
+    plain = trained(tmp_path / "plain", *UNSEEN)
+    assert record.read_fingerprints(run) == record.read_fingerprints(plain)
+    assert not (plain / "figures").exists(), "negative control"
+
+    summary = record.read_summary(run)
+    metrics, step = summary["metrics"], summary["tested_step"]
+    assert metrics["test_error_rate"] == pytest.approx(1 - metrics["test_accuracy"])
+    assert metrics["validation_error_rate"] == pytest.approx(1 - metrics["validation_accuracy"])
+    with (run / "test_predictions.csv").open() as file:
+        rows = [(float(row["target"]), float(row["prediction"])) for row in csv.DictReader(file)]
+    assert np.loadtxt(run / f"test_{step}.txt").T.tolist() == [list(row) for row in rows]
+    assert imread(run / "figures" / f"test_pairs_{step}.png").ndim == 3

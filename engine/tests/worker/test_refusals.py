@@ -1,20 +1,26 @@
 """What only the training process can know is refused in one line, where it can before a step."""
 
 import copy
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from seedbed import record
 from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Supervised
+from seedbed.training import checkpoint
+from seedbed.worker import parts
 from tests import tiny
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
-from tests.worker.runs import METHODS, begun, of_method, refused, work
+from tests.worker.runs import METHODS, begun, of_method, refused, trained, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 PLAIN = of_method("Supervised", module="seedbed.methods")
@@ -167,3 +173,130 @@ def test_what_is_never_trained_is_printed(
     assert "warning: optimizer: its parameter group head is empty" in printed
     assert work(begun(tmp_path / "all", *of_method("FineTuning"))) == 0
     assert "warning" not in capsys.readouterr().out
+
+
+class Holed(Noisy):
+    """Lacks a value of one sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        point, label = super().__getitem__(index)
+        if index == 5:
+            point[3] = torch.nan
+        return point, label
+
+
+class Root(nn.Module):
+    """Takes a root of negative numbers, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sqrt()
+
+
+class Rooted(nn.Module):
+    """Has a part whose outputs are not finite: always, or in evaluation."""
+
+    def __init__(self, in_evaluation: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.root, self.net, self.in_evaluation = Root(), Dense(**options), in_evaluation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x if self.in_evaluation and self.training else self.root(x))
+
+
+SEVEN = (*PLAIN, "trainer.max_steps=7")
+HOLED = f"_target_={__name__}.Holed"
+ROOTED = f"model._target_={__name__}.Rooted"
+PLACES = {"train": "step ", "validation": "the validation after step "}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        *(
+            ((f"data.{split}.{HOLED}", f"trainer.log_every_steps={often}", f"data.num_workers={n}"),
+             f"data.{split}: expected finite inputs, got nan in column 3 of sample 5, in {where}")
+            for split, where in PLACES.items()
+            for often, n in ((1, 0), (7, 2))
+        ),
+        ((ROOTED, "trainer.log_every_steps=7"),
+         "model.root: expected finite outputs of Root, got nan in the first forward pass"),
+        ((ROOTED, "+model.in_evaluation=true"),
+         "model.root: expected finite outputs of Root, got nan in the validation"),
+        (tiny.replaced("optimizer", "torch.optim.SGD", lr=1e20),
+         "loss: expected a finite number, got "),
+        # The only step's loss is finite and its update is not: the run has not finished.
+        (("optimizer=sgd", "optimizer.lr=1e300", "trainer.max_steps=1",
+          "trainer.gradient_clip_norm=null"), "validation loss: expected a finite number, got "),
+    ],
+)  # fmt: skip
+def test_what_is_to_blame_is_named_and_no_such_weights_are_kept(
+    words: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Samples, whoever loads them and whenever the loss is looked at, a module, or training."""
+    found = refused(tmp_path, capsys, *SEVEN, *words)
+    assert found.startswith(line)
+    assert ("lower optimizer.lr" in found) == ("loss" in line)
+    for path in (tmp_path / "checkpoints").glob("*.pt"):
+        assert all(each.isfinite().all() for each in checkpoint.load(path)["model"].values())
+
+
+class Tabled(Noisy):
+    """Draws a table when a sample is first asked for."""
+
+    table: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.table is None:
+            self.table = torch.randn(8)
+        inputs, target = super().__getitem__(index)
+        return torch.as_tensor(inputs) + self.table, target
+
+
+class Stream(IterableDataset[Any]):
+    """Begins elsewhere at each reading, as WebDataset does that shuffles without a seed."""
+
+    readings = itertools.count()
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __iter__(self) -> Iterator[Any]:
+        first = next(self.readings)
+        for number in range(first, first + self.samples):
+            yield torch.randn(tiny.FEATURES) + number % self.samples, number % tiny.CLASSES
+
+
+TABLED = f"data.train._target_={__name__}.Tabled"
+STREAM = f"data.train._target_={__name__}.Stream"
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [(TABLED, "data.num_workers=0"), (TABLED, "data.num_workers=2"), (STREAM, "+data.streams=1")],
+)
+def test_a_data_set_that_reads_another_batch_is_refused(
+    chosen: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever loads; negative control: unrehearsed it trains."""
+    words = of_method("Tokens", *chosen)
+    line = refused(tmp_path / "run", capsys, *words)
+    assert line.startswith("data.train: expected the same batch "), line
+    assert work(begun(tmp_path / "off", *words, "trainer.rehearse_resume=false")) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [((), 1), (("trainer.max_steps=1",), 0), (("determinism=seeded",), 0),
+     (("trainer.replay_every_steps=5",), 3)],
+)  # fmt: skip
+def test_a_run_is_built_anew_as_often_as_it_is_rehearsed(
+    words: tuple[str, ...], count: int, tmp_path: Path
+) -> None:
+    """Once; not for one step, nor where no bits are promised, and more often if it is asked."""
+    rebuilt = parts.Parts.rebuilt
+    with patch.object(parts.Parts, "rebuilt", autospec=True, side_effect=rebuilt) as calls:
+        trained(tmp_path / "run", *of_method("Tokens", *words))
+    assert [call.args[1] for call in calls.mock_calls] == [2, 5, 10][:count]

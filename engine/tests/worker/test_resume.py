@@ -1,6 +1,5 @@
 """Resuming a run: the same bits wherever it stopped; what changed is printed, or refused."""
 
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from seedbed.record import Change, code, plots
 from seedbed.training import checkpoint
 from seedbed.worker import experiment, restore
 from tests.made_up_runs import contents
+from tests.running import command, refusal, train
 from tests.ways import differences
 from tests.worker import runs
 from tests.worker.runs import EARLY_STOPPING, LSTM, StopAt, resumed, work
@@ -188,30 +188,18 @@ def test_a_run_without_a_checkpoint_starts_from_the_beginning(
         assert record.read_summary(folder)["resumes"] == []
 
 
-def newer(folder: Path) -> None:
-    summary = {"format_version": 99, "status": "running"}
-    (folder / "summary.json").write_text(json.dumps(summary))
-
-
 @pytest.mark.parametrize(
-    ("damage", "override", "expected"),
+    ("override", "expected"),
     [
-        (None, "data.num_worker=3", "data.num_worker: expected a key of the run's config.yaml"),
-        (None, "data.num_workers=-1", "data.num_workers: expected an integer from 0 to 1024, go"),
-        (None, "nonsense", "overrides: expected Hydra's key=value syntax"),
-        (newer, "seed=1", "expected a record of format 2 or older, got 99"),
-        (lambda run: (run / "config.yaml").write_text("a: ["), "seed=1", "config.yaml: expected"),
-        (lambda run: (run / "config.yaml").unlink(), "seed=1", "expected YAML, got No such file"),
+        ("data.num_worker=3", "data.num_worker: expected a key of the run's config.yaml"),
+        ("data.num_workers=-1", "data.num_workers: expected an integer from 0 to 1024, go"),
+        ("nonsense", "overrides: expected Hydra's key=value syntax"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_request_is_refused_before_a_process_starts(
-    damage: Callable[[Path], Any] | None, override: str, expected: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Keys, values, a newer format, a damaged configuration, no run."""
+    override: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = begun(tmp_path / "run")
-    if damage:
-        damage(folder)
     before = contents(folder)
     monkeypatch.delattr(launch, "run_worker")
     with pytest.raises(InputError, match=re.escape(expected)):
@@ -299,3 +287,46 @@ def test_a_resume_that_fails_early_keeps_what_the_summary_said(
     assert after["error"].startswith("FileNotFoundError: ")
     assert (after["status"], after["steps"]) == ("failed", before["steps"])
     assert after["metrics"] == before["metrics"]
+
+
+# 4 steps an epoch; the last step, the twelfth, is logged and hashed only because it is the last.
+LONG = (*LSTM, "trainer.max_steps=null", "trainer.log_every_steps=5", "fingerprint.every_steps=5")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("longer") / "short"
+    assert train(folder, *LONG, "schedule=constant", "trainer.max_epochs=3").returncode == 0
+    return folder
+
+
+def test_a_longer_run_has_the_bits_of_one_from_the_start(short: Path, tmp_path: Path) -> None:
+    """Tables, weights, best weights and summary; negative control: the short run differs."""
+    folder, whole = Path(shutil.copytree(short, tmp_path / "run")), tmp_path / "whole"
+    words = ("schedule=constant", "trainer.early_stopping_patience=null")
+    assert train(whole, *LONG, *words, "trainer.max_epochs=5").returncode == 0
+    assert differences(whole, folder)
+    done = command("scripts/resume.py", str(folder), "trainer.max_epochs=5")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert differences(whole, folder) == []
+    assert record.altered(record.read_summary(folder)) == []
+    assert command("scripts/verify.py", str(folder)).returncode == 0
+
+
+def test_what_cannot_go_on_is_refused_in_one_line(short: Path, tmp_path: Path) -> None:
+    """A schedule that the length stretches, a validation that a longer run has not, no more steps;
+    the record stays as it was."""
+    stretched, odd = tmp_path / "stretched", tmp_path / "odd"
+    assert train(stretched, *LONG, "trainer.max_epochs=1").returncode == 0
+    words = ("schedule=constant", "trainer.max_steps=2", "trainer.max_epochs=1")
+    assert train(odd, *LONG, *words).returncode == 0
+    for folder, override, reason in (
+        (stretched, "trainer.max_epochs=2", "on which its learning rates depend"),
+        (odd, "trainer.max_steps=4", "a longer one has as well"),
+        (short, "trainer.max_epochs=3", "expected a run of more than 12 steps"),
+        (short, "data.num_workers=1", "one that finished"),
+    ):
+        before = contents(folder)
+        line = refusal(command("scripts/resume.py", str(folder), override))
+        assert reason in line, line
+        assert contents(folder) == before

@@ -1,7 +1,7 @@
 """What to use instead of an operation that PyTorch refuses under deterministic algorithms.
 
 Names are those of PyTorch 2.15's error messages. A substitute computes the same function:
-tests/operations/test_substitutes.py compares the two.
+tests/operations/test_refusals.py compares the two.
 """
 
 import re
