@@ -25,11 +25,11 @@ BUDGETS = {
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
     "single files": 1427,
-    "config": 807,
-    "launch, worker": 2176,
+    "config": 785,
+    "launch, worker": 2175,
     "training": 2006,
-    "record": 1025,
-    "engine": 13077,
+    "record": 1018,
+    "engine": 13046,
     "engine/tests": 12427,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]

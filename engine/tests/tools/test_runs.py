@@ -76,7 +76,7 @@ def test_damaged_records_are_named(runs: Path) -> None:
     (runs / "sweep" / "seed=2" / "summary.json").write_text("{")
     (runs / "bomb").mkdir()
     (runs / "bomb" / "config.yaml").write_text("a: &a [x]\nb: *a\n")
-    (runs / "bomb" / ".lock").touch()
+    (runs / "bomb" / "summary.json").touch()
     made_up_runs.write_run(runs / "evil", config={"model": {"name": "\x1b[2Jevil"}})
     done = command(SCRIPT, str(runs))
     assert done.returncode == 0

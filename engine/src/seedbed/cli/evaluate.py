@@ -22,7 +22,7 @@ def main() -> int:
     parser.add("--split", choices=("test", "validation", "train"), default="test")
     parser.add("--predictions", type=options.output, metavar="FILE", help="of each sample")
     arguments = parser.add_common("--json", "--trust", "--online").parse_intermixed_args()
-    is_sweep = not record.is_begun(arguments.run) and any(record.runs_below(arguments.run))
+    is_sweep = not record.is_run(arguments.run) and any(record.runs_below(arguments.run))
     if is_sweep and arguments.predictions:
         raise InputError("--predictions: expected one run, got a sweep; name one of its runs")
     status, rows = 0, list[dict[str, Any]]()

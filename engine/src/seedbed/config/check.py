@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from seedbed.config.settings import SUPERVISED, Chosen, Data, Schedule, Settings
+from seedbed.config.settings import Chosen, Data, Schedule, Settings
 from seedbed.config.settings import promises_bits as promises_bits
 from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
@@ -38,7 +38,11 @@ def check(config: DictConfig) -> Settings:
     An InputError names a key that is unknown, missing, of another type or out of range, or does not
     fit another one.
     """
-    require_replayable(config)
+    if "recorder" in config:
+        raise InputError(
+            "recorder: expected a run of train.py, got the record of seedbed.Recorder, which only "
+            "its own script can repeat; scripts/compare.py reads it"
+        )
     settings = _typed(config)
     _require_rules(settings)
     for section in ("callbacks", "metrics", "logger"):
@@ -51,7 +55,7 @@ def check(config: DictConfig) -> Settings:
             f"model: expected a model for data of kind {kind} (data={settings.data.name}), got "
             f"{settings.model.name}, which takes {' or '.join(accepts)}"
         )
-    if settings.method._target_ == SUPERVISED and settings.data.task is None:
+    if settings.method._target_ == "seedbed.methods.Supervised" and settings.data.task is None:
         raise InputError(
             "data.task: expected a task for method=supervised, got nothing; add it, such as "
             "{name: classification}"
@@ -70,17 +74,14 @@ def check(config: DictConfig) -> Settings:
 def _typed(config: DictConfig) -> Settings:
     """Return a configuration as an object; in `config`, values get their types as well."""
     merged: Any = OmegaConf.structured(Settings)
-    kinds = {each.name: each.type for each in fields(Settings)}
+    kinds: dict[str, Any] = {it.name: it.type for it in fields(Settings) if is_dataclass(it.type)}
     kinds["schedule"] = Chosen if "_target_" in (config.get("schedule") or ()) else Schedule
     name = "configuration"
     try:
         for name in sorted(map(str, config), key=lambda name: name != "seed"):  # all seeds follow
-            kind = kinds.get(name)
-            if isinstance(kind, type) and is_dataclass(kind):
-                if not isinstance(config[name], DictConfig):
-                    raise InputError(f"{name}: expected a section with keys, got {config[name]}")
-                merged[name] = OmegaConf.structured(kind)
-                if issubclass(kind, Data | Chosen):
+            if name in kinds:
+                merged[name] = OmegaConf.structured(kinds[name])
+                if issubclass(kinds[name], Data | Chosen):
                     OmegaConf.set_struct(merged[name], False)
             merged.merge_with({name: config[name]})
         settings: Settings = OmegaConf.to_object(merged)  # type: ignore[assignment]
@@ -128,13 +129,4 @@ def check_shards(shards: int, processes: int, batch_size: int) -> None:
     if batch_size % shards:
         raise InputError(
             f"trainer.shards: expected a divisor of data.batch_size ({batch_size}), got {shards}"
-        )
-
-
-def require_replayable(config: Mapping[str, Any]) -> None:
-    """Raise InputError for the settings of a user's own training loop, which no command repeats."""
-    if "recorder" in config:
-        raise InputError(
-            "recorder: expected a run of train.py, got the record of seedbed.Recorder, which only "
-            "its own script can repeat; scripts/compare.py reads it"
         )

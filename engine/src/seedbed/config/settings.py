@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 MAX_SEED = 2**63 - 1
-SUPERVISED = "seedbed.methods.Supervised"  # the method where a configuration names none
 TASKS = ("classification", "regression")  # others come with a `_target_`
 
 
@@ -38,13 +37,10 @@ def of(*names: str) -> Rule:
     return Rule(f"values for {', '.join(names)}", lambda flags: set(flags) == set(names))
 
 
-def are_texts(env: dict[str, Any]) -> bool:
-    return all(
-        isinstance(value or "", str) and (value or "").isprintable() for value in env.values()
-    )
-
-
-TEXTS = Rule("a text or null for each variable", are_texts)
+TEXTS = Rule(
+    "a text or null for each variable",
+    lambda env: all(value is None or isinstance(value, str) for value in env.values()),
+)
 Flags = dict[str, bool | None]  # null leaves PyTorch's own value
 Count = Annotated[int, numbers(1)]
 Steps = Annotated[int, numbers(0)]  # 0: never
@@ -117,14 +113,6 @@ class Model(Chosen):
     """`accepts` lists the kinds of data that a model is for."""
 
     accepts: list[str] | None = None
-
-
-@dataclass
-class Method(Chosen):
-    """What a training step is."""
-
-    name: str = "supervised"
-    _target_: str = SUPERVISED
 
 
 @dataclass
@@ -213,12 +201,12 @@ class Settings:
     seeds: Seeds
     data: Data
     model: Model
+    method: Chosen
     optimizer: Optimizer
     schedule: Any  # Schedule | Chosen, a union that OmegaConf does not know
     determinism: Determinism
     trainer: Trainer
     fingerprint: Fingerprint
-    method: Method = field(default_factory=Method)
     files: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     notes: str | None = None

@@ -16,7 +16,6 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from seedbed import project
-from seedbed.config.settings import SUPERVISED
 from seedbed.errors import InputError
 
 _FUNCTIONS = ("data.collate", "data.training_collate")  # keys that hold a function's name
@@ -34,7 +33,7 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
     files = list(_project_files())
     named = [each for tree in files for each in targets_of(tree)]
     # Nobody else's run is logged.
-    known = {SUPERVISED, *(name for key, name in named if not key.startswith("logger."))}
+    known = {name for key, name in named if not key.startswith("logger.")}
     presets = [tree for tree in files if [*tree] == ["determinism"]]
     variables = {key for tree in presets for key, *_ in _entries(tree)}
     for _, name, _ in _entries(OmegaConf.to_container(settings)):

@@ -13,7 +13,6 @@ from seedbed.record.folder import LAST_CHECKPOINTS as LAST_CHECKPOINTS
 from seedbed.record.folder import LENGTHS as LENGTHS
 from seedbed.record.folder import SWEEP as SWEEP
 from seedbed.record.folder import altered as altered
-from seedbed.record.folder import is_begun as is_begun
 from seedbed.record.folder import is_run as is_run
 from seedbed.record.folder import is_sweep as is_sweep
 from seedbed.record.folder import lock as lock

@@ -28,18 +28,12 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.yaml").is_file() and (folder / "summary.json").is_file()
 
 
-def is_begun(folder: Path) -> bool:
-    """Return whether a folder is a run's, also of one that was killed before it wrote a summary."""
-    started = (folder / "config.yaml").is_file() and (folder / ".lock").is_file()
-    return started or (folder / "summary.json").is_file()
-
-
 def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Yield the run folders at or below a folder, sorted by name.
 
     Links to runs are followed; those to folders of runs, which can go round in circles, are not.
     """
-    if is_begun(folder):
+    if is_run(folder):
         yield folder
     elif depth <= _MAX_DEPTH and (depth == 0 or not folder.is_symlink()):
         with suppress(OSError):

@@ -24,8 +24,7 @@ def read_row(folder: Path) -> Row:
         InputError: the record cannot be read.
     """
     settings = untrusted.read_yaml(folder / "config.yaml")
-    exists = (folder / "summary.json").exists()
-    summary = record.read_summary(folder) if exists else {"status": "not started"}
+    summary = record.read_summary(folder)
     metrics = summary.pop("metrics", None)
     named = record.flatten(metrics) if isinstance(metrics, Mapping) else {}
     return {**record.flatten(summary), **named, **record.flatten(settings), "run": str(folder)}

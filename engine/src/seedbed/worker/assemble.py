@@ -101,8 +101,7 @@ def build_training_state(
     if not model.training:
         model.train()
     seed(settings, "init", 2)
-    spec = settings.plain.get("method") or {"_target_": settings.method._target_}
-    method: Method = build.build(spec, "method")
+    method: Method = build.build(settings.plain["method"], "method")
     require_hooks("method", method, Method)
     if settings.data.task is not None:
         method.task = tasks.make(settings.data.task)
