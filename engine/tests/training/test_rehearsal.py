@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,7 +98,9 @@ def run(
     training, progress = build(), Progress()
     if saved:
         progress = checkpoint.restore(training, checkpoint.decode(saved))
-    plan = Plan(STEPS, 2, 1, 1, 1, 1, None, factor)
+    often = {"log_every_steps": 1, "validate_every_epochs": 1, "checkpoint_every_steps": 1}
+    trainer: Any = SimpleNamespace(**often, early_stopping_patience=None)
+    plan = Plan(STEPS, 2, trainer, 1, factor)
     notes = Notes(training)
     rehearsal = Rehearsal(rebuild, held_out, at_start, every_steps, log=notes.found.printed.append)
     places, cut = batches(progress.step + 1), Shards(shards)

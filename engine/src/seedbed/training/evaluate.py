@@ -148,8 +148,6 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
 def look_at(training: TrainingState, phase: str, step: int, result: Evaluation) -> Evaluation:
     """Let callbacks look at an evaluation; return it with what they have logged."""
     callbacks, seed = training.callbacks, training.dropout_seed
-    if callbacks.run is None:
-        return result
     now, logged = {"phase": phase, "logs": True}, dict[str, Tensor]()
     with evaluating(training.model):
         if phase == "validation":

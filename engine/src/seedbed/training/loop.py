@@ -77,7 +77,7 @@ def fit(
             schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(step - 1))
             with explained(training.model):
                 slices = [next(batches) for _ in shards.mine]
-            logs = plan.is_due(plan.log_every_steps, step)
+            logs = plan.is_due(plan.trainer.log_every_steps, step)
             hashed = hasher if plan.is_due(plan.fingerprint_every_steps, step) else None
             if rehearsal is not None and rehearsal.is_due(step, first_step):
                 result = rehearsal.take_step(training, slices, step, shards, logs)
@@ -93,7 +93,7 @@ def fit(
             run_logger.log_step(step, *result)
             if logs or step % 100 == 0:
                 run_logger.write(progress)
-            if step < plan.total_steps and plan.is_due(plan.checkpoint_every_steps, step):
+            if step < plan.total_steps and plan.is_due(plan.trainer.checkpoint_every_steps, step):
                 save(training, progress, run_logger, shards)
     except Interrupted:
         save(training, progress, run_logger, shards)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seedbed.config.settings import Trainer
 from seedbed.errors import InputError
 from seedbed.methods import Method, Seen
 from seedbed.training.callbacks import Callbacks
@@ -167,17 +168,14 @@ class Plan:
 
     total_steps: int
     steps_per_epoch: int
-    log_every_steps: int
-    validate_every_epochs: int
-    checkpoint_every_steps: int
+    trainer: Trainer
     fingerprint_every_steps: int
-    early_stopping_patience: int | None
     learning_rate_factor: Callable[[int], float | Mapping[str, float]]
 
     def validates_after(self, step: int) -> bool:
         """Return whether a validation follows this step."""
         epoch, rest = divmod(step, self.steps_per_epoch)
-        every = self.validate_every_epochs
+        every = self.trainer.validate_every_epochs
         return step == self.total_steps or bool(every and epoch and not rest and epoch % every == 0)
 
     def is_due(self, every_steps: int, step: int) -> bool:
@@ -186,7 +184,7 @@ class Plan:
 
     def is_over(self, progress: "Progress") -> bool:
         """Return whether training ends here: after all steps, or early without any gain."""
-        patience = self.early_stopping_patience
+        patience = self.trainer.early_stopping_patience
         stale = patience is not None and progress.validations_without_gain >= patience
         return stale or progress.step == self.total_steps
 

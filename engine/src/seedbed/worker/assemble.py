@@ -178,13 +178,5 @@ def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     total_steps = trainer.max_epochs * steps_per_epoch
     if trainer.max_steps is not None:
         total_steps = min(total_steps, trainer.max_steps)
-    return Plan(
-        total_steps=total_steps,
-        steps_per_epoch=steps_per_epoch,
-        log_every_steps=trainer.log_every_steps,
-        validate_every_epochs=trainer.validate_every_epochs,
-        checkpoint_every_steps=trainer.checkpoint_every_steps,
-        fingerprint_every_steps=settings.fingerprint.every_steps,
-        early_stopping_patience=trainer.early_stopping_patience,
-        learning_rate_factor=schedules.of_settings(settings.plain["schedule"], total_steps),
-    )
+    factor = schedules.of_settings(settings.plain["schedule"], total_steps)
+    return Plan(total_steps, steps_per_epoch, trainer, settings.fingerprint.every_steps, factor)

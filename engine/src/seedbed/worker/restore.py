@@ -155,7 +155,7 @@ def is_kept(row: record.Row, progress: Progress, plan: Plan) -> bool:
     step, phase = int(row["step"]), row.get("phase")
     if phase == "validation":
         return step <= progress.validated_step
-    every_steps = plan.log_every_steps if phase else plan.fingerprint_every_steps
+    every_steps = plan.trainer.log_every_steps if phase else plan.fingerprint_every_steps
     is_due = step < progress.step or plan.is_due(every_steps, step)
     return phase != "test" and step <= progress.step and is_due
 

@@ -88,7 +88,7 @@ class RunLogger(Logger):
             texts = [f"{name} {float(x):.4f}" for name, x in cells if "learning_rate" not in name]
             self._bar.set_postfix_str(", ".join(texts), refresh=False)
             step = int(str(rows[-1]["step"]))
-            if not self._is_watched and step % (10 * self._plan.log_every_steps) == 0:
+            if not self._is_watched and step % (10 * self._plan.trainer.log_every_steps) == 0:
                 print(f"step {step}  {'  '.join(texts)}", flush=True)
 
     def log_validation(self, progress: Progress, result: Evaluation, is_best: bool) -> None:

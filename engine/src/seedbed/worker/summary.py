@@ -74,7 +74,7 @@ def stopped_early(parts: Parts, progress: Progress) -> dict[str, int | None] | N
     plan = parts.plan
     if progress.step == plan.total_steps or not plan.is_over(progress):
         return None
-    patience = plan.early_stopping_patience
+    patience = plan.trainer.early_stopping_patience
     return {"step": progress.step, "patience": patience, "best_step": progress.best_step}
 
 
