@@ -90,7 +90,7 @@ def test_a_signal_leaves_a_run_that_goes_on(
 
 
 def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> None:
-    """SIGHUP and a dead terminal, for train.py, training process and loader workers: 129."""
+    """SIGHUP and a dead terminal, for all processes: 129. Its progress bar is not in train.log."""
     folder = tmp_path / "run"
     terminal, end = pty.openpty()
     process = started(folder, *FORKSERVER, stdout=end, stderr=end)
@@ -99,6 +99,7 @@ def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> No
     os.close(terminal)
     os.killpg(process.pid, signal.SIGHUP)
     assert process.wait(120) == 128 + signal.SIGHUP
+    assert b"\r" not in (folder / "train.log").read_bytes()
     assert record.read_summary(folder)["status"] == "interrupted"
     resumed(folder, "data.num_workers=0")
     assert differences(whole, folder) == []

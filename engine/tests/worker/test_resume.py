@@ -293,18 +293,16 @@ def test_a_resume_that_fails_early_keeps_what_the_summary_said(
 LONG = (*LSTM, "trainer.max_steps=null", "trainer.log_every_steps=5", "fingerprint.every_steps=5")
 
 
-@pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("longer") / "short"
-    assert train(folder, *LONG, "schedule=constant", "trainer.max_epochs=3").returncode == 0
-    return folder
-
-
-def test_a_longer_run_has_the_bits_of_one_from_the_start(short: Path, tmp_path: Path) -> None:
+# The last validation of the second is not the best, and is none of the longer run.
+@pytest.mark.parametrize("words", [(), ("trainer.validate_every_epochs=2", "optimizer.lr=0")])
+def test_a_longer_run_has_the_bits_of_one_from_the_start(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     """Tables, weights, best weights and summary; negative control: the short run differs."""
-    folder, whole = Path(shutil.copytree(short, tmp_path / "run")), tmp_path / "whole"
-    words = ("schedule=constant", "trainer.early_stopping_patience=null")
-    assert train(whole, *LONG, *words, "trainer.max_epochs=5").returncode == 0
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    words = (*LONG, *words, "schedule=constant", "trainer.early_stopping_patience=3")
+    for run, epochs in ((folder, 3), (whole, 5)):
+        assert train(run, *words, f"trainer.max_epochs={epochs}").returncode == 0
     assert differences(whole, folder)
     done = command("scripts/resume.py", str(folder), "trainer.max_epochs=5")
     assert (done.returncode, done.stderr) == (0, "")
@@ -313,18 +311,19 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(short: Path, tmp_path: 
     assert command("scripts/verify.py", str(folder)).returncode == 0
 
 
-def test_what_cannot_go_on_is_refused_in_one_line(short: Path, tmp_path: Path) -> None:
+def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
     """A schedule that the length stretches, a validation that a longer run has not, no more steps;
     the record stays as it was."""
-    stretched, odd = tmp_path / "stretched", tmp_path / "odd"
+    stretched, odd, whole = (tmp_path / name for name in ("stretched", "odd", "whole"))
+    constant = ("schedule=constant", "trainer.max_epochs=1")
     assert train(stretched, *LONG, "trainer.max_epochs=1").returncode == 0
-    words = ("schedule=constant", "trainer.max_steps=2", "trainer.max_epochs=1")
-    assert train(odd, *LONG, *words).returncode == 0
+    assert train(odd, *LONG, *constant, "trainer.max_steps=2").returncode == 0
+    assert train(whole, *LONG, *constant).returncode == 0
     for folder, override, reason in (
         (stretched, "trainer.max_epochs=2", "on which its learning rates depend"),
         (odd, "trainer.max_steps=4", "a longer one has as well"),
-        (short, "trainer.max_epochs=3", "expected a run of more than 12 steps"),
-        (short, "data.num_workers=1", "one that finished"),
+        (whole, "trainer.max_epochs=1", "expected a run of more than 4 steps"),
+        (whole, "data.num_workers=1", "one that finished"),
     ):
         before = contents(folder)
         line = refusal(command("scripts/resume.py", str(folder), override))

@@ -15,17 +15,17 @@ class Tee:
     """A stream whose text also goes to train.log, and which outlives its terminal."""
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
-        self._stream, self._log = stream, log
+        self.stream, self._log = stream, log
 
     def write(self, text: str) -> int:
         """Write to the log, as far as the disk lets us, and to the terminal."""
         with suppress(OSError, ValueError):  # the disk is full, or the log is closed
             self._log.write(text)
-        self._try(self._stream.write, text)
+        self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        self._try(self._stream.flush)
+        self._try(self.stream.flush)
 
     def _try(self, act: Callable[..., object], *arguments: str) -> None:
         """Use the terminal; train.log alone if it was closed, or a pipe's reader went away."""
@@ -34,10 +34,10 @@ class Tee:
         except OSError as error:
             if error.errno not in (errno.EIO, errno.EPIPE):
                 raise
-            discard_output(self._stream)
+            discard_output(self.stream)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
 
 
 @contextmanager

@@ -120,29 +120,24 @@ def plan_before(state: Mapping[str, Any], plan: Plan) -> Plan:
 
 
 def rewound(state: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """Return a checkpoint; that of a run's last step as it would be in a longer run.
-
-    A validation of the last step is undone: it comes again where the longer plan has it.
+    """Return a checkpoint without the validation after a run's last step, which a longer run lacks.
 
     Raises:
-        InputError: it found the best weights, and the longer run would not have it.
+        InputError: the validation found the best weights.
     """
     progress = checkpoint.progress_of(state)
     step = progress.step
-    if not step == plan_before(state, plan).total_steps < plan.total_steps:
+    was_last = progress.validated_step == step == plan_before(state, plan).total_steps
+    if not was_last or plan.validates_after(step):
         return state
-    if progress.validated_step == step:
-        if progress.best_step != step:
-            progress.validations_without_gain -= 1
-        elif plan.validates_after(step):
-            progress.best_metric = None  # what comes again is the best again
-        else:
-            raise InputError(
-                f"trainer.max_epochs: expected a run whose last validation, of step {step}, a "
-                "longer one has as well, got one that found its best weights there; start a run "
-                "of that length by train.py"
-            )
-        progress.validated_step = step - 1
+    if progress.best_step == step:
+        raise InputError(
+            f"trainer.max_epochs: expected a run whose last validation, of step {step}, a longer "
+            "one has as well, got one that found its best weights there; start a run of that "
+            "length by train.py"
+        )
+    progress.validated_step = step - 1
+    progress.validations_without_gain -= 1
     return {**state, "progress": asdict(progress)}
 
 
