@@ -4,7 +4,6 @@ import io
 import os
 import shutil
 import struct
-import subprocess
 import time
 import zipfile
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pytest
 
 from seedbed.errors import InputError
 from seedbed.record import Origin, archive, change, changes, code
+from tests.running import run
 
 FILES = {"src/a.py": b"A = 1\n", "PYTHONPATH": b"src\n"}
 
@@ -141,7 +141,7 @@ def test_what_a_stranger_says_of_code_is_taken_as_text() -> None:
 
 def git(root: Path, *words: str) -> str:
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
-    return subprocess.check_output(["git", "-C", str(root), *who, *words], text=True).strip()
+    return run(root, "git", *who, *words).stdout.strip()
 
 
 def test_git_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

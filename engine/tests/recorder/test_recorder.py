@@ -31,8 +31,8 @@ Fault = Callable[["Loop", int, dict[str, Any]], None]
 class Loop:
     """What a loop holds; a fault changes something of it."""
 
-    def __init__(self, seed: int = 0, workers: int = 0) -> None:
-        self.loader = seeded_loader(Noisy(SAMPLES), BATCH, seed, workers)
+    def __init__(self, seed: int = 0) -> None:
+        self.loader = seeded_loader(Noisy(SAMPLES), BATCH, seed)
         rng.seed_globals(rng.key(seed, "init"))
         self.model = nn.Sequential(Convolution(3, 4), nn.Dropout(0.5), nn.Linear(3, 3))
         self.model(torch.zeros(2, 8))  # shapes of lazy modules
@@ -52,14 +52,11 @@ class Loop:
             recorder.step(step, **made, model=self.model, optimizers=self.optimizer)
 
 
-def recorded(
-    folder: Path, settings: object = None, seed: int = 0, fault: Any = None, **options: Any
-) -> Path:
+def recorded(folder: Path, seed: int = 0, fault: Fault | None = None) -> Path:
     """Record a whole loop; return its folder."""
-    settings = {"seed": seed, "lr": 0.01} if settings is None else settings
     loop = Loop(seed)
-    with Recorder(folder, settings, **options) as recorder:
-        loop.run(recorder, fault=fault)
+    with Recorder(folder, {"seed": seed, "lr": 0.01}) as recorder:
+        loop.run(recorder, fault)
         recorder.validation(STEPS, loss=0.5 + seed, accuracy=torch.tensor(0.75 + seed / 100))
     return folder
 

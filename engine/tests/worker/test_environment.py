@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from seedbed.record import archive, code
 from seedbed.worker import environment, summary
 from tests import pages
 from tests.made_up_runs import edit_summary
+from tests.running import run
 
 
 def test_every_file_that_an_argument_names_is_recorded(
@@ -132,12 +132,9 @@ def kept(places: Path, *modules: str) -> dict[str, bytes]:
     """Import modules in a process; return what its code.zip holds besides the engine."""
     root = places / "project"
     path = [root / "src", root, places / "elsewhere", places / "site-packages"]
-    subprocess.run(
-        [sys.executable, "-c", LOOP, str(places / "run"), str(root), *modules],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
-        check=True,
-        timeout=120,
-    )
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    words = ("-c", LOOP, str(places / "run"), str(root), *modules)
+    run(places, sys.executable, *words, env=variables)
     files = archive.read(places / "run" / code.ARCHIVE)
     return {name: files[name] for name in files if "seedbed" not in name}
 
@@ -161,9 +158,7 @@ def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> No
     with zipfile.ZipFile(places / "run" / code.ARCHIVE) as made:
         made.extractall(places / "again")
     command = 'PYTHONPATH=$(cat PYTHONPATH) "$0" -c "import mine.model; print(mine.model.SUM)"'
-    words, again = ["sh", "-c", command, sys.executable], places / "again"
-    done = subprocess.run(words, cwd=again, capture_output=True, text=True, check=True)
-    assert done.stdout == "3\n"
+    assert run(places / "again", "sh", "-c", command, sys.executable).stdout == "3\n"
 
 
 def test_equal_code_gives_equal_bytes_wherever_it_lies(places: Path, tmp_path: Path) -> None:
@@ -205,13 +200,13 @@ def test_only_imported_files_keep_a_run_from_resuming(tmp_path: Path) -> None:
     for name, words, status in (
         ("unchanged", [], 0), ("changed", [], 2), ("allowed", ["--allow-changed"], 0)
     ):  # fmt: skip
-        run = Path(shutil.copytree(project / "runs/a", project / "runs" / name))
-        edit_summary(run, status="interrupted")
-        done = pages.run(project, "scripts/resume.py", str(run), *words, status=status)
+        folder = Path(shutil.copytree(project / "runs/a", project / "runs" / name))
+        edit_summary(folder, status="interrupted")
+        done = pages.run(project, "scripts/resume.py", str(folder), *words, status=status)
         assert ("src/project/models/cnn.py" in done.stderr) == (name == "changed")
-        now = archive.read(run / code.ARCHIVE)
+        now = archive.read(folder / code.ARCHIVE)
         changed = [path for path in whole if whole[path] != now[path]]
         assert changed == (["src/project/models/cnn.py"] if name == "allowed" else [])
         if name == "unchanged":
             model.write_text(model.read_text() + "# else\n")
-    assert archive.read(run / "code_until_step_4.zip") == whole
+    assert archive.read(folder / "code_until_step_4.zip") == whole

@@ -1,6 +1,5 @@
 """What only the training process can know is refused in one line, where it can before a step."""
 
-import copy
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,21 +73,6 @@ class Elsewhere(Supervised):
         return torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)
 
 
-class Pupil(Supervised):
-    """Evaluates a teacher beside the model: no loss and no gradient ever shows it."""
-
-    def configure_optimizers(self, model: nn.Module, make: Make) -> Any:
-        self.teacher = copy.deepcopy(model).requires_grad_(False)
-        return make(model.named_parameters())
-
-    def on_step_end(self, model: nn.Module, step: int) -> None:
-        for average, weight in zip(self.teacher.parameters(), model.parameters(), strict=True):
-            average.lerp_(weight, 0.1)
-
-    def validation_step(self, model: nn.Module, batch: Any) -> Any:
-        return super().validation_step(self.teacher, batch)
-
-
 class Swapping(Supervised):
     """Puts a layer into the model later, whose parameters are none of the optimizer's."""
 
@@ -128,7 +112,6 @@ def own(method: str, *words: str) -> tuple[str, ...]:
         (own("Elsewhere"), 0, "method: expected parameters of the model in step 1"),
         ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
          "schedule: expected the same learning rate in step 2"),
-        (own("Pupil"), 1, "model: expected the same evaluation in step 2"),
         (own("Swapping"), 6, "model: expected the parameters that its"),
     ],
 )  # fmt: skip

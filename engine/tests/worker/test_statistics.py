@@ -26,11 +26,6 @@ def calls() -> list[int]:
     return [int(line) for line in CALLS.read_text().split()] if CALLS.exists() else []
 
 
-@pytest.fixture(autouse=True)
-def no_calls_yet() -> None:
-    CALLS.unlink(missing_ok=True)
-
-
 class Points(Noisy):
     """Points that are standardised once their statistics are known."""
 
