@@ -6,6 +6,7 @@ In a training process, in one that was started by others, and on a processor tha
 import json
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,12 @@ def environment_of(chosen: dict[str, Any]) -> dict[str, str]:
     return determinism.environment_variables(chosen, {"PATH": "/usr/bin:/bin"})
 
 
-def applied(chosen: dict[str, Any], environment: dict[str, str], *changes: str) -> list[Any]:
+def applied(
+    chosen: dict[str, Any], environment: dict[str, str], *changes: str, prefix: Sequence[str] = ()
+) -> list[Any]:
     """Apply a preset in a fresh process; return flags and what differs, at once and after each."""
     words = ("-c", APPLY, json.dumps(chosen), json.dumps(["", *changes]))
-    [line] = printed(*words, environment=environment)
+    [line] = printed(*words, environment=environment, prefix=prefix)
     return json.loads(line)  # type: ignore[no-any-return]
 
 

@@ -91,7 +91,8 @@ def test_a_processor_without_avx_is_refused(cpu: str, has_avx: bool) -> None:
     """oneDNN would take other kernels there and say nothing."""
     config = runs.configuration("rnn")
     preset: Any = OmegaConf.to_container(config.determinism, resolve=True)
-    *_, found = applied(preset, launch.training_environment(config), emulator(cpu))
+    environment = launch.training_environment(config)
+    [(_, found)] = applied(preset, environment, prefix=emulator(cpu))
     assert found == ([] if has_avx else ["determinism.avx: expected True, got False in force"])
 
 

@@ -2,7 +2,6 @@
 
 import os
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,14 +30,10 @@ def run(root: Path, *words: str, status: int | None = 0) -> subprocess.Completed
 def checkout(tmp_path: Path) -> Path:
     """Make a repository of this checkout's files as they are now."""
     root = tmp_path / "checkout"
+    root.mkdir()
     listed = run(TEMPLATE, "git", "ls-files", "--cached", "--others", "--exclude-standard").stdout
-    for name in listed.splitlines():
-        if (TEMPLATE / name).is_file():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TEMPLATE / name, root / name)
-    presets = Path("engine/src/seedbed/determinism/presets")  # a link to a folder
-    if not (root / presets).exists():
-        (root / presets).symlink_to(os.readlink(TEMPLATE / presets))
+    names = [name for name in listed.splitlines() if os.path.lexists(TEMPLATE / name)]
+    run(TEMPLATE, "cp", "--parents", "--no-dereference", *names, str(root))
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "as it is now")):
         run(root, "git", *words)
     return root

@@ -37,9 +37,9 @@ def _flags() -> Iterator[None]:
     [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in FAULTS],
 )
 def test_an_injected_fault_is_found(name: str) -> None:
-    """Step and operation, or phase of the data, are those where the fault was injected."""
+    """Step, stage and operation, or phase of the data, are those where the fault was injected."""
     result = fault_score.inject(name, 0)
-    assert result.found.startswith(f"step {result.step},"), result.found
+    assert result.right_step_and_stage, result.found
     assert result.right_operation, result.found
 
 

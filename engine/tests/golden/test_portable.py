@@ -1,13 +1,12 @@
 """Portable: whatever CPU this is, it has the golden fingerprints of the repository."""
 
-import json
 import platform
 from pathlib import Path
 
 import pytest
 
-from seedbed import determinism, record
-from seedbed.determinism.running import read_preset
+from seedbed import record
+from tests.determinism.test_determinism import applied, environment_of, preset
 from tests.golden import runs
 from tests.running import TEMPLATE, made_once, printed
 
@@ -59,38 +58,21 @@ def test_the_pinned_torch_has_golden_fingerprints() -> None:
     assert set(VERSIONS[torch]) == set(runs.EXPERIMENTS)
 
 
-REPORT = """
-import json, sys
-import torch
-from seedbed import determinism
-preset = json.loads(sys.argv[1])
-determinism.apply(preset)
-torch.nn.Conv2d(16, 32, 3)(torch.ones(64, 16, 28, 28))
-print(json.dumps(determinism.differences(preset)))
-"""
-
-
-preset = read_preset("portable")
-
-
-def report(environment: dict[str, str]) -> tuple[str, list[str]]:
-    """Return what oneDNN says of its instruction set, and what is not as portable asks."""
-    words = ("-c", REPORT, json.dumps(preset))
-    lines = printed(*words, environment=environment | {"ONEDNN_VERBOSE": "1"})
-    return next(line for line in lines if ",cpu,isa:" in line), json.loads(lines[-1])
-
-
 @on_x86_64
 def test_every_library_reports_its_pin() -> None:
     """PyTorch, MKL and oneDNN keep to what was asked; negative control: without the pins."""
-    pinned = determinism.environment_variables(preset, {"PATH": "/usr/bin:/bin"})
-    onednn, differences = report(pinned)
-    assert onednn.endswith(",isa:Intel AVX")
+    portable = preset("portable")
+    pinned = environment_of(portable)
+    [(_, differences)] = applied(portable, pinned)
     assert differences == []
     loose = {k: v for k, v in pinned.items() if not k.startswith(("ATEN", "MKL_CBWR", "ONEDNN"))}
-    _, lines = report(loose)
+    [(_, lines)] = applied(portable, loose)
     assert any(line.startswith("determinism.mkl_branch: expected COMPATIBLE") for line in lines)
     assert any(line.startswith("ATEN_CPU_CAPABILITY: expected default") for line in lines)
+    program = "import torch; torch.nn.Conv2d(16, 32, 3)(torch.ones(64, 16, 28, 28))"
+    lines = printed("-c", program, environment=pinned | {"ONEDNN_VERBOSE": "1"})
+    [onednn] = [line for line in lines if ",cpu,isa:" in line]
+    assert onednn.endswith(",isa:Intel AVX")
 
 
 @on_x86_64
