@@ -25,11 +25,11 @@ BUDGETS = {
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
     "single files": 1427,
-    "config": 785,
-    "launch, worker": 2167,
+    "config": 779,
+    "launch, worker": 2162,
     "training": 2002,
-    "record": 1018,
-    "engine": 13034,
+    "record": 1014,
+    "engine": 13019,
     "engine/tests": 12369,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]

@@ -37,7 +37,7 @@ def main() -> int:
         trees = [checkout.here()] * 2
         if arguments.restore_code:
             trees = [stack.enter_context(checkout.code_of(of.origin, True)) for of in (a, b)]
-        elif not change.same_code(a.origin, b.origin):
+        elif any(each.alters_bits for each in change.changes_of_code(a.origin, b.origin)):
             print(
                 "\nThe runs had different code. To replay each with its own, which executes the "
                 "code of both records: add --restore-code"

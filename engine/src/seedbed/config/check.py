@@ -5,7 +5,6 @@ input is the file.
 """
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -45,10 +44,6 @@ def check(config: DictConfig) -> Settings:
         )
     settings = _typed(config)
     _require_rules(settings)
-    for section in ("callbacks", "metrics", "logger"):
-        for name, spec in getattr(settings, section).items():
-            if not isinstance(spec, Mapping) or "_target_" not in spec:
-                raise InputError(f"{section}.{name}: expected a class by its _target_, got {spec}")
     accepts, kind = settings.model.accepts, config.data.get("kind")
     if accepts is not None and kind is not None and kind not in accepts:
         raise InputError(

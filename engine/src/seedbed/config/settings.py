@@ -29,8 +29,7 @@ def numbers(low: float, high: float = math.inf) -> Rule:
 
 
 def one_of(*options: object) -> Rule:
-    known = {(type(each), each) for each in options}  # true is no 1
-    return Rule(f"one of {', '.join(map(str, options))}", lambda it: (type(it), it) in known)
+    return Rule(f"one of {', '.join(map(str, options))}", lambda value: value in options)
 
 
 def of(*names: str) -> Rule:
@@ -210,9 +209,9 @@ class Settings:
     files: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
-    callbacks: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, Any] = field(default_factory=dict)
-    logger: dict[str, Any] = field(default_factory=dict)
+    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    logger: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.plain: dict[str, Any] = {}

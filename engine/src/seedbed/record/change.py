@@ -80,10 +80,6 @@ def changes_of_code(before: Origin, now: Origin, same_settings: bool = False) ->
             yield Change(name, one and one[:12], other and other[:12], kind="code")
 
 
-def same_code(before: Origin, now: Origin) -> bool:
-    return not any(change.alters_bits for change in changes_of_code(before, now))
-
-
 def matches(key: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(key, pattern) for pattern in patterns)
 
