@@ -145,8 +145,6 @@ class Shards:
             ours: integers of this process, to be summed over all processes.
         """
         sums = [*tree_sum(parts, len(self.mine)), *ours]
-        if self.count == 1:
-            return sums
         if self._training is not None:  # in later steps, without trained weights: `compare`
             self.require_kept(self._training, trained=())
             self._training = None

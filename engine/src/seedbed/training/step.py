@@ -93,6 +93,10 @@ def mean_of_shards(
     hashes: Sequence[Tensor],
 ) -> tuple[Passes, list[Tensor]]:
     """Return what all shards give together, and the sums of the hashes of all processes."""
+    if shards.count == 1:
+        whole = forward_and_backward(training, batches[0], update, 0, with_values)
+        whole.values.pop("weight", None)
+        return whole, list(hashes)
     names: list[str] = []
 
     def parts() -> Iterator[list[Tensor]]:
@@ -100,11 +104,11 @@ def mean_of_shards(
             passes = forward_and_backward(training, batch, update, shard, with_values)
             names[:] = names or passes.values
             require_same_names(names, passes.values)
-            if with_values and shards.processes > 1 and shard == shards.mine[-1]:
+            if with_values and shard == shards.mine[-1]:
                 for theirs in shards.gather(lambda: names):
                     require_same_names(names, theirs)
             tensors = [*passes.gradients, *passes.values.values()]
-            if shards.count > 1 and "weight" in passes.values:
+            if "weight" in passes.values:
                 *others, weight = tensors
                 is_empty = weight == 0  # the mean over no tokens is not a number
                 scaled = [t.new_zeros(()).where(is_empty, t * weight) for t in others]
@@ -118,9 +122,8 @@ def mean_of_shards(
     if "weight" in names:  # the last one
         *means, weight = means
         names.pop()
-        if shards.count > 1:
-            factor = 1 / weight
-            means = [mean * factor for mean in means]
+        factor = 1 / weight
+        means = [mean * factor for mean in means]
     start = len(means) - len(names)
     by_name = dict(zip(names, means[start:], strict=True))
     return Passes(means[:start], by_name, [n > 0 for n in used.tolist()]), tensors[end:]
