@@ -105,6 +105,12 @@ class TrainingState:
         return {name: p for name, p in named if p.requires_grad}
 
     @cached_property
+    def takes_all(self) -> Mapping[str, bool]:
+        """Return of each optimizer whether nobody else has parameters that get gradients."""
+        needed = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        return {name: needed <= each.keys() for name, each in self.parameters_of.items()}
+
+    @cached_property
     def needs_closure(self) -> Mapping[str, bool]:
         """Return of each optimizer whether it repeats forward and backward passes itself."""
         steps = {name: inspect.signature(each.step) for name, each in self.optimizers.items()}

@@ -145,7 +145,8 @@ def forward_and_backward(
     parameters = list(update.parameters.values())
     for parameter in parameters:
         parameter.grad = None
-    loss.backward(inputs=parameters if len(training.optimizers) > 1 else None)
+    takes_all = training.takes_all[update.optimizer]
+    loss.backward(inputs=None if takes_all else parameters)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     used = [p.grad is not None for p in parameters]
     scalars = {"loss": loss.detach().clone()}

@@ -109,8 +109,6 @@ def _restore_attributes(value: Any, before: dict[str, Any], now: dict[str, Any])
     for name, each in before.items():
         if (name not in now or now[name] is not each) and not name.startswith("__"):
             put(value, name, each)
-    if isinstance(value, FunctionType):
-        value.__defaults__, value.__kwdefaults__ = before["__defaults__"], before["__kwdefaults__"]
 
 
 def _referred(content: Any) -> Iterable[Any]:
