@@ -112,7 +112,7 @@ class TestEquivalence:
         """A fingerprint is of the bits, wherever they lie; control: one element differs."""
         numbers = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(0))
         tensor = (numbers * 100).to(dtype)
-        there = tensor.to(DEVICE)
+        there = tensor.to(DEVICE, copy=True)
         assert int(fingerprint.of_tensors([there])) == int(fingerprint.of_tensors([tensor]))
         there[-1] = there[-1] == 0
         assert int(fingerprint.of_tensors([there])) != int(fingerprint.of_tensors([tensor]))
