@@ -72,13 +72,12 @@ def quick_run(shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def quick_sweep(shared: Path) -> Path:
-    """The finished sweep of two seeds; beside it is output.txt, what it printed."""
+    """The finished sweep of two seeds."""
 
     def train(folder: Path) -> None:
         from tests.end_to_end import kills  # it imports torch
 
         done = command(*kills.sweep_words(folder / "sweep", 2))
         assert done.returncode == 0, done.stderr
-        (folder / "output.txt").write_text(done.stdout)
 
     return made_once(shared / "sweep", train) / "sweep"

@@ -75,7 +75,7 @@ def test_an_emulated_cpu_has_the_fingerprints_of_this_one(
     assert seen["flags"]["mkl_branch"] == "COMPATIBLE"
     for model, fingerprint_rows in native.items():
         assert len(fingerprint_rows) == 4
-        assert runs.first_difference(emulated[model], fingerprint_rows) == ""
+        assert emulated[model] == fingerprint_rows
 
 
 def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_without_the_pins_another_processor_has_other_bits(tmp_path: Path) -> No
     here = train_on([], tmp_path / "native", "determinism=strict")
     there = train_on(emulator("Westmere"), tmp_path / "emulated", "determinism=strict")
     for model in runs.EXPERIMENTS:
-        assert runs.first_difference(here[model], there[model]).startswith("step 1, ")
+        assert here[model][0] != there[model][0]
 
 
 @pytest.mark.parametrize(("cpu", "has_avx"), [("Westmere", False), ("SandyBridge", True)])

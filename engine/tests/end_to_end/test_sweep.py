@@ -35,17 +35,6 @@ def copy(quick_sweep: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(quick_sweep, tmp_path / "a sweep"))
 
 
-def test_a_sweep_ends_with_table_csv_and_picture(quick_sweep: Path) -> None:
-    """Folders are named by what varies; each job has the threads of its configuration."""
-    assert "| mean" in (quick_sweep.parent / "output.txt").read_text()
-    jobs = {"0_seed=0", "1_seed=1"}
-    names = {path.name for path in quick_sweep.iterdir()}
-    assert names >= {*jobs, "sweep.csv", "sweep.png", "sweep.json"}
-    for job in jobs:
-        threads = record.read_json(quick_sweep / job / "environment.json")["cpu"]["threads"]
-        assert threads == record.read_config(quick_sweep / job).determinism.threads
-
-
 def test_finished_jobs_are_skipped_and_lost_ones_started(quick_sweep: Path, copy: Path) -> None:
     """By the command that resume.py prints. Negative control: `different` can fail."""
     before = (copy / "1_seed=1" / "summary.json").stat().st_mtime_ns

@@ -82,15 +82,6 @@ def fingerprint_rows(folder: Path) -> FingerprintRows:
     return [{stage: value for stage, value in row.items() if value} for row in rows]
 
 
-def first_difference(ours: FingerprintRows, theirs: FingerprintRows) -> str:
-    """Name the first step and stage at which two fingerprints differ; nothing if they do not."""
-    for mine, other in zip(ours, theirs, strict=False):
-        for stage in record.FINGERPRINT_FIELDS:
-            if mine.get(stage) != other.get(stage):
-                return f"step {mine['step']}, {stage}"
-    return "" if len(ours) == len(theirs) else f"{len(ours)} and {len(theirs)} steps"
-
-
 def renew() -> None:
     """Train each model, and write its fingerprints to the file."""
     os.environ["PYTHONPATH"] = str(ENGINE)  # training processes import tests.tiny
@@ -98,8 +89,8 @@ def renew() -> None:
         after = train(Path(folder), {name: configuration(name) for name in EXPERIMENTS})
     versions = record.read_json(GOLDEN)
     for name, rows in after.items():
-        difference = first_difference(rows, versions.get(TORCH, {}).get(name, []))
-        print(f"{name}: {f'new from {difference}' if difference else 'as it was'}")
+        is_new = rows != versions.get(TORCH, {}).get(name)
+        print(f"{name}: {'new' if is_new else 'as it was'}")
     text = json.dumps(dict(sorted({**versions, TORCH: after}.items())), indent=1)
     record.write_atomically(GOLDEN, f"{text}\n")
     print(f"{GOLDEN}: torch {TORCH}")

@@ -112,19 +112,6 @@ def test_ctrl_c_while_train_py_starts(ignored: bool, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (7 if ignored else -signal.SIGINT, "")
 
 
-def test_a_training_process_that_was_killed_is_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It could not say so, nor how the run is resumed. Control: one that was stopped could."""
-    advice = f"resume it: python scripts/resume.py {tmp_path}"
-    killed = f"killed by SIGKILL, as when memory runs out\n{advice}\n"
-    for status, printed in ((128 + signal.SIGKILL, killed), (128 + signal.SIGTERM, "")):
-        words = ["sh", "-c", f"kill -{status - 128} $$; exit {status}"]
-        monkeypatch.setattr(launch, "worker_command", lambda *_, words=words: words)
-        assert launch.run_worker(settings(), tmp_path, os.environ) == status
-        assert capfd.readouterr().err == printed
-
-
 def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
     """A killed `train.py` leaves no training process behind; as long as it lives, none stops."""
     training = (

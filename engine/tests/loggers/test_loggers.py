@@ -243,19 +243,6 @@ def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, fails: str) -> Non
 
 
 @pytest.mark.usefixtures("this_process_trains")
-def test_draws_change_bits_where_nothing_is_seeded(tmp_path: Path) -> None:
-    """Negative control: it is the seeding that protects a run, not a logger that draws nothing."""
-    found = []
-    for number, ours in enumerate(((), (), of_ours(Drawing))):
-        torch.manual_seed(5)
-        run = begun(tmp_path / str(number), DROPOUT, "determinism.seeding=false", *ours)
-        assert work(run) == 0
-        found.append(run)
-    assert differences(found[0], found[1]) == []
-    assert differences(found[0], found[2]) != []
-
-
-@pytest.mark.usefixtures("this_process_trains")
 def test_a_logger_that_does_not_open_stops_the_run_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

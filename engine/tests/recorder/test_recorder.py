@@ -75,11 +75,11 @@ def step(recorder: Recorder, number: Any, losses: Any = 1.0) -> None:
 
 @pytest.mark.usefixtures("this_process_trains")
 def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Path) -> None:
-    """The same model, data, order and draws: the same bits, step by step."""
+    """The same model, data, order, draws and clipping: the same bits, step by step."""
     run = runs.trained(
         tmp_path / "a",
         *runs.of_method("Supervised", "schedule=constant", module="seedbed.methods"),
-        *(f"trainer.max_steps={STEPS}", "trainer.gradient_clip_norm=null"),
+        *(f"trainer.max_steps={STEPS}", "trainer.gradient_clip_norm=0.05"),
         "++data.task.label_smoothing=0.0",
     )
     settings: Any = record.read_config(run)
@@ -89,6 +89,13 @@ def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Pa
     options = {k: v for k, v in settings.optimizer.items() if k not in ("name", "_target_")}
     loop.optimizer = torch.optim.AdamW(loop.model.parameters(), **options)
     with Recorder(tmp_path / "b", settings) as recorder:
+
+        def clip(*_: Any) -> None:
+            recorder.note_gradients(loop.model)
+            norm = nn.utils.clip_grad_norm_(loop.model.parameters(), 0.05)
+            assert norm > 0.05
+
+        loop.optimizer.register_step_pre_hook(clip)
         loop.run(recorder)
     rows = record.read_fingerprints(run)
     assert rows == record.read_fingerprints(tmp_path / "b")

@@ -36,7 +36,6 @@ class Model(nn.Module):
         self.history: list[float] = []
         self.mean = torch.zeros(CLASSES)
         self.draws = torch.Generator()
-        self.register_buffer("average", torch.zeros(CLASSES, FEATURES))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.own(self, x) if self.own else self.head(self.wide(x))
@@ -238,21 +237,6 @@ class Smoothing(Supervised):
         return {**returned, "smooth": self.smooth}
 
 
-class InBuffers(Supervised):
-    """Follows the weights in a buffer."""
-
-    def on_step_end(self, model: Any, step: int) -> None:
-        model.average.lerp_(model.head.weight, 0.5)
-        model.head.weight.lerp_(model.average, 0.1)
-
-
-class Thawing(Supervised):
-    """Trains more with each step, by the step alone."""
-
-    def trainable(self, step: int) -> Any:
-        return ["head.*"] if step < 3 else None
-
-
 class Orthogonal(Supervised):
     """Puts weights in another memory order after each step."""
 
@@ -429,7 +413,7 @@ HARMLESS = {
     "normalises_in_place": forward(lambda self, x: self.head(x.sub_(0.5).div_(0.7))),
     "Remembers": Case(model=functools.partial(Remembers, persistent=True)),
     "Remembers in others": Case(model=functools.partial(Remembers, persistent=False)),
-    **{c.__name__: Case(method=c) for c in (InBuffers, Smoothing, Thawing, Orthogonal)},
+    **{c.__name__: Case(method=c) for c in (Smoothing, Orthogonal)},
     **{c.__name__: Case(optimizer=c) for c in (Sharing, Lookahead, Centralised, Saving, fused)},
     "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
