@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
 
 from seedbed.names import STAGES, STREAMS
 from seedbed.record import FINGERPRINT_FIELDS, FORMAT_VERSION, METRIC_FIELDS
@@ -138,9 +139,7 @@ def write_csv(path: Path, fields: tuple[str, ...], rows: list[Row]) -> None:
 
 def merged(base: Tree, change: Tree) -> Tree:
     """Return nested mappings with some leaves replaced."""
-    nested = {key: merged(base[key], value) for key, value in change.items()
-              if isinstance(base.get(key), dict) and isinstance(value, dict)}  # fmt: skip
-    return base | change | nested
+    return dict(OmegaConf.to_container(OmegaConf.merge(base, change)))  # type: ignore[arg-type]
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -39,24 +39,19 @@ class Model(LightningModule):  # type: ignore[misc]
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         self.steps += 1
         inputs, targets = batch
-        if self.is_faulty("batch"):
-            inputs[0, 0] += 1
-        output = self.net(inputs) * (1.001 if self.is_faulty("loss") else 1)
-        return nn.functional.cross_entropy(output, targets)
+        self.spoil(batch=inputs)
+        loss = nn.functional.cross_entropy(self.net(inputs), targets)
+        self.spoil(loss=loss)
+        return loss
 
     def on_after_backward(self) -> None:
-        if self.is_faulty("gradients"):
-            self.net[0].weight.grad[0, 0] += 1
+        self.spoil(gradients=self.net[0].weight.grad)
 
     def optimizer_step(self, *arguments: Any, **options: Any) -> None:
         super().optimizer_step(*arguments, **options)
-        with torch.no_grad():
-            if self.is_faulty("weights"):
-                self.net[0].weight[0, 0] += 1
-            if self.is_faulty("buffers"):
-                self.net[1].running_mean[0] += 1
-            if self.is_faulty("optimizer"):
-                self.optimizers().state[self.net[0].weight]["exp_avg"][0, 0] += 1
+        weight = self.net[0].weight
+        moment = self.optimizers().state[weight]["exp_avg"]
+        self.spoil(weights=weight, buffers=self.net[1].running_mean, optimizer=moment)
 
     def validation_step(self, batch: Any, index: int) -> None:
         self.log("val_loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
@@ -65,8 +60,10 @@ class Model(LightningModule):  # type: ignore[misc]
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.hparams.lr)
 
-    def is_faulty(self, stage: str) -> bool:
-        return self.fault == stage and self.steps == FAULT_AT
+    def spoil(self, **tensors: torch.Tensor) -> None:
+        """Change a number of the stage in which the fault is, at its step."""
+        if self.steps == FAULT_AT and self.fault in tensors:
+            tensors[self.fault].data.view(-1)[0] += 1
 
 
 def fit(
