@@ -142,10 +142,11 @@ def test_both_parts_are_of_one_data_set() -> None:
         "dataset": drawn,
     }
     parts = built(train={**fold, "part": "train"}, validation={**fold, "part": "validation"})
-    a, b = (each.dataset.dataset.table for each in (parts.train, parts.validation))
+    a, b = (parts[split].dataset.dataset.table for split in ("train", "validation"))
     assert torch.equal(a, b)
     plain = built(train=drawn, validation=drawn)
-    assert not torch.equal(plain.train.dataset.table, plain.validation.dataset.table)
+    a, b = (plain[split].dataset.table for split in ("train", "validation"))
+    assert not torch.equal(a, b), "negative control"
 
 
 def test_mixing_is_for_training_alone() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from seedbed import fingerprint, record, rng
 from seedbed.data.positions import Position, Shuffled
@@ -246,27 +245,21 @@ def test_samples_that_are_no_pairs_are_refused(sample: Any) -> None:
     assert len(collate[position].targets) == 2
 
 
-TABLE = torch.randn(64, 2)
+TABLE = torch.randn(48)
 
 
-class Rows(Dataset[tuple[Tensor, int]]):
-    def __len__(self) -> int:
-        return 64
+class Rows(Noisy):
+    """Adds what was drawn when this module was imported."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return TABLE[index], index % 2
-
-
-DATA = tiny.DATA | {
-    split: {"_target_": f"{__name__}.Rows"} for split in ("train", "validation", "test")
-}
-MODEL = {"name": "dense", "_target_": "torch.nn.LazyLinear", "out_features": 2}
-# Each evaluation starts workers anew.
-WORDS = (*tiny.overrides(MODEL, DATA), "trainer.max_steps=2", "trainer.rehearse_resume=false")
+        point, label = super().__getitem__(index)
+        return point + TABLE[index], label
 
 
 def test_loader_workers_have_the_table_of_the_training_process(tmp_path: Path) -> None:
-    """Although they import the module anew."""
+    """Although they import the module anew, in training and in evaluations."""
+    rows = [f"data.{split}._target_={__name__}.Rows" for split in ("train", "validation", "test")]
+    words = (*tiny.OVERRIDES, *rows, "trainer.max_steps=2", "trainer.rehearse_resume=false")
     spawned = ("data.num_workers=1", "data.start_method=spawn")
-    alone, worker = trained(tmp_path / "a", *WORDS), trained(tmp_path / "b", *WORDS, *spawned)
+    alone, worker = trained(tmp_path / "a", *words), trained(tmp_path / "b", *words, *spawned)
     assert record.read_fingerprints(worker) == record.read_fingerprints(alone)

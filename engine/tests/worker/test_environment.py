@@ -17,8 +17,6 @@ from seedbed import fingerprint, record
 from seedbed.errors import InputError
 from seedbed.record import archive, code
 from seedbed.worker import environment, summary
-from tests import pages
-from tests.made_up_runs import edit_summary
 from tests.running import run
 
 
@@ -184,29 +182,3 @@ def test_a_run_names_what_it_uses_and_nothing_else(quick_run: Path) -> None:
     for name, digest in files.items():
         assert code.sha256(kept[name]) == digest
         assert kept[name] == code.read_here(name)
-
-
-@pytest.mark.long
-def test_only_imported_files_keep_a_run_from_resuming(tmp_path: Path) -> None:
-    """Without git; a new file does not, nor one that is gone; a changed model does."""
-    project = pages.copy_project(tmp_path / "project", {})
-    (project / "scratch.py").write_text("x = 1\n")
-    steps = ("trainer.max_steps=4", "trainer.checkpoint_every_steps=2", "determinism.threads=1")
-    pages.run(project, "train.py", "hydra.run.dir=runs/a", *steps)
-    whole = archive.read(project / "runs/a" / code.ARCHIVE)
-    model = project / "src/project/models/cnn.py"
-    (project / "scratch.py").unlink()
-    model.with_name("next.py").write_text("x = 1\n")
-    for name, words, status in (
-        ("unchanged", [], 0), ("changed", [], 2), ("allowed", ["--allow-changed"], 0)
-    ):  # fmt: skip
-        folder = Path(shutil.copytree(project / "runs/a", project / "runs" / name))
-        edit_summary(folder, status="interrupted")
-        done = pages.run(project, "scripts/resume.py", str(folder), *words, status=status)
-        assert ("src/project/models/cnn.py" in done.stderr) == (name == "changed")
-        now = archive.read(folder / code.ARCHIVE)
-        changed = [path for path in whole if whole[path] != now[path]]
-        assert changed == (["src/project/models/cnn.py"] if name == "allowed" else [])
-        if name == "unchanged":
-            model.write_text(model.read_text() + "# else\n")
-    assert archive.read(folder / "code_until_step_4.zip") == whole

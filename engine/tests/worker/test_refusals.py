@@ -25,11 +25,6 @@ pytestmark = pytest.mark.usefixtures("this_process_trains")
 PLAIN = of_method("Supervised", module="seedbed.methods")
 
 
-class Forward(Dense):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + missing  # type: ignore[name-defined]  # noqa: F821
-
-
 class Samples(Noisy):
     def __getitem__(self, index: int) -> Any:
         return {}["nothing"]
@@ -127,7 +122,6 @@ def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ((*PLAIN, f"model._target_={__name__}.Forward"), "return super().forward(x) + missing"),
         ((*PLAIN, f"data.train._target_={__name__}.Samples", "data.num_workers=1"),
          'return {}["nothing"]'),
         (own("Broken"), "model.decode(batch.inputs)"),

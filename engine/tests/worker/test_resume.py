@@ -104,6 +104,13 @@ def edit_settings(folder: Path) -> None:
     path.write_text(path.read_text().replace("weight_decay: ", "weight_decay: 1"))
 
 
+def edit_code(folder: Path) -> None:
+    """Let the checkpoint be made by another file of the model."""
+    state = checkpoint.load(folder / "checkpoints" / "last.pt")
+    state["origin"]["environment"]["imported_files"]["src/tiny/recurrent.py"] = "0" * 64
+    checkpoint.save(state, folder / "checkpoints" / "last.pt")
+
+
 @pytest.mark.parametrize(
     ("damage", "request_", "expected"),
     [
@@ -114,6 +121,7 @@ def edit_settings(folder: Path) -> None:
          "error: trainer.max_steps: expected a run of at least "),
         (lambda _: None, {"settings": {"optimizer.lr": 0.5}}, "optimizer.lr"),
         (edit_settings, {}, "optimizer.weight_decay"),
+        (edit_code, {}, "src/tiny/recurrent.py"),
         (lambda _: os.environ.update(OMP_SCHEDULE="static"), {}, "env.OMP_SCHEDULE None -> static"),
     ],
 )  # fmt: skip
@@ -158,14 +166,17 @@ def test_what_cannot_alter_bits_may_change(
 def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
     whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is printed and recorded, with the step from which on it holds."""
+    """It is printed and recorded, with the step from which on it holds; older code is kept."""
     folder = stopped(tmp_path / "run")
+    edit_code(folder)
     assert work(folder, settings={"optimizer.lr": 0.5}, allow_changed=True) == 0
     assert "optimizer.lr 0.0" in capsys.readouterr().out
     assert record.read_config(folder).optimizer.lr == 0.5
     summary = record.read_summary(folder)
     assert summary["resumes"][0]["changes"]["optimizer.lr"][1] == 0.5
-    assert record.altered(summary) == [(summary["resumes"][0]["step"], ["optimizer.lr"])]
+    step, altered = summary["resumes"][0]["step"], ["optimizer.lr", "src/tiny/recurrent.py"]
+    assert record.altered(summary) == [(step, altered)]
+    assert (folder / f"code_until_step_{step}.zip").exists()
     assert "last.pt: model" in differences(whole(), folder)
 
 

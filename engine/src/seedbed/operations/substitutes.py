@@ -51,7 +51,7 @@ SUBSTITUTES = {
         "a dense mask for max, min and prod: torch.where(torch.nn.functional.one_hot(index, "
         "n).bool().T, src, -torch.inf).amax(1); for mean, index_add and torch.bincount"
     ),
-    r"\bput_?\b": "flat = x.flatten().index_put((index,), source), then flat.view(x.shape)",
+    r"\bput_?\b": "x.flatten().index_put((index,), source).view(x.shape)",
     r"cuDNN SDPA|cudnn_attention|num_splits_key": (
         "another attention kernel: torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
     ),
