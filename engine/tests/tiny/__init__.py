@@ -27,10 +27,6 @@ DATA: dict[str, Any] = {
     "validation": {"_target_": "tests.tiny.data.Noisy", "samples": 24},
     "test": {"_target_": "tests.tiny.data.Noisy", "samples": 24},
 }
-IMAGES: dict[str, Any] = DATA | {
-    split: {"_target_": "tests.tiny.data.Images", "samples": 32}
-    for split in ("train", "validation", "test")
-}
 DENSE: dict[str, Any] = {
     "name": "dense",
     "_target_": "tests.tiny.models.Dense",

@@ -1,4 +1,4 @@
-"""Data sets whose every sample draws: points, from all three global generators, and images."""
+"""A data set whose every sample draws from all three global generators."""
 
 import random
 
@@ -25,19 +25,3 @@ class Noisy(Dataset[tuple[Tensor, int]]):
         point = torch.randn(FEATURES) + float(np.random.normal(scale=0.1)) + random.random()
         point[label] += 3
         return point, label
-
-
-class Images(Dataset[tuple[Tensor, int]]):
-    """Squares of one brightness on a dark ground, with noise."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """Return an image, float32 (1, 28, 28) in [-1, 1], and its class."""
-        image = torch.rand(1, 28, 28) - 1
-        image[:, 8 : 12 + index % 8, 8:20] += 1
-        return image, 0
