@@ -16,8 +16,6 @@ from seedbed.explain.replay import AFTER
 from seedbed.explain.trace import Event, traced
 from seedbed.explain.trace_compare import first_difference
 from seedbed.operations.place import Place
-from seedbed.training import checkpoint
-from seedbed.training.state import Progress, TrainingState
 from tests import fault_score
 from tests.faults import FAULTS
 from tests.worker.runs import of_method, trained
@@ -46,27 +44,6 @@ def test_an_injected_fault_is_found(name: str) -> None:
 def test_nothing_is_found_in_clean_runs() -> None:
     """Negative control: pairs of honest replays have the same fingerprints and the same trace."""
     assert fault_score.false_alarms(5, seed=100) == 0
-
-
-def test_a_step_is_replayed_from_the_newest_checkpoint_before_it(tmp_path: Path) -> None:
-    """Its rows are the end of those from the beginning."""
-    settings = fault_score.settings()
-    whole = replay.replay(settings, 5)
-    for name, step in zip(record.LAST_CHECKPOINTS, (5, 3), strict=True):
-
-        def save(training: TrainingState, step: int = step, name: str = name) -> None:
-            state = checkpoint.capture(training, Progress(step=step))
-            checkpoint.save(state, tmp_path / name)
-
-        replay.replay(settings, step + 1, before_last=save)
-    late = replay.replay(settings, 5, tmp_path)
-    assert (late.start, whole.start) == (3, 0)
-    assert late.rows == whole.rows[3:]
-    assert outcomes(late) == outcomes(whole)
-
-
-def outcomes(of: replay.Trace) -> list[tuple[str, str, tuple[int, ...]]]:
-    return [(e.operation, e.place.module, e.outputs) for e in of.events]
 
 
 def event(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **changes: object) -> Event:
@@ -138,21 +115,6 @@ def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
     assert first == second != trace(math.nan, 0.25)
 
 
-class Biased(nn.Module):
-    """Changes a bias in its forward pass, if asked to, through a view of it."""
-
-    def __init__(self, write: Callable[[Tensor], object] | None) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.write = nn.Conv2d(1, 4, 3), write
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.write is not None:
-            with torch.no_grad():
-                self.write(self.conv.bias)  # type: ignore[arg-type]
-        return self.conv(x)
-
-
 def nudge(bias: Tensor) -> None:
     bias[3] = torch.nextafter(bias[3], torch.tensor(9.0))
 
@@ -168,8 +130,17 @@ def nudge(bias: Tensor) -> None:
 )
 def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], operation: str) -> None:
     """The operation that wrote is blamed, not the next one, which only read the weight."""
+
+    @torch.no_grad()
+    def before(conv: Any, _: object) -> None:
+        write(conv.bias)
+
     traces = []
-    for model in (Biased(None), Biased(write)):
+    for writes in (False, True):
+        torch.manual_seed(0)
+        model = nn.Conv2d(1, 4, 3)
+        if writes:
+            model.register_forward_pre_hook(before)
         with traced(model) as events:
             model(torch.zeros(1, 1, 5, 5))  # gives the bias alone
         traces.append(events)
@@ -183,13 +154,15 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
 @pytest.mark.usefixtures("this_process_trains")
 @pytest.mark.parametrize("method", ["WassersteinGAN", "FineTuning"])
 def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path: Path) -> None:
-    """From the checkpoint before it; the state of each optimizer is named."""
+    """From the newest checkpoint before it as from the start; each optimizer's state is named."""
     run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
     settings = config.check(record.read_config(run))
-    trace = replay.replay(settings, 5, run / "checkpoints")
-    recorded = record.read_fingerprints(run)
-    for row in trace.rows:
-        assert row == {k: v for k, v in recorded[int(row["step"]) - 1].items() if v}
+    whole, trace = replay.replay(settings, 5), replay.replay(settings, 5, run / "checkpoints")
+    assert (whole.start, trace.start) == (0, 3), "there is one of step 5, too"
+    recorded = [{k: v for k, v in row.items() if v} for row in record.read_fingerprints(run)]
+    assert whole.rows == recorded
+    assert trace.rows == recorded[3:]
+    assert whole.events == trace.events
     names = {event.operation for event in trace.events}
     inner = "critic.0.weight" if method == "WassersteinGAN" else "0.weight"
     assert f"exp_avg of {inner}" in names
