@@ -26,22 +26,11 @@ class PutInBackward(nn.Module):
         return _RefusedBackward.apply(x)  # refused in backward
 
 
-class ForwardRefused(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Identity(), Unpool())
-        self.head = nn.Linear(784, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.features(x).flatten(1))
+def forward_refused() -> nn.Module:
+    inner = nn.Sequential(nn.Identity(), Unpool())
+    return nn.Sequential(inner, nn.Flatten(), nn.Linear(784, 10))
 
 
-class BackwardRefused(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Linear(784, 20)
-        self.features = nn.Sequential(nn.ReLU(), PutInBackward(), nn.Tanh())
-        self.head = nn.Linear(20, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.features(self.embed(x.flatten(1))))
+def backward_refused() -> nn.Module:
+    inner = nn.Sequential(nn.Conv2d(1, 1, 1), PutInBackward(), nn.Tanh())
+    return nn.Sequential(inner, nn.Flatten(), nn.Linear(784, 10))

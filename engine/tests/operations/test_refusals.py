@@ -21,21 +21,16 @@ from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from tests.fault_score import flags
-from tests.refused import BackwardRefused, ForwardRefused
+from tests.refused import backward_refused, forward_refused
 
 
 def step(model: nn.Module) -> None:
     model(torch.ones(2, 1, 28, 28)).sum().backward()
 
 
-def state(model: nn.Module, task: Any, **options: bool) -> TrainingState:
-    optimizers = {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
-    return TrainingState(model, optimizers, Supervised(task), torch.device("cpu"), **options)
-
-
 CASES = [
-    (ForwardRefused, "max_unpooling2d_forward_out", "forward", "max_unpool2d(pooled"),
-    (BackwardRefused, "put_", "backward", "# the pass whose backward"),
+    (forward_refused, "max_unpooling2d_forward_out", "forward", "max_unpool2d(pooled"),
+    (backward_refused, "put_", "backward", "# the pass whose backward"),
 ]
 
 
@@ -45,7 +40,9 @@ def line_of(text: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)
-def test_a_refusal_names_all(kind: type[nn.Module], operation: str, phase: str, code: str) -> None:
+def test_a_refusal_names_all(
+    kind: Callable[[], nn.Module], operation: str, phase: str, code: str
+) -> None:
     """Whether it happens forward or backward, the user's line is found."""
     model = kind()
     repeated = explained(model, repeat=lambda: step(model))
@@ -53,14 +50,14 @@ def test_a_refusal_names_all(kind: type[nn.Module], operation: str, phase: str, 
         step(model)
     message = str(caught.value)
     assert message.startswith(f"{operation}: expected an operation with a deterministic")
-    assert f"in the {phase} pass in module features.1, " in message
+    assert f"in the {phase} pass in module 0.1, " in message
     assert line_of(code) in message
     assert "; use " in message
 
 
 def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
     """Although an optimizer calls it, and notes its end when the stack unwinds."""
-    model = BackwardRefused()
+    model = backward_refused()
     optimizer = torch.optim.LBFGS(model.parameters())
 
     def closure() -> Any:
@@ -70,7 +67,7 @@ def test_a_refusal_in_a_closure_is_one_of_the_backward_pass() -> None:
     take = partial(optimizer.step, closure)
     with flags(), pytest.raises(InputError) as caught, explained(model, repeat=take):
         take()
-    assert "in the backward pass in module features.1, " in str(caught.value)
+    assert "in the backward pass in module 0.1, " in str(caught.value)
 
 
 def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
@@ -86,8 +83,9 @@ def test_dropout_inside_cudnn_is_refused_with_the_way_out() -> None:
 
 def test_a_refusal_beside_the_steps_is_named_too() -> None:
     """In an evaluation and in a constructor, where no module has a path; not another error."""
-    model = ForwardRefused()
-    training = state(model, tasks.Classification(0.0))
+    model = forward_refused()
+    method = Supervised(tasks.Classification(0.0))
+    training = TrainingState(model, {}, method, torch.device("cpu"))
     batch = Batch(torch.arange(2), torch.zeros(2, 1, 28, 28), torch.arange(2))
     with flags(), pytest.raises(InputError, match=r"max_unpooling2d.* in the forward pass"):
         evaluate(training, [batch], Shards())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from seedbed import fingerprint
@@ -86,23 +86,14 @@ def test_compiled_kernels_do_not_depend_on_the_shapes_before(
     assert any(seen) == symbolic
 
 
-class Voxels(nn.Module):
-    """Has a weight of five dimensions beside one of four."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.flat, self.deep = nn.Conv2d(2, 4, 3), nn.Conv3d(2, 4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.flat(images)
-
-
 def test_weights_of_four_dimensions_alone_are_brought_into_the_order_of_images() -> None:
     """On a device that is not the CPU, also where others have five; `meta` stands for a GPU."""
     sgd = {"name": "sgd", "_target_": "torch.optim.SGD", "lr": 0.1}
-    model = built({"_target_": f"{__name__}.Voxels"}, "meta", optimizer=sgd)
-    assert model.flat.weight.stride()[1] == 1
-    assert model.deep.weight.stride()[1] > 1, "negative control"
+    size = {"in_channels": 2, "out_channels": 4, "kernel_size": 3}
+    layers = {kind: {"_target_": f"torch.nn.{kind}", **size} for kind in ("Conv2d", "Conv3d")}
+    model = built({"_target_": "torch.nn.ModuleDict", "modules": layers}, "meta", optimizer=sgd)
+    assert model["Conv2d"].weight.stride()[1] == 1
+    assert model["Conv3d"].weight.stride()[1] > 1, "negative control"
     with pytest.raises(RuntimeError, match="rank 4"):  # negative control
         model.to(memory_format=torch.channels_last)
 
