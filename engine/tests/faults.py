@@ -49,7 +49,6 @@ FAULTS = {
     "batch_repeated_in_order": Fault("order", "sample_ids", "data order", "sample ids"),
     "pixel_bit": Fault("data", "batch", "sample loading"),
     "augmentation_redrawn": Fault("data", "batch", "augmentation", "Noise"),
-    "unseeded_transform": Fault("data", "batch", "augmentation", "Noise", unseeded=True),
     "unseeded_collate": Fault("data", "batch", "collate", "collate", unseeded=True),
     "weight_bit": Fault("model", "loss", "forward", "aten.convolution", "blocks.{i}.conv",
                         "blocks.{i}.conv.weight"),
@@ -193,8 +192,6 @@ class Noise:
         self.fault = ""
 
     def __call__(self, image: Tensor) -> Tensor:
-        if self.fault == "unseeded_transform":
-            return image + float(np.random.default_rng().random())
         if self.fault == "augmentation_redrawn":
             random.random()
         return image + random.random()

@@ -161,24 +161,20 @@ def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) 
     trainer.train(resume_from_checkpoint=resume)
 
 
-class TestTransformers:
-    def test_the_trainer(self, tmp_path: Path) -> None:
-        """A planted fault is named; accumulation is one step."""
-        hugging(tmp_path / "a", tmp_path / "out_a")
-        hugging(tmp_path / "b", tmp_path / "out_b", fault=True)
-        assert difference(tmp_path / "a", tmp_path / "b") == "step 4: gradients"
-        rows = record.read_metrics(tmp_path / "a")
-        assert [row["phase"] for row in rows].count("train") == 6
-        assert [row["step"] for row in rows if row["phase"] == "validation"] == ["3", "6"]
-        assert next(float(row["learning_rate"]) for row in rows if row["learning_rate"]) == 5e-5
-        assert record.read_config(tmp_path / "a").max_steps == 6
-
-    def test_a_resumed_run(self, tmp_path: Path) -> None:
-        """The same steps after the checkpoint, by the record of both."""
-        hugging(tmp_path / "a", tmp_path / "out")
-        whole = record.read_fingerprints(tmp_path / "a")
-        for later in (tmp_path / "out").glob("checkpoint-6"):
-            later.rename(tmp_path / "later")
-        hugging(tmp_path / "a", tmp_path / "out", resume=True)
-        assert record.read_fingerprints(tmp_path / "a") == whole
-        assert record.read_summary(tmp_path / "a")["resumes"][0]["step"] == 4
+def test_the_trainer_of_transformers(tmp_path: Path) -> None:
+    """A planted fault is named; accumulation is one step; a resume has the same steps after the
+    checkpoint."""
+    run = tmp_path / "a"
+    hugging(run, tmp_path / "out")
+    hugging(tmp_path / "b", tmp_path / "out_b", fault=True)
+    assert difference(run, tmp_path / "b") == "step 4: gradients"
+    rows = record.read_metrics(run)
+    assert [row["phase"] for row in rows].count("train") == 6
+    assert [row["step"] for row in rows if row["phase"] == "validation"] == ["3", "6"]
+    assert next(float(row["learning_rate"]) for row in rows if row["learning_rate"]) == 5e-5
+    assert record.read_config(run).max_steps == 6
+    whole = record.read_fingerprints(run)
+    (tmp_path / "out" / "checkpoint-6").rename(tmp_path / "later")
+    hugging(run, tmp_path / "out", resume=True)
+    assert record.read_fingerprints(run) == whole
+    assert record.read_summary(run)["resumes"][0]["step"] == 4

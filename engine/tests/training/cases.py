@@ -69,7 +69,6 @@ class Case:
     method: Callable[[Any], Supervised] = Supervised
     optimizer: Any = torch.optim.SGD
     data: Callable[[], Any] = Data
-    collate: Callable[[], Any] = lambda: None
 
 
 def forward(function: Forward) -> Case:
@@ -350,7 +349,7 @@ def fused(parameters: Any, lr: float) -> torch.optim.Optimizer:
     return optimizer
 
 
-# Data sets, collate functions and schedules.
+# Data sets.
 
 
 class Counting(Data):
@@ -371,15 +370,6 @@ class Cached(Data):
 
     def change(self, x: Tensor, index: int) -> Any:
         return self.kept.setdefault(index, x * 2) + torch.rand(FEATURES)
-
-
-def mixing_collate() -> Any:
-    def collate(samples: list[Any]) -> Any:
-        inputs, targets = zip(*samples, strict=True)
-        mixed = torch.stack(inputs) * random.random()
-        return mixed + mixed[torch.randperm(len(mixed))], torch.tensor(targets)
-
-    return collate
 
 
 HARMFUL = {
@@ -418,5 +408,4 @@ HARMLESS = {
     "SAM": Case(optimizer=functools.partial(SAM, rho=0.1)),
     "OrthogonalInPlace": Case(method=OrthogonalInPlace, optimizer=fused),
     "Cached": Case(data=Cached),
-    "mixing_collate": Case(collate=mixing_collate),
 }  # fmt: skip

@@ -83,7 +83,7 @@ def run(
         return TrainingState(model, optimizers, method, torch.device("cpu"), strict=strict)
 
     def batches(first: int) -> Iterator[Batch]:
-        source = Source(case.data(), "train", 0, case.collate())
+        source = Source(case.data(), "train", 0)
         for step in itertools.count(first - 1):
             for ids in np.split(np.arange(6) + 6 * step % SAMPLES, shards):
                 yield source[Position(step // 2, ids)]
