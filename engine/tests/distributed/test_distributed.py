@@ -262,6 +262,12 @@ def test_training_does_not_depend_on_the_number_of_processes(name: str, count: i
     assert in_processes(count, partial(rows, name=name)) == dict.fromkeys(range(count), alone)
 
 
+def test_a_parameter_is_logged_as_the_step_found_it() -> None:
+    """Values are read steps later; negative control: the step changed it."""
+    first, second, *_ = rows(None, "LogsParameters", count=1)
+    assert first[1]["scale"] == 1.0 != second[1]["scale"]
+
+
 def test_shards_and_the_order_of_sums_show_in_the_bits() -> None:
     """Negative controls: a batch whole is another sum, and other dropout, than four slices of it; a
     plain all-reduce over 4 processes sums in another order."""

@@ -56,10 +56,10 @@ def test_a_run_killed_at_random_moments_has_the_same_bits(whole: Path, tmp_path:
         (None, signal.SIGINT, ()),
         (("validation", 2), signal.SIGTERM, ()),
         (("train", 16), signal.SIGTERM, SPAWN),
-        (("train", 9), signal.SIGINT, ("trainer.processes=2",)),
+        (("train", 9), signal.SIGINT, ("trainer.processes=4",)),
         (("train", 9), signal.SIGTERM, ("trainer.processes=2",)),
     ],
-    ids=["at start-up", "test", "spawn", "two, SIGINT", "two, SIGTERM"],
+    ids=["at start-up", "test", "spawn", "four, SIGINT", "two, SIGTERM"],
 )
 def test_a_signal_leaves_a_run_that_goes_on(
     moment: tuple[str, int] | None, number: signal.Signals, words: tuple[str, ...],
@@ -140,25 +140,18 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     assert differences(whole, folder) == []
 
 
-def test_four_processes_give_the_bits_of_one(whole: Path, tmp_path: Path) -> None:
-    """trainer.processes=4 changes no bit of the record, which says that there were four."""
-    folder = tmp_path / "run"
-    done = train(folder, *LSTM, "trainer.processes=4")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert differences(whole, folder) == []
-    found = record.read_json(folder / "environment.json")["processes"]
-    assert found == {"count": 4, "bits_depend_on_count": None}
-    assert (folder / "train.log").read_text().count("finished after") == 1, "one process speaks"
-
-
 def test_torchrun_alone_is_enough(whole: Path, tmp_path: Path) -> None:
-    """torchrun with the module and a folder: it needs a config.yaml and no variable."""
+    """torchrun with the module and a folder: it needs a config.yaml and no variable. Four processes
+    change no bit of the record, which says that there were four."""
     (tmp_path / "config.yaml").write_bytes((whole / "config.yaml").read_bytes())
     unset = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    words = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "seedbed.worker")
+    words = ("torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "seedbed.worker")
     printed("-m", *words, str(tmp_path), environment=environment)
     assert differences(whole, tmp_path) == []
+    found = record.read_json(tmp_path / "environment.json")["processes"]
+    assert found == {"count": 4, "bits_depend_on_count": None}
+    assert (tmp_path / "train.log").read_text().count("finished after") == 1, "one process speaks"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

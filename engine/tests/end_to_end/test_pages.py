@@ -23,18 +23,14 @@ NOT_HERE = re.compile(
 )
 
 
-def commands(page: str) -> list[str]:
-    """Return the command lines in the shell blocks of a page, each once."""
+def trainings(page: str) -> list[str]:
+    """Return the command lines in the shell blocks of a page that train, and can be run here."""
     text = (TEMPLATE / page).read_text().replace("\\\n", " ")
     shown = pages.blocks(text, "sh", "bash")
     lines = [line.split("  #")[0].strip() for block in shown for line in block.splitlines()]
-    return list(dict.fromkeys(line for line in lines if line.startswith("python ")))
-
-
-def trainings(page: str) -> list[str]:
-    """Return those that train, and can be run here."""
     train = "python train.py"
-    return [line for line in commands(page) if line.startswith(train) and not NOT_HERE.search(line)]
+    found = [line for line in lines if line.startswith(train) and not NOT_HERE.search(line)]
+    return list(dict.fromkeys(found))  # each once
 
 
 @pytest.mark.long

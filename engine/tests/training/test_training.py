@@ -28,7 +28,6 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import Progress, TrainingState
 from seedbed.training.step import to_device, train_step
 from tests.odd_optimizers import Langevin
-from tests.tiny import methods
 
 SAMPLES, BATCH_SIZE = 24, 8
 
@@ -66,19 +65,6 @@ def take_step(trained: TrainingState, step: int = 1) -> tuple[Any, ...]:
 
 
 class TestTrainStep:
-    def test_a_parameter_is_logged_as_the_step_found_it(self) -> None:
-        """Values are read steps later; negative control: the step changed it."""
-        model = methods.Scaled()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        method, cpu = methods.LogsParameters(Classification()), torch.device("cpu")
-        inputs = torch.ones(8, model.in_features)
-        part = Batch(torch.arange(8), inputs, torch.zeros(8, dtype=torch.int64))
-        learnt = TrainingState(model, {"optimizer": optimizer}, method, cpu)
-        logged = train_step(learnt, [part], 1, Shards(), True, None).values
-        assert logged is not None
-        assert logged["scale"] == 1.0
-        assert model.scale != 1.0
-
     @pytest.mark.parametrize("channels", [1, 3])
     def test_images_and_their_features_have_the_memory_order_that_was_asked_for(
         self, channels: int
