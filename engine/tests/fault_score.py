@@ -18,9 +18,9 @@ from seedbed.config import Settings
 from seedbed.data.positions import Shuffled, positions
 from seedbed.determinism.running import read_preset
 from seedbed.explain.replay import Trace, replay
-from seedbed.explain.trace_compare import Finding, first_difference
+from seedbed.explain.trace_compare import first_difference
 from tests import faults
-from tests.faults import FAULTS, Fault
+from tests.faults import FAULTS
 from tests.running import typed
 
 LAST_STEP, BATCH = 7, 8
@@ -101,24 +101,18 @@ def inject(name: str, seed: int) -> Result:
     right = difference.located and (difference.step, difference.stage) == (step, fault.stage)
     said = f"step {difference.step}, {difference.stage}"
     if found is not None:
-        module = f" in {found.event.place.module}" if found.event.place.module else ""
-        said += f"; {found.phase}: {found.event.operation}{module}, {found.reason}"
-    fits = found is not None and matches(fault, found, block, NAMES[index])
-    return Result(name, step, said, right, fits)
-
-
-def matches(fault: Fault, found: Finding, block: int, parameter: str) -> bool:
-    """Return whether what was found is the phase, operation and module of a fault."""
-    operation, module, says = (
-        text.format(i=block, name=parameter)
-        for text in (fault.operation, fault.module or "", fault.says)
-    )
-    return (
-        found.phase == fault.phase
+        said += f"; {found.phase}: {found.event.operation}"
+        said += f" in module {found.event.place.module!r}, {found.reason}"
+    texts = fault.operation, fault.module or "", fault.says
+    operation, module, says = (text.format(i=block, name=NAMES[index]) for text in texts)
+    fits = (
+        found is not None
+        and found.phase == fault.phase
         and found.event.operation.startswith(operation)
         and (fault.module is None or found.event.place.module == module)
         and says in found.reason
     )
+    return Result(name, step, said, right, fits)
 
 
 def false_alarms(pairs: int, seed: int) -> int:
