@@ -192,6 +192,8 @@ class Noise:
         self.fault = ""
 
     def __call__(self, image: Tensor) -> Tensor:
+        if self.fault == "unseeded_transform":
+            return image + float(np.random.default_rng().random())
         if self.fault == "augmentation_redrawn":
             random.random()
         return image + random.random()
