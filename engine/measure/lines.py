@@ -30,7 +30,6 @@ OVER: dict[str, int] = {
     "training": 2008,
     "record": 1014,
     "engine": 13025,
-    "engine/tests": 11985,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 
