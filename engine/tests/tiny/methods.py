@@ -179,6 +179,7 @@ class Norms(Callback):
         self.largest = max(self.largest, float(norm))
         run.log("gradient_norm", norm)
         run.log("largest", self.largest)
+        run.model.zero_grad()  # as after gradients of its own
 
     def on_validation_end(self, run: Run, step: int) -> None:
         run.model.train()

@@ -93,6 +93,17 @@ class TestTrainStep:
         kept = to_device(Batch(ours, ours, ours), training()).inputs
         assert kept.data_ptr() == ours.data_ptr()
 
+    def test_a_pass_stays_within_its_optimizer_whatever_is_frozen_at_first(self) -> None:
+        """As in a run that is resumed after the freezing."""
+        trained = training()
+        first, normal, last = (list(trained.model[at].parameters()) for at in (0, 1, 4))
+        trained.optimizers = {"a": torch.optim.SGD(first + normal), "b": torch.optim.SGD(last)}
+        trainable = {"trainable": lambda self, step: ["0.*", "1.*"] if step == 1 else None}
+        trained.method = type("Thaws", (Supervised,), trainable)()
+        for step in (1, 2):
+            trained.updates(step)
+            assert trained.takes_all == {"a": False, "b": False}
+
 
 class Noisy(nn.Module):
     """Draws from three generators, also when it is evaluated."""

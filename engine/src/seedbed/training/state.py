@@ -107,7 +107,8 @@ class TrainingState:
     @cached_property
     def takes_all(self) -> Mapping[str, bool]:
         """Return of each optimizer whether nobody else has parameters that get gradients."""
-        needed = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        named = self.model.named_parameters()
+        needed = self.to_train.keys() | {name for name, p in named if p.requires_grad}
         return {name: needed <= each.keys() for name, each in self.parameters_of.items()}
 
     @cached_property

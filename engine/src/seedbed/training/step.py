@@ -173,11 +173,10 @@ def apply_update(
     parameters = list(update.parameters.values())
 
     def assign_gradients(passes: Passes) -> None:
-        if shards.count > 1:
-            for parameter, gradient, used in zip(
-                parameters, passes.gradients, passes.used, strict=True
-            ):
-                parameter.grad = gradient if used else None
+        # Of one shard, too: a callback may have cleared or replaced what a parameter has.
+        given = zip(parameters, passes.gradients, passes.used, strict=True)
+        for parameter, gradient, used in given:
+            parameter.grad = gradient if used else None
         if training.gradient_clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, training.gradient_clip_norm)
 
