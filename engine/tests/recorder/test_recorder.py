@@ -267,6 +267,7 @@ def test_a_resumed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """Stopped in the middle of an epoch: the same bits as without."""
     pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "a", 20)
     pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "b", 11)
+    (tmp_path / "b/metrics.csv").open("a").write("12,0")  # cut off, as by a power cut
     pages.run_here(monkeypatch, tmp_path, "resume", tmp_path / "b", 20)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
     assert len(rows(tmp_path / "a")) == 20

@@ -21,7 +21,7 @@ class Table:
     ) -> None:
         """Start the file, or resume it with those rows that `keeps` returns true for."""
         self._path = path
-        rows = [] if keeps is None else list(filter(keeps, _whole_rows(path)))
+        rows = [] if keeps is None else list(filter(keeps, whole_rows(path)))
         # A column that came later than these rows is empty in all of them.
         used = dict.fromkeys(name for row in rows for name, cell in row.items() if cell)
         self._write((*fields, *(name for name in used if name not in fields)), rows)
@@ -31,7 +31,7 @@ class Table:
         for row in rows:
             if new := [name for name in row if name not in self._fields]:
                 self.close()
-                self._write((*self._fields, *new), _whole_rows(self._path))
+                self._write((*self._fields, *new), whole_rows(self._path))
             self._file.write(self._line(row))
         self._file.flush()
 
@@ -59,7 +59,7 @@ def open_tables(folder: Path, keeps: Callable[[Row], bool] | None = None) -> tup
     return metrics, Table(folder / "fingerprints.csv", FINGERPRINT_FIELDS, keeps)
 
 
-def _whole_rows(path: Path) -> list[Row]:
+def whole_rows(path: Path) -> list[Row]:
     """Return the rows of a table; the last line of a process that was killed may be cut off."""
     header, *lines = path.read_text().splitlines(keepends=True)
     names = header.rstrip("\n").split(",")

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.loading import process_group
-from seedbed.record import Origin, untrusted
+from seedbed.record import Origin, tables, untrusted
 from seedbed.worker import environment, restore
 from seedbed.worker.imports import Imports
 
@@ -37,11 +37,11 @@ def begin(folder: Path, resume_from: int | None) -> dict[str, Any]:
     return record.read_summary(folder)
 
 
-def tables(folder: Path, resume_from: int | None) -> tuple[record.Table, record.Table]:
+def open_tables(folder: Path, resume_from: int | None) -> tuple[record.Table, record.Table]:
     """Start metrics.csv and fingerprints.csv, or cut them back to a step."""
     if resume_from is None:
         return record.open_tables(folder)
-    last = max((int(row["step"]) for row in record.read_metrics(folder)), default=0)
+    last = max([0, *(int(row["step"]) for row in tables.whole_rows(folder / "metrics.csv"))])
     if resume_from > last:
         raise InputError(
             f"resume_from: expected at most {last}, the last step that {folder} holds, got "

@@ -208,7 +208,7 @@ class Recorder:
         self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
         self._since = time.perf_counter() - float(before.get("seconds", 0.0))
         self._files.enter_context(record.lock(self._folder))
-        self._metrics, self._fingerprints = folders.tables(self._folder, self._resumed_from)
+        self._metrics, self._fingerprints = folders.open_tables(self._folder, self._resumed_from)
         for table in (self._metrics, self._fingerprints):
             self._files.callback(table.close)
         if self._resumed_from is None:
