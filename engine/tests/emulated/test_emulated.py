@@ -50,7 +50,7 @@ def train_on(prefix: list[str], folder: Path, *words: str) -> dict[str, runs.Fin
         [*prefix, sys.executable, "-m", "seedbed.testing"],
         cwd=TEMPLATE,
         env=environment,
-        input="\n".join(map(str, folders.values())),
+        input="\n".join(json.dumps([str(run)]) for run in folders.values()),
         capture_output=True,
         text=True,
         check=False,
