@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 
 from seedbed import record, testing
 from seedbed.config import compose
+from seedbed.names import SPLITS
 from tests import tiny
 from tests.running import ENGINE, TEMPLATE
 
@@ -29,7 +30,7 @@ GOLDEN = Path(__file__).with_name("portable.json")
 # Without its build: wheels for CPU and CUDA have the same CPU kernels.
 TORCH = metadata.version("torch").partition("+")[0]
 
-# The shipped experiments, cut short, and a GAN. Few samples are evaluated: the fingerprints are
+# The shipped experiments, cut short, and two GANs. Few samples are evaluated: the fingerprints are
 # of the steps. All draw in training, the CNN, RNN and LSTM only with model.dropout above 0.
 _LITTLE = ("data.validation.samples=64", "data.test.samples=64")
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
@@ -40,6 +41,13 @@ EXPERIMENTS: dict[str, tuple[str, ...]] = {
         "experiment=char_gpt",
         *("model.width=32", "model.heads=2", "model.dropout=0.1", "data.batch_size=32"),
         "method.prompts=[]",
+    ),
+    "gan": (
+        *tiny.overrides(
+            {"name": "gan", "_target_": "tests.tiny.gan.Networks", "dropout": 0.1},
+            tiny.DATA | {split: {"_target_": "tests.tiny.gan.Images"} for split in SPLITS},
+        ),
+        *("~method", "+method={name:gan,_target_:tests.tiny.gan.GAN}"),
     ),
     "wgan": (
         *tiny.overrides({"name": "wgan", "_target_": "tests.tiny.methods.Players", "dropout": 0.1}),
