@@ -167,8 +167,7 @@ def _accelerators() -> Callable[[int], object] | None:
     if accelerator is None:
         return None
     module: Any = torch.get_device_module(accelerator)
-    seed: Callable[[int], object] = getattr(module, "manual_seed_all", module.manual_seed)
-    return seed
+    return getattr(module, "manual_seed_all", module.manual_seed)  # type: ignore[no-any-return]
 
 
 def _hash(*parts: object) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seedbed.errors import InputError, one_line
+from seedbed.training import checkpoint
 
 
 class Loaded:
@@ -41,7 +42,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     """Return the weights and buffers in a file, by name; nothing in it is executed."""
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
-        state = state["model"] if "format_version" in state else state
+        state = checkpoint.load(path)["model"] if "format_version" in state else state
         if not all(isinstance(value, Tensor) for value in state.values()):
             raise TypeError("it holds others")
     except Exception as error:  # whatever a file provokes

@@ -229,6 +229,11 @@ def test_a_run_starts_from_the_best_weights_of_another(
     assert work(run, StopAt(9)) == 143
     found, before = weights(run), checkpoint.load(file)["model"]
     assert [name for name in found if not torch.equal(found[name], before[name])] == ["3.bias"]
+    content = file.read_bytes()
+    place = content.index(before["0.weight"].numpy().tobytes())
+    file.write_bytes(content[:place] + b"\x01" + content[place + 1 :])
+    line = refused(tmp_path / "damaged", capsys, *words)
+    assert line.startswith("model.file: expected a file with tensors by name"), line
     digests = record.read_json(run / "environment.json")["files_sha256"]
     assert list(digests) == [str(file)]
     torch.save({name: value + 1 for name, value in before.items()}, file)
