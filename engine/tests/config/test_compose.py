@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from seedbed.config import compose
+from seedbed.sweeps import plan
 from tests.running import ROOT, command
 
 
@@ -42,3 +43,11 @@ def test_jobs_are_named_by_what_varies(varied: list[str], job: list[str], name: 
     OmegaConf.set_readonly(composed, False)
     composed.hydra.job.num = 7
     assert composed.hydra.sweep.subdir == name
+
+
+def test_values_that_are_paths_name_no_folder() -> None:
+    """They would lead out of the sweep, or two jobs to one folder; the others name it as before."""
+    words = ["seed=0,1", "notes='../a','../../b'", "model=cnn,sub/cnn", "hydra/launcher=joblib"]
+    overrides = {"sweeper": {"_target_": "x.BasicSweeper"}, "overrides": {"task": words}}
+    named, varied, jobs = plan._jobs(OmegaConf.create(overrides))
+    assert (named, varied, len(jobs)) == (["seed"], ["model", "notes", "seed"], 8)

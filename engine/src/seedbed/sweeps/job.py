@@ -61,8 +61,11 @@ class SweepFolder(Callback):
             text = f"interrupted\nresume it: {plan.command(folder)}\n"
             for number in signals.heeded():
                 signal.signal(number, partial(_stop_jobs, folder, text))
-        except (InputError, OSError) as error:
-            raise SystemExit(print_error(InputError(error))) from None
+        except InputError as error:
+            raise SystemExit(print_error(error)) from None
+        except OSError as error:
+            line = f"hydra.sweep.dir: expected a folder that can be written, got {error.strerror}"
+            raise SystemExit(print_error(InputError(f"{line} for {error.filename}"))) from None
         compose.at_end.append(partial(report_sweep, folder))
 
 

@@ -27,7 +27,7 @@ def begin(folder: Path, hydra: DictConfig) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     _lock.enter_context(record.lock(folder, "sweep"))
-    keys, varied, jobs = _jobs(hydra)
+    named, varied, jobs = _jobs(hydra)
     if record.is_sweep(folder):
         before = record.read_json(folder / record.SWEEP)
         planned = before["jobs"] if isinstance(before.get("jobs"), dict) else {}
@@ -37,11 +37,10 @@ def begin(folder: Path, hydra: DictConfig) -> None:
                 f"another folder, or repeat its command: {command(folder)}"
             )
     words = [word for word in sys.argv[1:] if not re.match(r"\+*hydra\.sweep\.dir=", word)]
-    plan = {"command": words, "varied": varied, "jobs": jobs}
-    record.write_json(folder / record.SWEEP, plan)
-    if keys:
+    record.write_json(folder / record.SWEEP, {"command": words, "varied": varied, "jobs": jobs})
+    if named:
         with read_write(hydra):
-            hydra.overrides.hydra.insert(0, compose.job_names(keys))  # the user's come later
+            hydra.overrides.hydra.insert(0, compose.job_names(named))  # the user's come later
 
 
 def command(folder: Path) -> str:
@@ -69,12 +68,14 @@ def planned(folder: Path) -> dict[str, list[str]]:
 
 
 def _jobs(hydra: DictConfig) -> tuple[list[str], list[str], dict[str, list[str]]]:
-    """Return the keys that vary, what must not change, and the overrides that each job has."""
+    """Return the keys that name folders, what must not change, and the overrides of each job."""
     params = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
     typed = [*params, *hydra.overrides.task]
     parsed = OverridesParser.create().parse_overrides(typed)
-    keys = sorted(each.key_or_group for each in parsed if each.is_sweep_override())
+    swept = {each.key_or_group: str(each.input_line) for each in parsed if each.is_sweep_override()}
+    # A path in a name would lead to another folder.
+    named = [key for key, word in sorted(swept.items()) if "/" not in word.partition("=")[2]]
     if not hydra.sweeper._target_.endswith(".BasicSweeper"):
-        return keys, sorted(typed), {}  # it decides on jobs as it goes
+        return named, sorted(typed), {}  # it decides on jobs as it goes
     [batch] = BasicSweeper.split_arguments(parsed, None)
-    return keys, keys, {str(n): sorted(job) for n, job in enumerate(batch)}
+    return named, sorted(swept), {str(n): sorted(job) for n, job in enumerate(batch)}
