@@ -325,14 +325,21 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
     """A schedule that the length stretches, a validation that a longer run has not, no more steps;
     the record stays as it was."""
-    stretched, odd, whole = (tmp_path / name for name in ("stretched", "odd", "whole"))
+    stretched, odd, whole, counted = (tmp_path / str(number) for number in range(4))
     constant = ("schedule=constant", "trainer.max_epochs=1")
-    assert train(stretched, *LONG, "trainer.max_epochs=1").returncode == 0
-    assert train(odd, *LONG, *constant, "trainer.max_steps=2").returncode == 0
-    assert train(whole, *LONG, *constant).returncode == 0
+    norms = ("+callbacks.norms._target_=tests.tiny.methods.Norms", "optimizer.lr=0")
+    three = ("schedule=constant", "trainer.max_epochs=3", "trainer.validate_every_epochs=2")
+    for folder, words in (
+        (stretched, ("trainer.max_epochs=1",)),
+        (odd, (*constant, "trainer.max_steps=2")),
+        (whole, constant),
+        (counted, (*norms, *three)),
+    ):
+        assert train(folder, *LONG, *words).returncode == 0
     for folder, override, reason in (
         (stretched, "trainer.max_epochs=2", "on which its learning rates depend"),
         (odd, "trainer.max_steps=4", "a longer one has as well"),
+        (counted, "trainer.max_epochs=5", "callbacks' state come from it"),
         (whole, "trainer.max_epochs=1", "expected a run of more than 4 steps"),
         (whole, "data.num_workers=1", "one that finished"),
     ):

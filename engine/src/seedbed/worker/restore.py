@@ -123,18 +123,18 @@ def rewound(state: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """Return a checkpoint without the validation after a run's last step, which a longer run lacks.
 
     Raises:
-        InputError: the validation found the best weights.
+        InputError: the validation found the best weights, or callbacks may have counted it.
     """
     progress = checkpoint.progress_of(state)
     step = progress.step
     was_last = progress.validated_step == step == plan_before(state, plan).total_steps
     if not was_last or plan.validates_after(step):
         return state
-    if progress.best_step == step:
+    if progress.best_step == step or any(state[k] for k in state if k.startswith("callback.")):
         raise InputError(
             f"trainer.max_epochs: expected a run whose last validation, of step {step}, a longer "
-            "one has as well, got one that found its best weights there; start a run of that "
-            "length by train.py"
+            "one has as well, got one whose best weights or callbacks' state come from it; start a "
+            "run of that length by train.py"
         )
     progress.validated_step = step - 1
     progress.validations_without_gain -= 1
