@@ -21,7 +21,7 @@ from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Supervised
 from seedbed.tasks import Classification, Regression
-from seedbed.training import schedules
+from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluate
 from seedbed.training.pace import Pace
 from seedbed.training.shards import Shards
@@ -281,6 +281,14 @@ def test_a_schedule_has_the_ends_and_the_peak_that_are_named() -> None:
     assert (factors[0], factors[-1]) == (1 / 25, pytest.approx(0.001))
     assert max(factors) == pytest.approx(1, abs=1e-3)
     assert abs(factors.index(max(factors)) - 25) <= 1
+
+
+@pytest.mark.parametrize("name", ["phase", "top1,top5", "a\nb", ""])
+def test_a_value_has_a_name_that_can_be_a_column_of_its_own(name: str) -> None:
+    """Whoever logs it; negative control: spaces are no obstacle."""
+    with pytest.raises(InputError, match="method: expected names other than step, epoch"):
+        callbacks.scalar(name, 1.0)
+    assert callbacks.scalar("top 1", 1.0) == 1
 
 
 class TestTasks:

@@ -142,6 +142,7 @@ def scalar(name: str, value: Value, device: torch.device | None = None) -> Tenso
 
 
 def require_free(names: Iterable[str]) -> None:
-    """Refuse a name that would take another column's place in metrics.csv."""
-    if taken := [name for name in names if name in _COLUMNS]:
-        raise InputError(f"method: expected names other than {', '.join(_COLUMNS)}, got {taken[0]}")
+    """Refuse a name that would take another column's place in metrics.csv, or more than one."""
+    if bad := [n for n in names if n in ("", *_COLUMNS) or "," in n or not n.isprintable()]:
+        known = ", ".join(_COLUMNS)
+        raise InputError(f"method: expected names other than {known}, without commas, got {bad[0]}")

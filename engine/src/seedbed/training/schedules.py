@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-
 from seedbed.config import build
+from seedbed.training.optimizers import Optimizers
 
 Factor = float | Mapping[str, float]  # of all groups, or of each group or optimizer by its name
-Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
 def factor(step: int, total_steps: int, warmup_fraction: float, final_fraction: float) -> float:
