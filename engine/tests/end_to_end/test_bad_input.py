@@ -12,7 +12,7 @@ from tests.running import ROOT, called, refusal, train
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
-        ("trainer.max_epoch=3", "did you mean trainer.max_epochs"),
+        ("trainer.max_epoch=3", "override 'trainer.max_epoch'; did you mean trainer.max_epochs"),
         ("data=squars", "did you mean squares"),
         ("modle=cnn", "did you mean model"),
         ("+sed=1", "did you mean seed"),
@@ -31,6 +31,7 @@ from tests.running import ROOT, called, refusal, train
         ("+seed=1", "seed: "),
         ("hydra.run.dir=null", "hydra.run.dir"),
         ("-m hydra.sweep.dir=", "hydra.sweep.dir: expected a folder, got an empty name"),
+        ("-m hydra.sweep.dir=/proc/x", "hydra.sweep.dir: expected a folder that can be written"),
         ("--config-dir=/nonexistent", "/nonexistent"),
     ],
 )

@@ -117,9 +117,9 @@ def explain(error: BaseException) -> InputError:
         mark = error.problem_mark
         return InputError(f"{mark.name}, line {mark.line + 1}: expected YAML, got {error.problem}")
     text = re.sub(r"^In '[^']*': ", "", str(error))
-    reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())[:300]
-    quoted = re.search("'([^'=]+)", text)
-    key = quoted[1] if quoted else "overrides"
+    key, *_ = [*re.findall("'([^'=]+)", text), "overrides"]
     options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)  # of a group, with its name: model/cnn
     near = did_you_mean(key.rpartition("/")[2], {*known_keys(), *options})
+    rest = "Config search path| +full_key" + "|To append" * bool(near)  # by a + to misspelt keys
+    reason = " ".join(re.split(rf"\n(?:{rest})", text)[0].split())[:300].rstrip(".")
     return InputError(f"{key}: expected what Hydra can compose, got an error: {reason}{near}")
