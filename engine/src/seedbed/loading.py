@@ -145,10 +145,10 @@ class _Steps(Sampler[Position]):
     def group(self) -> tuple[int, int]:
         """Return this process's rank and how many there are; trainers may start them late."""
         rank, count = process_group()
-        if self._batch_size % count or (count > 1 and not self._drop_last) or rank >= count:
+        if self._batch_size % count or (count > 1 and not self._drop_last):
             raise InputError(
                 f"batch_size: expected equal slices for {count} processes, got {self._batch_size} "
-                f"with drop_last={self._drop_last} for rank {rank}; choose a multiple"
+                f"with drop_last={self._drop_last}; choose a multiple"
             )
         return rank, count
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,15 +34,13 @@ class Side:
         settings: its configuration, checked.
         checkpoints: the folder of its checkpoints; None to start from the beginning.
         record: its record.
-        variables: environment variables beside those of its preset.
-        tree: the code to replay it with.
+        tree: the code to replay it with, and variables beside those of its preset.
     """
 
     name: str
     settings: DictConfig
     checkpoints: Path | None
     record: Record
-    variables: Mapping[str, str]
     tree: Tree
 
 
@@ -68,8 +66,7 @@ def of_runs(
             settings=verify.trusted_config(run, trust),
             checkpoints=run / "checkpoints",
             record=record,
-            variables=offline.variables(online) | tree.variables,
-            tree=tree,
+            tree=replace(tree, variables=offline.variables(online) | tree.variables),
         )
         for name, (run, record, tree) in zip(names, runs, strict=True)
     ]
@@ -132,7 +129,7 @@ def trace(side: Side, step: int) -> Trace:
         command = [sys.executable, "-m", "seedbed.explain.replay", str(folder), str(step), str(out)]
         done = subprocess.run(
             command + ([str(side.checkpoints)] if side.checkpoints else []),
-            env=launch.training_environment(side.settings) | dict(side.variables),
+            env=launch.training_environment(side.settings) | side.tree.variables,
             capture_output=True,
             check=False,
         )

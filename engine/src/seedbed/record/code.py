@@ -98,8 +98,8 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
 
 def changed_here(of: Origin) -> list[str]:
     """Return the imported files of a record that are not the same here."""
-    here = {name: read_here(name) for name in of.imported}
-    return [n for n, digest in of.imported.items() if (c := here[n]) is None or sha256(c) != digest]
+    here = ((name, read_here(name)) for name in of.imported)
+    return [n for n, content in here if content is None or sha256(content) != of.imported[n]]
 
 
 def git_state(root: Path) -> tuple[dict[str, Any], bytes]:

@@ -62,7 +62,6 @@ class Group:
     """Finished runs of one configuration; `varied` sets it apart from the sweep's other groups."""
 
     varied: Mapping[str, Any]
-    metric: str
     runs: Sequence[Run]
 
     @property
@@ -70,6 +69,10 @@ class Group:
         """`model=lstm, optimizer.lr=0.1`; empty if the sweep has one group."""
         pairs = [f"{key.removesuffix('.name')}={value}" for key, value in self.varied.items()]
         return printable(", ".join(pairs)).replace("\n", " ")
+
+    @property
+    def metric(self) -> str:
+        return self.runs[0].metric
 
     @property
     def higher_is_better(self) -> bool | None:
@@ -153,10 +156,7 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
         if not run.problem:
             table.setdefault(repr(sorted(run.settings.items())), []).append(run)
     keys = varying([members[0].settings for members in table.values()])
-    groups = [
-        Group({key: first.settings.get(key) for key in keys}, first.metric, [first, *others])
-        for first, *others in table.values()
-    ]
+    groups = [Group({k: m[0].settings.get(k) for k in keys}, m) for m in table.values()]
     return Sweep(folder, runs, groups)
 
 
