@@ -20,6 +20,8 @@ def runs(tmp_path: Path) -> Path:
     folder = tmp_path / "runs"
     for seed, accuracy in ((2, 0.97), (10, 0.99)):
         made_up_runs.write_result(folder / "sweep" / f"seed={seed}", seed, accuracy=accuracy)
+        with open(folder / "sweep" / f"seed={seed}" / "config.yaml", "a") as config:
+            config.write(f"schedule: {{name: cosine, warmup: {seed}}}\n")
     made_up_runs.write_result(folder / "lstm", 3, model="lstm", accuracy=0.9512345678901234)
     return folder
 
@@ -32,7 +34,7 @@ def table_of(*words: str) -> list[list[str]]:
 
 def test_rows_and_columns(runs: Path) -> None:
     """Keys of the configuration, of the summary, and metrics by name.
-    Without --columns, what is the same in all runs is left out."""
+    Without --columns, settings that differ are shown, and what is the same is left out."""
     assert table_of(str(runs), "--columns", "seed,model.name,test_accuracy") == [
         ["seed", "model.name", "test_accuracy"],
         ["3", "lstm", "0.951235"],
@@ -40,7 +42,9 @@ def test_rows_and_columns(runs: Path) -> None:
         ["2", "cnn", "0.97"],
     ]
     shown = table_of(str(runs))[0]
-    assert {"run", "seed", "test_accuracy", "model.name"} <= set(shown)
+    assert {"run", "seed", "test_accuracy", "model.name", "schedule.name"} <= set(shown)
+    assert not {"data.train.seed", "schedule.warmup", "model.channels_0"} & set(shown)
+    assert "schedule.warmup" in table_of(str(runs / "sweep"))[0]
     assert "data.name" not in shown
     assert "data.name" in table_of(str(runs / "lstm"))[0]
 

@@ -28,7 +28,7 @@ def main() -> int:
     if arguments.json:
         print(text.as_json([{key: row.get(key) for key in columns} for row in rows]))
     else:
-        shown = arguments.columns or table.varying(rows, columns)
+        shown = arguments.columns or table.for_terminal(rows, columns)
         print(*table.lines(rows, shown), sep="\n")
     return 0
 

@@ -50,7 +50,7 @@ class Range:
         )
         # A test at the end has the step of its weights, which may be an early one.
         metrics = [row for row in metrics if row["phase"] != "test"]
-        summary = {**whole.summary, "status": "interrupted", "steps": self.last}
+        summary = {**whole.summary, "status": "cut", "steps": self.last}
         return replace(whole, summary=summary, metrics=metrics, fingerprints=fingerprints)
 
 

@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, description: str | None) -> None:
         super().__init__(
             description=description,
-            epilog="exit status: 0 success; 1 runs differ, failed or are none; 2 usage error",
+            epilog="exit status: 0 success; 1 runs differ or failed; 2 usage error",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

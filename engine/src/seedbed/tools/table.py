@@ -7,12 +7,13 @@ from typing import Any
 from seedbed import record
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
-from seedbed.record import text, untrusted
+from seedbed.record import change, text, untrusted
 
 Row = Mapping[str, Any]  # the values of a run, by key
 _NAMES = ("model.name", "data.name", "optimizer.name", "optimizer.lr", "determinism.name")
 _ALWAYS = ("run", "status", *_NAMES, "seed", "steps")
 _RESULTS = ("best_validation_", "test_")
+_SECTIONS = ("data.", "model.", "method.", "optimizer.", "schedule.", "trainer.")
 
 
 def read_row(folder: Path) -> Row:
@@ -31,18 +32,25 @@ def read_row(folder: Path) -> Row:
 
 
 def default_columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns that say what was trained and what came of it."""
+    """Return the columns that say what was trained, how it varied, and what came of it."""
     metrics = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
     results = [prefix + name for name in metrics for prefix in _RESULTS]
-    columns = [*_ALWAYS, *results, "seconds", "tags", "notes"]
+    varied = _varying(rows, [key for row in rows for key in row if key.startswith(_SECTIONS)])
+    varied = [k for k in varied if not change.matches(k, (*change.NEUTRAL_KEYS, "*.seed"))]
+    named = tuple(k[:-4] for k in varied if k.endswith(".name"))  # which stands for its section
+    varied = [k for k in varied if k.endswith(".name") or not k.startswith(named)]
+    columns = dict.fromkeys([*_ALWAYS, *varied, *results, "seconds", "tags", "notes"])
     return [key for key in columns if any(row.get(key) not in (None, []) for row in rows)]
 
 
-def varying(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+def for_terminal(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     """Return the columns for a terminal: those in which runs differ, and what came of them."""
-    varies = {key for key in columns if len({repr(row.get(key)) for row in rows}) != 1}
-    kept = varies | {"run", "seed"}
+    kept = {"run", "seed", *_varying(rows, columns)}
     return [k for k in columns if len(rows) == 1 or k in kept or k.startswith(_RESULTS)]
+
+
+def _varying(rows: Sequence[Row], keys: Sequence[str]) -> list[str]:
+    return [k for k in dict.fromkeys(keys) if len({repr(row.get(k)) for row in rows}) > 1]
 
 
 def require_known(columns: Sequence[str], rows: Sequence[Row]) -> None:
