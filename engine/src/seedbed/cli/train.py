@@ -26,7 +26,6 @@ def train(composed: DictConfig) -> float | None:
 
         start = job.start
     try:
-        launch.require_name("hydra.run.dir", hydra_config.run.dir)
         settings = config.resolve(composed)
         config.check(settings)
         overrides = shlex.join(hydra_config.overrides.task)

@@ -4,7 +4,6 @@ Checked twice: by `train.py` before anything is written, and by the training pro
 input is the file.
 """
 
-import re
 import secrets
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
@@ -88,9 +87,7 @@ def _typed(config: DictConfig) -> Settings:
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):
             raise InputError(f"{key}: expected a value, got nothing; add it") from None
-        typed = re.fullmatch(r"Value '(.*)' of type '\w+' could not be converted to (\w+)", reason)
-        value, kind = typed.groups() if typed else (f"another: {reason}", "its own")
-        raise InputError(f"{key}: expected a value of type {kind}, got {value}") from None
+        raise InputError(f"{key}: expected another type, got what does not fit: {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
     for name in list(config):
         if isinstance(getattr(settings, name), Data | Chosen):  # whose defaults are no arguments

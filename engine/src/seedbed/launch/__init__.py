@@ -45,12 +45,6 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     return environment
 
 
-def require_name(key: str, folder: str) -> None:
-    """Raise InputError for a folder without a name: Hydra would take the current one for it."""
-    if not str(folder).strip():
-        raise InputError(f"{key}: expected a folder, got an empty name")
-
-
 def create_run_folder(folder: Path, config: DictConfig) -> None:
     """Create the run folder and its config.yaml; a run, or a folder of others, is never used.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps and values, (n,) each
 
 # Okabe & Ito (2008): told apart by everyone.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlelocation": "left",

@@ -55,7 +55,8 @@ class SweepFolder(Callback):
         """Write or check the sweep's plan. Hydra would turn an exception into a warning."""
         folder = Path(config.hydra.sweep.dir)
         try:
-            launch.require_name("hydra.sweep.dir", config.hydra.sweep.dir)
+            if not str(config.hydra.sweep.dir):  # which Hydra takes for the current one
+                raise InputError("hydra.sweep.dir: expected a folder, got an empty name")
             plan.begin(folder, config.hydra)
             os.environ[_SWEEP] = str(os.getpid())
             text = f"interrupted\nresume it: {plan.command(folder)}\n"

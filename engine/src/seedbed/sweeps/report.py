@@ -173,7 +173,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
         interval = " to ".join(map(show, of["interval"] or ())) or "-"
         cells = [row["sweep"], *map(str, row["settings"].values()), row["metric"], str(of["n"])]
         cells += [show(of["mean"]), sd, interval]
-        lines.append(cells + [f"{means[x]:#.4g}".rstrip(".") if x in means else "-" for x in others])
+        shown = {name: f"{value:#.4g}".rstrip(".") for name, value in means.items()}
+        lines.append(cells + [shown.get(name, "-") for name in others])
     if rows[-1]["sweep"] == "A":  # one sweep, which needs no name
         lines = [line[1:] for line in lines]
     # A bar before the first cell and after the last, and a rule below the names.
