@@ -1,6 +1,8 @@
-"""Two models: one that draws in training, one with buffers."""
+"""Two models: of linear layers, and one with buffers; both draw in training."""
 
 from torch import Tensor, nn
+
+from tests.tiny import FEATURES
 
 
 class Dense(nn.Sequential):
@@ -12,16 +14,17 @@ class Dense(nn.Sequential):
 
 
 class Convolution(nn.Module):
-    """A convolution with batch normalisation, and a linear layer on its means."""
+    """A convolution with batch normalisation and dropout, and a linear layer."""
 
     def __init__(self, outputs: int, channels: int) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(1, channels, 3, padding=1)
         self.norm = nn.BatchNorm1d(channels)
-        self.head = nn.LazyLinear(outputs)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(channels * FEATURES, outputs)
 
     def forward(self, points: Tensor) -> Tensor:
         """Map points, float32 (B, FEATURES), to logits, float32 (B, outputs)."""
         features = self.norm(self.convolution(points[:, None])).relu()
-        logits: Tensor = self.head(features.flatten(1))
+        logits: Tensor = self.head(self.dropout(features.flatten(1)))
         return logits
