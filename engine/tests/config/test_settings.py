@@ -104,19 +104,10 @@ def test_a_checked_configuration_survives_its_file() -> None:
     assert OmegaConf.to_yaml(again) == OmegaConf.to_yaml(resolved)
 
 
-# One that torch.fx makes code of: the name of a module goes into it as it is.
-CRAFTED = {
-    "_target_": "torchvision.models.feature_extraction.create_feature_extractor",
-    "model": {"_target_": "torch.nn.ModuleDict", "modules": {"x": {"_target_": "torch.nn.ReLU"}}},
-    "return_nodes": ["x"],
-}
-
-
 @pytest.mark.parametrize(
     ("key", "value", "name"),
     [
         ("model._target_", "os.system", "os.system"),
-        ("model", CRAFTED, "torch"),
         ("model._target_", "torch.optim.AdamW.x", "torch.optim.AdamW.x"),
         ("model._target_", "tiny.cnn.CNNs", "tiny.cnn.CNNs"),
         ("model.parts", [[{"_target_": "torch.hub.load"}]], "torch.hub.load"),

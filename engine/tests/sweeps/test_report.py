@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from scipy import stats
 
 from seedbed.cli import sweep_report
@@ -254,7 +253,6 @@ def test_what_a_stranger_wrote_is_printed_escaped(tmp_path: Path) -> None:
     assert len(groups.read(sweep).runs) == 4
     assert "\x1b" not in described(sweep)
     report.write(groups.read(sweep))
-    assert imread(sweep / "sweep.png").std() > 0.04  # of 1
 
 
 X, Y = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 9.0])

@@ -27,7 +27,6 @@ from seedbed.training.pace import Pace
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress, TrainingState
 from seedbed.training.step import to_device, train_step
-from tests.odd_optimizers import Langevin
 
 SAMPLES, BATCH_SIZE = 24, 8
 
@@ -103,36 +102,6 @@ class TestTrainStep:
         for step in (1, 2):
             trained.updates(step)
             assert trained.takes_all == {"a": False, "b": False}
-
-
-class Noisy(nn.Module):
-    """Draws from three generators, also when it is evaluated."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(inputs + torch.rand_like(inputs) + random.random() + np.random.rand())
-
-
-def test_what_is_drawn_belongs_to_the_seed_the_step_and_the_samples() -> None:
-    """By a model, an optimizer and in an evaluation: the history of draws changes nothing."""
-
-    def found(seed: int | None, step: int = 1) -> tuple[Any, ...]:
-        torch.manual_seed(0)
-        model = Noisy()
-        optimizers = {"optimizer": Langevin(model.parameters(), lr=0.1)}
-        noisy = replace(training(dropout_seed=seed), model=model, optimizers=optimizers)
-        torch.rand(random.randrange(1, 99)), random.random(), np.random.rand()
-        outputs = evaluate(noisy, samples(), Shards()).output_hashes.tolist()
-        return outputs, float(take_step(noisy, step)[0]), bits(model)
-
-    first = found(0)
-    assert found(0) == first
-    assert [a == b for a, b in zip(found(0, step=2), first, strict=True)] == [True, False, False]
-    assert not any(a == b for a, b in zip(found(1), first, strict=True))
-    assert not any(a == b for a, b in zip(found(None), found(None), strict=True))
 
 
 class TestEvaluate:

@@ -149,6 +149,12 @@ class TestWhatIsTrained:
             assert len(before) == 14
             assert torch.equal(before, moved) == (words == UNMOVED)
 
+    def test_what_draws_in_training_has_a_seed_of_its_own(self, whole: Whole) -> None:
+        """The control of all that resumes with the same draws: same batches, other losses."""
+        first, other = whole(*TOKENS), whole(*TOKENS, "seeds.dropout=5")
+        assert stages(first, "batch") == stages(other, "batch")
+        assert stages(first, "loss")[0] != stages(other, "loss")[0]
+
     def test_bfloat16_is_another_computation(self, whole: Whole) -> None:
         """Twin: the weights stay float32, and the bits are not those of float32."""
         for words in (VAE, GAN):
