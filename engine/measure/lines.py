@@ -30,7 +30,6 @@ OVER: dict[str, int] = {
     "training": 2007,
     "record": 1014,
     "engine": 13028,
-    "engine/tests": 12096,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

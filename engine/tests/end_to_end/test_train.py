@@ -29,19 +29,6 @@ def test_the_same_seed_gives_the_same_bits(quick_run: Path, tmp_path: Path) -> N
     }  # fmt: skip
 
 
-@pytest.mark.long
-def test_seeds_of_streams_can_be_set_alone(quick_run: Path, tmp_path: Path) -> None:
-    """Another seed for the order changes the order; for the initial weights, only those."""
-    order, init = (
-        record.read_fingerprints(trained(tmp_path / name, f"seeds.{name}=5"))[0]
-        for name in ("order", "init")
-    )
-    before = record.read_fingerprints(quick_run)[0]
-    assert before["sample_ids"] != order["sample_ids"]
-    assert (init["sample_ids"], init["batch"]) == (before["sample_ids"], before["batch"])
-    assert init["loss"] != before["loss"]
-
-
 def test_the_record_is_complete(quick_run: Path) -> None:
     """A finished run leaves every file that is promised; plain torch opens its weights."""
     names = {path.name for path in quick_run.iterdir()}

@@ -123,14 +123,6 @@ class TestWhatIsLogged:
 
 
 class TestWhatIsTrained:
-    def test_an_update_changes_the_parameters_of_its_optimizer_alone(self, tmp_path: Path) -> None:
-        """The generator rests in every second step: its weights are those of the step before."""
-        words = (*GAN, "schedule=constant")
-        first, second, third = (after(steps, tmp_path, *words) for steps in (1, 2, 3))
-        for name in first:
-            assert torch.equal(first[name], second[name]) == name.startswith("generator."), name
-            assert not torch.equal(second[name], third[name]), name
-
     def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(
         self, tmp_path: Path
     ) -> None:
@@ -149,11 +141,16 @@ class TestWhatIsTrained:
             assert len(before) == 14
             assert torch.equal(before, moved) == (words == UNMOVED)
 
-    def test_what_draws_in_training_has_a_seed_of_its_own(self, whole: Whole) -> None:
-        """The control of all that resumes with the same draws: same batches, other losses."""
-        first, other = whole(*TOKENS), whole(*TOKENS, "seeds.dropout=5")
-        assert stages(first, "batch") == stages(other, "batch")
-        assert stages(first, "loss")[0] != stages(other, "loss")[0]
+    def test_each_stream_has_a_seed_of_its_own(self, whole: Whole) -> None:
+        """That of the order changes the order; those of dropout and initial weights the loss."""
+        first, order, *others = (
+            whole(*TOKENS, f"seeds.{name}")
+            for name in ("order=0", "order=5", "dropout=5", "init=5")
+        )
+        assert stages(first, "sample_ids")[0] != stages(order, "sample_ids")[0]
+        for other in others:
+            assert stages(first, "batch") == stages(other, "batch")
+            assert stages(first, "loss")[0] != stages(other, "loss")[0]
 
     def test_bfloat16_is_another_computation(self, whole: Whole) -> None:
         """Twin: the weights stay float32, and the bits are not those of float32."""

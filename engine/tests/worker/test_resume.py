@@ -18,6 +18,7 @@ from seedbed.training import checkpoint
 from seedbed.worker import experiment, restore
 from tests.made_up_runs import contents
 from tests.running import command, refusal, train
+from tests.training.test_checkpoint import Killed
 from tests.ways import differences
 from tests.worker import runs
 from tests.worker.runs import EARLY_STOPPING, LSTM, StopAt, resumed, work
@@ -231,10 +232,6 @@ def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> Non
     assert kept == {"code_until_step_200.zip": b"A: steps 1 to 200"}
     restore.keep_code(tmp_path, 300, changed)  # negative control: D made steps
     assert (tmp_path / "code_until_step_300.zip").read_bytes() == b"D"
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL."""
 
 
 @pytest.mark.parametrize("written", [True, False])
