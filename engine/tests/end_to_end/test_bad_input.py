@@ -22,7 +22,6 @@ from tests.running import ROOT, called, refusal, train
         ("data=adding", "which takes image"),
         ("seed=1,2", "seed: "),
         ("seed=[", "overrides: "),
-        ("seed", "overrides: "),
         ("model=null", "overrides: "),
         ("--resolve", "overrides: "),
         ("--config-name=nothing", "nothing: "),

@@ -26,7 +26,7 @@ from seedbed.training.evaluate import evaluate
 from seedbed.training.pace import Pace
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress, TrainingState
-from seedbed.training.step import to_device, train_step
+from seedbed.training.step import to_device
 
 SAMPLES, BATCH_SIZE = 24, 8
 
@@ -53,14 +53,6 @@ def batch(first: int) -> Batch:
 def samples() -> list[Batch]:
     """Return the batches of an evaluation."""
     return [batch(first) for first in range(0, SAMPLES, BATCH_SIZE)]
-
-
-def bits(model: nn.Module) -> list[bytes]:
-    return [tensor.numpy().tobytes() for tensor in model.state_dict().values()]
-
-
-def take_step(trained: TrainingState, step: int = 1) -> tuple[Any, ...]:
-    return train_step(trained, [batch(0)], step, Shards(), True, None)
 
 
 class TestTrainStep:

@@ -75,10 +75,6 @@ def weights(folder: Path, name: str = "last.pt") -> dict[str, Tensor]:
     return checkpoint.load(folder / "checkpoints" / name)["model"]  # type: ignore[no-any-return]
 
 
-def after(steps: int, place: Path, *words: str) -> dict[str, Tensor]:
-    return weights(trained(place / str(steps), *words, f"trainer.max_steps={steps}"))
-
-
 class TestWhatIsLogged:
     def test_each_part_of_a_loss_is_a_column(self, whole: Whole) -> None:
         """In training and in evaluations; the loss is their sum, and what best.pt follows."""
@@ -126,7 +122,10 @@ class TestWhatIsTrained:
     def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(
         self, tmp_path: Path
     ) -> None:
-        first, third, fourth = (after(steps, tmp_path, *TUNING) for steps in (1, 3, 4))
+        first, third, fourth = (
+            weights(trained(tmp_path / str(steps), *TUNING, f"trainer.max_steps={steps}"))
+            for steps in (1, 3, 4)
+        )
         assert torch.equal(first["0.weight"], third["0.weight"])
         assert not torch.equal(first["3.weight"], third["3.weight"])
         assert not torch.equal(third["0.weight"], fourth["0.weight"])
