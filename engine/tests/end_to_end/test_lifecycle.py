@@ -57,8 +57,9 @@ def test_a_run_killed_at_random_moments_has_the_same_bits(whole: Path, tmp_path:
         (("validation", 2), signal.SIGTERM, ()),
         (("train", 16), signal.SIGTERM, SPAWN),
         (("train", 9), signal.SIGINT, ("trainer.processes=4",)),
+        (("train", 9), signal.SIGTERM, ("trainer.processes=2",)),
     ],
-    ids=["at start-up", "test", "spawn", "four processes"],
+    ids=["at start-up", "test", "spawn", "four, SIGINT", "two, SIGTERM"],
 )
 def test_a_signal_leaves_a_run_that_goes_on(
     moment: tuple[str, int] | None, number: signal.Signals, words: tuple[str, ...],

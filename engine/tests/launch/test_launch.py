@@ -136,6 +136,8 @@ def test_a_run_stops_when_who_started_it_is_killed(tmp_path: Path) -> None:
         (("1", "2", "2"), 1),
         (("kill", "2"), 128 + signal.SIGKILL),
         (("2", "hang"), 2),  # we end it: that explains nothing
+        (("143", "143"), 143),
+        (("0", "0"), 0),
     ],
 )
 def test_the_exit_status_of_several_is_that_of_the_cause(

@@ -21,7 +21,7 @@ from seedbed.data.source import Batch
 from seedbed.errors import InputError, Interrupted
 from seedbed.methods import Supervised
 from seedbed.tasks import Classification, Regression
-from seedbed.training import callbacks
+from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluate
 from seedbed.training.pace import Pace
 from seedbed.training.shards import Shards
@@ -232,6 +232,16 @@ def test_better_is_what_the_task_says(higher: bool, best: list[int]) -> None:
     first = Progress()
     gains = [first.note_validation(metric, higher) for metric in (math.nan, 0.1, math.nan)]
     assert gains == [True, True, False]
+
+
+def test_a_schedule_has_the_ends_and_the_peak_that_are_named() -> None:
+    """1/25 of the peak at first, the peak after the warm-up, the final fraction at last."""
+    assert [schedules.factor(0, 1, warmup, 0.0) for warmup in (0.0, 1.0)] == [1, 1 / 25]
+    assert {schedules.factor(step, 50, 0.0, 1.0) for step in range(50)} == {1.0}  # constant
+    factors = [schedules.factor(step, 101, 0.25, 0.001) for step in range(101)]
+    assert (factors[0], factors[-1]) == (1 / 25, pytest.approx(0.001))
+    assert max(factors) == pytest.approx(1, abs=1e-3)
+    assert abs(factors.index(max(factors)) - 25) <= 1
 
 
 @pytest.mark.parametrize("name", ["phase", "top1,top5", "a\nb", ""])
