@@ -5,10 +5,10 @@ ON_CPU := CUDA_VISIBLE_DEVICES=
 LOCK_TOOL := uv==0.13.9
 FROM ?= seedbed/main
 # What belongs to the engine, whose next version replaces it; everything else is yours.
-ENGINE := engine scripts train.py configs/engine.yaml configs/determinism configs/trainer configs/hydra
+ENGINE := engine docs scripts train.py configs/engine.yaml configs/determinism configs/trainer configs/hydra
 
 .DEFAULT_GOAL := help
-.PHONY: help install new train test lint format lock upgrade test-engine test-all
+.PHONY: help install train test lint format lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,7 @@ train: .venv/installed  ## Train the default configuration, the same bits every 
 test: .venv/installed  ## Test your project, and that the engine keeps its promises here
 	$(ON_CPU) $(RUN) -m pytest -n 2 --dist loadfile
 
+.PHONY: new
 new: .venv/installed  ## Make this checkout your project: make new NAME=waves [KEEP=1] [SLIM=1]
 	@$(RUN) scripts/new.py $(if $(KEEP),--keep) $(if $(SLIM),--slim) -- "$(NAME)"
 
@@ -35,10 +36,13 @@ lock:  ## Pin what requirements.in asks for in requirements.txt
 	build/lock/bin/uv pip compile requirements.in --output-file requirements.txt --quiet --no-config \
 		--universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
 
+.PHONY: upgrade
 upgrade:  ## Stage another version of the engine: make upgrade FROM=seedbed/main
 	git merge -s ours --no-commit $(FROM)
 	git rm -rqf $(ENGINE) && git checkout $(FROM) -- $(ENGINE)
+	test -d src/project || git rm -qf scripts/new.py
 
+.PHONY: test-engine test-all
 test-engine test-all: .venv/installed  ## Test the engine; its other targets: make -C engine
 	$(MAKE) -C engine $@
 

@@ -1,6 +1,6 @@
 """Make this checkout your project: python scripts/new.py NAME
 
-It renames src/project and takes the examples and docs/ out.
+It renames src/project and takes the examples out.
 
 Everything is staged and nothing committed: `git diff --cached --stat` shows it, `git commit` keeps
 it, `git reset --hard` takes it back.
@@ -23,7 +23,6 @@ OURS = (
     ".github/ISSUE_TEMPLATE",
     ".github/workflows/engine.yml",
     "CONTRIBUTING.md",
-    "docs",
     "scripts/new.py",
 )
 GROUPS = (
@@ -46,7 +45,7 @@ make upgrade    # a newer engine: git remote add seedbed URL && git fetch seedbe
 ```
 
 `src/{name}/` has models and data sets, `configs/` a YAML file for each; `make help` lists the rest.
-The documentation: `git show {commit}:docs/your-code.md`; runs.md and methods.md are beside it.
+`docs/` is about Seedbed and its examples: begin with [your code](docs/your-code.md).
 """
 
 
@@ -67,7 +66,7 @@ def main() -> int:
         git("rm", "-rq", "engine")
         rules += ["test-engine", "upgrade"]
     for rule in rules:
-        edit("Makefile", rf"^{rule}\b.*\n(\t.*\n)+\n", "")
+        edit("Makefile", rf"^\.PHONY: {rule}\b.*\n.*\n(\t.*\n)+\n", "")
     commit = git("rev-parse", "--short", "HEAD").strip()
     git("rm", "-rq", "--ignore-unmatch", *OURS)
     if not arguments.keep:
@@ -76,7 +75,10 @@ def main() -> int:
         edit("configs/config.yaml", r"data: mnist5k", "data: points")
         edit("configs/config.yaml", r"model: cnn", "model: dense")
     rename(name)
-    (ROOT / "README.md").write_text(README.format(name=name, engine=engine, commit=commit))
+    readme = README.format(name=name, engine=engine)
+    if arguments.slim:
+        readme = re.sub("make upgrade.*\n", "", readme)
+    (ROOT / "README.md").write_text(readme)
     git("add", "--all")
     if (ROOT / "runs").is_dir():  # their classes are in src/project
         print(f"runs/: what is there resumes in a checkout of {commit} only")
@@ -92,8 +94,8 @@ def require_possible(name: str) -> None:
         raise InputError(f"NAME: expected a new name, got {name}, which is there; choose another")
     if not (ROOT / "src/project").is_dir():
         raise InputError("NAME: expected src/project to rename, got none; it has its name already")
-    if git("status", "--porcelain"):
-        raise InputError("checkout: expected no uncommitted changes, got some; commit them")
+    if changed := git("status", "--porcelain").splitlines():
+        raise InputError(f"checkout: expected no uncommitted changes, got {changed[0][3:]}; commit")
 
 
 def url_of(address: str) -> str:
@@ -108,8 +110,10 @@ def url_of(address: str) -> str:
 def rename(name: str) -> None:
     """Move the package, and write its name where the old one stands."""
     git("mv", "src/project", f"src/{name}")
-    for path in git("ls-files", f"src/{name}/*.py", "tests/*.py", "configs/*.yaml").splitlines():
+    places = (f"src/{name}/*.py", "tests/*.py", "configs/*.yaml", "docs/*.md")
+    for path in git("ls-files", *places).splitlines():
         edit(path, r"\bproject(?=\.(data|models|methods)\b)|(?<=^\"\"\")project(?=\.\"\"\")", name)
+        edit(path, r"(?<=src/)project\b", name)
     edit("pyproject.toml", r'"project"', f'"{name}"')
     for words in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
         # Imports are sorted by name, and lines have another length.

@@ -35,4 +35,4 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
     close += [each for each in names if each.endswith(f".{name}")]
-    return f"; did you mean {close[0]}" if close and name not in names else ""
+    return f"; did you mean {' or '.join(close[:2])}" if close and name not in names else ""

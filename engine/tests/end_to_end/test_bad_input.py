@@ -12,7 +12,7 @@ from tests.running import ROOT, called, refusal, train
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
-        ("trainer.max_epoch=3", "override 'trainer.max_epoch'; did you mean trainer.max_epochs"),
+        ("trainer.max_epoch=3", "trainer.max_epoch: expected a known key or option, got another"),
         ("data=squars", "did you mean squares"),
         ("modle=cnn", "did you mean model"),
         ("+sed=1", "did you mean seed"),

@@ -159,6 +159,9 @@ def test_git_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean = {"commit": git(root, "--git-dir=.git", "rev-parse", "HEAD"), "dirty": False}
     assert code.git_state(root) == code.git_state(root / "project") == (clean, b"")
     assert code.git_state(root / "ignored") == nothing
+    (root / "project" / "b.py").touch()
+    assert code.git_state(root / "project") == (clean | {"dirty": True}, b"")
+    (root / "project" / "b.py").unlink()
     (root / "project" / "a.py").write_text("two\n")
     state, patch = code.git_state(root / "project")
     assert state == clean | {"dirty": True}

@@ -19,7 +19,7 @@ from tests.made_up_runs import edit_summary, write_result
 from tests.running import called
 
 ACCURACIES = (0.981, 0.984, 0.979, 0.990, 0.986)
-LEFT_OUT = "1 of 6 runs failed and are left out\n  5_seed=5: "
+LEFT_OUT = "1 of 6 runs are left out\n  5_seed=5: "
 
 
 @pytest.fixture

@@ -30,6 +30,13 @@ class Samples(Noisy):
         return {}["nothing"]
 
 
+class Averaging(Supervised):
+    """Returns one number where that of each sample is asked for."""
+
+    def validation_step(self, model: nn.Module, batch: Batch) -> Any:
+        return {"loss": super().validation_step(model, batch)["loss"].mean()}
+
+
 class Broken(Supervised):
     """Evaluates by code that was never run."""
 
@@ -125,17 +132,22 @@ def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(
         ((*PLAIN, f"data.train._target_={__name__}.Samples", "data.num_workers=1"),
          'return {}["nothing"]'),
         (own("Broken"), "model.decode(batch.inputs)"),
+        (own("Averaging"), "torch.cat("),
     ],
 )  # fmt: skip
 def test_an_error_in_a_users_code_ends_in_its_traceback(
     words: tuple[str, ...], code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 1, a record that says failed; also one in an evaluation, before the first step."""
+    """Status 1, a record that says failed; also one in an evaluation, before the first step.
+
+    Where it ends in the engine, a line says where to read what functions return.
+    """
     assert work(begun(tmp_path / "run", *words)) == 1
     summary, error = record.read_summary(tmp_path / "run"), capsys.readouterr().err
     assert summary["status"] == "failed"
     assert code in error
     assert summary["error"] in error
+    assert ("returns: docs/methods.md" in error) is (code == "torch.cat(")
     assert code in (tmp_path / "run" / "train.log").read_text()
     assert record.read_metrics(tmp_path / "run") == []
 

@@ -160,6 +160,9 @@ def _notes(a: Record, b: Record) -> Iterator[str]:
     last = [max((int(row["step"]) for row in r.fingerprints + r.metrics), default=0) for r in both]
     if last[0] != last[1]:
         yield f"A is recorded to step {last[0]} and B to step {last[1]}: common steps are compared"
+    tested = [r.summary.get("tested_step") for r in both]
+    if None not in tested and tested[0] != tested[1]:
+        yield f"A tested the weights of step {tested[0]}, B of step {tested[1]}: not compared"
     logged = [{name for row in r.metrics for name, cell in row.items() if cell} for r in both]
     for side, run, own in zip("AB", both, logged, strict=True):
         for step, keys in record.altered(run.summary):

@@ -55,7 +55,7 @@ def describe(difference: Difference) -> Iterator[str]:
     if difference.equal_stages:
         equal = ", ".join(stage_of(name).name for name in difference.equal_stages)
         same.append(f"at step {step} {equal}")
-    yield f"  equal before it: {'; '.join(same) or 'nothing was compared'}"
+    yield f"  equal before it: {'; '.join(same) or 'nothing, it is the first step compared'}"
     yield f"  look at: {stage.look}"
     if not difference.located:
         yield (
@@ -77,8 +77,12 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
     if not serious:
         yield (
             "\nNothing recorded explains it: a nondeterministic operation (determinism=strict "
-            "refuses those), or a random number that belongs to no stream"
+            "refuses those), a random number that belongs to no stream, or state that a resumed "
+            "run or a loader worker lacks (trainer.replay_every_steps=1 looks for it)"
         )
+        for side, of in (("A", a), ("B", b)):
+            if of.summary.get("resumes"):
+                yield f"{side} was resumed: its summary.json says after which steps"
     elif shown := [each for each in serious if each.kind != "code"]:
         yield "\nWhat differs and can change bits"
         yield from table(shown)

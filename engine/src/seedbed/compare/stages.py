@@ -25,7 +25,7 @@ STAGES = {
     "gradients": Stage("gradients", "backward pass", "kernels that add in no fixed order, shards"),
     "train_learning_rate": Stage("learning rate", "optimizer", "the schedule and its length"),
     "weights": Stage("weights", "optimizer", "learning rate, clipping, the optimizer's kernels"),
-    "buffers": Stage("buffers", "forward pass", "running averages, such as batch norm's"),
+    "buffers": Stage("buffers", "forward pass, on_step_end", "averages, such as batch norm's"),
     "optimizer": Stage(
         "optimizer state", "optimizer", "moments and counters; equal weights will diverge"
     ),

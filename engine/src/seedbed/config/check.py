@@ -83,7 +83,8 @@ def _typed(config: DictConfig) -> Settings:
     except OmegaConfBaseException as error:
         key, reason = error.full_key or name, str(error).splitlines()[0]
         if isinstance(error, ConfigKeyError):
-            near = did_you_mean(key, known_keys())
+            near = did_you_mean(key, known_keys() - {key})  # a file may hold the misspelt one
+            near = "; begin its file with # @package _global_" if key == "experiment" else near
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):
             raise InputError(f"{key}: expected a value, got nothing; add it") from None

@@ -119,7 +119,7 @@ def explain(error: BaseException) -> InputError:
     text = re.sub(r"^In '[^']*': ", "", str(error))
     key, *_ = [*re.findall("'([^'=]+)", text), "overrides"]
     options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)  # of a group, with its name: model/cnn
-    near = did_you_mean(key.rpartition("/")[2], {*known_keys(), *options})
-    rest = "Config search path| +full_key" + "|To append" * bool(near)  # by a + to misspelt keys
-    reason = " ".join(re.split(rf"\n(?:{rest})", text)[0].split())[:300].rstrip(".")
-    return InputError(f"{key}: expected what Hydra can compose, got an error: {reason}{near}")
+    if near := did_you_mean(key.rpartition("/")[2], {*known_keys(), *options}):
+        return InputError(f"{key}: expected a known key or option, got another{near}")
+    reason = " ".join(re.split(r"\n(?:Config search path| +full_key)", text)[0].split())
+    return InputError(f"{key}: expected what Hydra can compose, got an error: {reason[:300]}")

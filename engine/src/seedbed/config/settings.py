@@ -36,10 +36,7 @@ def of(*names: str) -> Rule:
     return Rule(f"values for {', '.join(names)}", lambda flags: set(flags) == set(names))
 
 
-TEXTS = Rule(
-    "a text or null for each variable",
-    lambda env: all(value is None or isinstance(value, str) for value in env.values()),
-)
+TEXTS = Rule("texts or null", lambda env: all(isinstance(x, str | None) for x in env.values()))
 Flags = dict[str, bool | None]  # null leaves PyTorch's own value
 Count = Annotated[int, numbers(1)]
 Steps = Annotated[int, numbers(0)]  # 0: never

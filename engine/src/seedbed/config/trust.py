@@ -69,7 +69,8 @@ def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
 
 def known_keys() -> set[str]:
     """Return the groups of configs/ and the keys of its files, for naming the nearest."""
-    return {place for tree in _project_files() for place, *_ in _entries(tree)}
+    places = {place for tree in _project_files() for place, *_ in _entries(tree)}
+    return {place for place in places if not place.startswith("defaults.")}
 
 
 def _project_files() -> Iterator[Mapping[str, Any]]:

@@ -107,13 +107,8 @@ def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
         yield Event(Place(module, "", phase), name, (), hashes([tensor]))
 
 
-def write(trace: Trace, path: Path) -> None:
-    """Write a trace as numbers and texts."""
-    torch.save(astuple(trace), path)
-
-
 def read(path: Path) -> Trace:
-    """Read what `write` wrote; nothing in it is executed.
+    """Read what `main` wrote, numbers and texts; nothing in it is executed.
 
     Raises:
         InputError: the code of a record wrote it, which is of another version of this module.
@@ -133,7 +128,8 @@ def main() -> int:
     offline.enforce()
     settings.trainer.compile = False  # a compiled model's operations cannot be seen
     assemble.prepare_backends(settings)
-    write(replay(settings, int(step), Path(checkpoints[0]) if checkpoints else None), Path(out))
+    trace = replay(settings, int(step), Path(checkpoints[0]) if checkpoints else None)
+    torch.save(astuple(trace), out)
     return 0
 
 

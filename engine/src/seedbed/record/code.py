@@ -56,7 +56,6 @@ class Origin:
 
     @property
     def archive(self) -> Path | None:
-        """The record's code.zip; None if it has none."""
         path = self.folder and self.folder / ARCHIVE
         return path if path and path.is_file() else None
 
@@ -108,8 +107,9 @@ def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
     named = _git(root, "rev-parse", "HEAD", "HEAD:./")
     if named is None:
         return {"commit": None, "dirty": None}, b""
-    patch = _git(root, *_DIFF)
-    return {"commit": named.split()[0].decode(), "dirty": patch != b""}, patch or b""
+    patch = _git(root, *_DIFF) or b""
+    others = _git(root, "ls-files", "--others", "--exclude-standard", "*.py", "*.yaml")
+    return {"commit": named.split()[0].decode(), "dirty": bool(patch or others)}, patch
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:

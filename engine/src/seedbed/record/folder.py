@@ -86,7 +86,7 @@ def require_unfinished(folder: Path, asked: Iterable[str] = ()) -> dict[str, Any
     if summary.get("status") == "finished" and not {*asked} & {*LENGTHS}:
         raise InputError(
             f"{folder}: expected a run to resume, got one that finished; make it longer by "
-            "trainer.max_epochs=N (needs schedule=constant), or repeat it by scripts/verify.py"
+            "trainer.max_epochs=N (if the schedule allows it), or repeat it by scripts/verify.py"
         )
     return summary
 

@@ -14,7 +14,7 @@ from seedbed.record.untrusted import read_json
 
 
 def write_readme(folder: Path) -> None:
-    """Write README.txt into the folder of a run that has ended, at the end of its process."""
+    """Write README.txt into the folder of a run that made steps, at the end of its process."""
     environment, summary = read_json(folder / "environment.json"), read_summary(folder)
     git, cpu = environment["git"], environment["cpu"]
     machine = [f"{cpu.get('model')}, {cpu.get('cores')} cores, {cpu.get('threads')} threads"]
@@ -30,7 +30,7 @@ def write_readme(folder: Path) -> None:
         f"{summary['status']} after {summary.get('steps')} steps",
         "",
         f"command   {summary.get('command') or resume_command(folder)}",
-        f"code      commit {git.get('commit')}{' and source.patch' * bool(git.get('dirty'))}",
+        f"code      code.zip; commit {git.get('commit')}{' with changes' * bool(git.get('dirty'))}",
         f"machine   {'; '.join(machine)}",
         f"versions  {', '.join(f'{k} {v}' for k, v in environment['versions'].items())}",
         f"time      {summary.get('seconds', 0.0):.1f} seconds of training",

@@ -9,7 +9,7 @@ _MOST_LETTERS = 24  # of a setting
 
 
 def draw(sweep: Sweep, path: Path) -> None:
-    """Draw the final value of each run, and each group's mean with its interval.
+    """Draw the value of each run, and each group's mean with its interval.
 
     Groups with another metric than the first one are left out: they would need axes of their own.
     """
@@ -31,7 +31,7 @@ def draw(sweep: Sweep, path: Path) -> None:
             names.append("\n".join([*map(plots.literal, settings), f"n={mean.n}"]))
         axes.set_yticks(range(len(groups)), names)
         axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=plots.literal(metric.replace("_", " ")))
-        axes.set_title("final, with 95 % interval")
+        axes.set_title("runs, and their mean with its 95 % interval")
         axes.locator_params(axis="x", nbins=5)
         axes.grid(visible=False, axis="y")
         plots.save(figure, path)

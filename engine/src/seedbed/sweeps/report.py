@@ -51,7 +51,7 @@ def make(*sweeps: Sweep) -> dict[str, Any]:
 def describe(report: Mapping[str, Any]) -> str:
     """Return the report as text for a terminal."""
     lines = [f"  {' '.join(f'{x}: {y}'.split())}" for x, y in report["left_out"].items()]
-    title = f"{len(lines)} of {report['runs']} runs failed and are left out"
+    title = f"{len(lines)} of {report['runs']} runs are left out"
     parts = [report["warning"], "\n".join([title, *lines] if lines else [])]
     parts += [_table(report["groups"]), "\n".join(map(_line, report["comparisons"]))]
     return printable("\n\n".join(filter(None, [*parts, *report["notes"]])))
@@ -136,7 +136,7 @@ def _line(comparison: Mapping[str, Any]) -> str:
     interval = f"95 % interval {ends}" if ends else "no spread"
     line += f", {show(d['mean'], '+')} ({interval}, {d['n']} {unit})"
     needed = comparison["seeds_to_decide"]
-    return f"{line}; {needed} seeds would decide, if it is the true one" if needed else line
+    return f"{line}; {needed} seeds would decide if this is the true difference" if needed else line
 
 
 def _broken_promise(groups: Sequence[Group]) -> str:

@@ -128,7 +128,7 @@ def values_of(training: TrainingState, rows: Sequence[Row]) -> dict[str, float]:
     """
     with torch.no_grad(), evaluating(training.model):
         seed_draws(training, 0, COMPUTE)
-        returned = training.method.compute(_of_all_samples(rows))
+        returned = training.method.compute(of_all_samples(rows))
     values = {name: float(value) for name, value in returned.items()}
     require_free(values)
     for name, metric in training.metrics.items():
@@ -168,7 +168,7 @@ def end_training(training: TrainingState, log: Callable[[str], None]) -> None:
             training.method.on_train_end(training.model, log)
 
 
-def _of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
+def of_all_samples(rows: Sequence[Row]) -> dict[str, Any]:
     """Return by name one tensor of all batches, or the exact sums of pairs."""
     for row in rows:
         require_same_names(rows[0].values, row.values)
@@ -192,7 +192,7 @@ def _seen(rows: Sequence[Row]) -> Seen:
         return torch.cat(batches) if fits else list(batches)
 
     outputs, targets = tree_map(join, *(row.seen for row in rows))
-    return Seen("", outputs, targets, _of_all_samples(rows))
+    return Seen("", outputs, targets, of_all_samples(rows))
 
 
 def _first_numbers(targets: Any, count: int) -> Tensor:

@@ -19,7 +19,8 @@ class Pace:
 
     def __init__(self, log: Callable[[str], None], first_step: int, is_meant: bool) -> None:
         self._log, self._threads = log, torch.get_num_threads()
-        measured = is_meant and self._threads > 1
+        waits = os.environ.get("OMP_WAIT_POLICY", "").upper()
+        measured = is_meant and self._threads > 1 and waits != "PASSIVE"
         self._steps = range(first_step + _FIRST, first_step + _LAST + 1) if measured else range(0)
         self._wall = self._cpu = 0.0
 
@@ -33,10 +34,8 @@ class Pace:
         self._wall += time.perf_counter() - wall
         self._cpu += time.process_time() - cpu
         if step == self._steps[-1] and self._cpu < _LEAST_SHARE * self._wall:
-            remedy = "determinism.threads=1 (different results)"
-            if os.environ.get("OMP_WAIT_POLICY", "").upper() != "PASSIVE":
-                remedy = f"OMP_WAIT_POLICY=PASSIVE, which changes no bit, or {remedy}"
             self._log(
                 f"hint: {self._threads} threads got {self._cpu / self._wall:.1f} of a core in the "
-                f"first steps: the machine is busy, and threads wait for each other; try {remedy}"
+                "first steps: the machine is busy, and threads wait for each other; try "
+                "OMP_WAIT_POLICY=PASSIVE, which changes no bit"
             )

@@ -18,7 +18,7 @@ from seedbed.data.streams import StreamSource
 from seedbed.data.tensors import tensors_of
 from seedbed.errors import InputError
 from seedbed.training.callbacks import Callbacks
-from seedbed.training.evaluate import measure, values_of
+from seedbed.training.evaluate import measure, of_all_samples, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
@@ -52,8 +52,10 @@ def look_ahead(parts: Parts, log: Callable[[str], None]) -> None:
             training.trained_by(step)
     batch = list(evaluation_batches(parts.settings, parts.sources["validation"], parts.shards, 1))
     gathered = parts.shards.gather(lambda: measure(training, batch, Shards()))
+    rows = [row for each in gathered for row in each]
+    of_all_samples(rows)
     try:
-        values = values_of(training, [row for each in gathered for row in each])
+        values = values_of(training, rows)
         training.monitored(values)
     except InputError:
         raise

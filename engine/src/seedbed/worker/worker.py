@@ -117,6 +117,9 @@ def train(job: Job) -> int:
             print(f"error: {line}", file=sys.stderr, flush=True)
         elif is_ours:
             traceback.print_exception(error)
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            if str(frame.f_globals.get("__name__")).startswith("seedbed."):
+                print("what each of your functions returns: docs/methods.md", file=sys.stderr)
         return 2 if line else 1
     job.summary["status"] = "finished"
     return 0
@@ -136,7 +139,7 @@ def conclude(job: Job, status: int) -> int:
 
             plots.loss_curve(folder)
         job.write_summary()
-        if (folder / "environment.json").exists():
+        if job.summary.get("steps"):
             readme.write_readme(folder)
     except (InputError, OSError):
         if ending == "failed":  # the reason is the same, or matters more; it was printed
