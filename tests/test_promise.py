@@ -54,7 +54,7 @@ def require_first(runs: dict[str, Path | InputError], file: str) -> Path:
     refused = isinstance(folder, InputError)
     error = str(folder) if refused else record.read_summary(folder / "first")["error"]
     if error and offline.ADVICE in error:
-        pytest.skip(f"its files are not on this machine: {error}")
+        pytest.skip(f"its files are not on this machine: {error.partition('; ')[0]}")
     if error:
         log = "" if refused else f"; see {folder / 'first' / 'train.log'}"
         pytest.fail(f"{file}: {error}{log}", pytrace=False)
