@@ -27,9 +27,9 @@ OVER: dict[str, int] = {
     "single files": 1427,
     "config": 779,
     "launch, worker": 2161,
-    "training": 2007,
+    "training": 2008,
     "record": 1014,
-    "engine": 13034,
+    "engine": 13046,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

@@ -29,7 +29,6 @@ from tests.running import ROOT, called, refusal, train
         ("~data.train", "data.train"),
         ("+seed=1", "seed: "),
         ("hydra.run.dir=null", "hydra.run.dir"),
-        ("-m hydra.sweep.dir=", "hydra.sweep.dir: expected a folder, got an empty name"),
         ("-m hydra.sweep.dir=/proc/x", "hydra.sweep.dir: expected a folder that can be written"),
         ("--config-dir=/nonexistent", "/nonexistent"),
     ],

@@ -93,8 +93,9 @@ def test_runs_that_did_not_finish_or_lack_the_metric_are_left_out(folder: Path) 
         edit_summary(run, status=status)
         assert only(folder).summary == before
         assert described(folder).startswith(f"{LEFT_OUT}{status}")
-    for value in (None, float("nan"), "much"):
-        edit_summary(run, status="finished", metrics={"validation_accuracy": value})
+    lacking = [{"validation_accuracy": value} for value in (None, float("nan"), "much")]
+    for values in (*lacking, {**metrics, "test_accuracy": float("nan")}):  # not that of validation
+        edit_summary(run, status="finished", metrics=values)
         assert only(folder).summary == before
     edit_summary(run, metrics=metrics)
     assert only(folder).summary.n == 6
@@ -228,6 +229,10 @@ def test_folds_are_pooled(tmp_path: Path, seeds: int, expected: np.ndarray) -> N
     if seeds == 3:
         (tmp_path / "4_2" / "config.yaml").unlink()
         assert sorted(only(tmp_path).values.values()) == pytest.approx(sorted(expected[:2]))
+        for place in ("0_1", "1_0"):  # each seed lacks another one
+            (tmp_path / place / "config.yaml").unlink()
+        assert only(tmp_path).summary.n == 1
+        assert "2 of 3 seeds lack folds" in described(tmp_path)
 
 
 def test_entries_of_another_type_give_no_traceback(tmp_path: Path) -> None:

@@ -83,6 +83,18 @@ class Swapping(Supervised):
             model[3] = nn.Linear(16, 3)
 
 
+class Growing(Supervised):
+    """Gives its optimizer another layer later."""
+
+    def configure_optimizers(self, model: Any, make: Make) -> Any:
+        self.optimizer = make(model[0].named_parameters())
+        return self.optimizer
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        if step == 5:
+            self.optimizer.add_param_group({"params": list(model[3].parameters())})
+
+
 class LateHook(Callback):
     """Has a hook of another library."""
 
@@ -115,6 +127,7 @@ def own(method: str, *words: str) -> tuple[str, ...]:
         ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
          "schedule: expected the same learning rate in step 2"),
         (own("Swapping"), 6, "model: expected the parameters that its"),
+        (own("Growing"), 6, "model: expected the parameters that its"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(

@@ -88,7 +88,7 @@ def differing(a: Record, b: Record, same: bool) -> Iterator[str]:
         yield from table(shown)
     if harmless:
         keys = ", ".join(each.key for each in harmless)
-        yield f"Also different, but known to change no bit: {_short(keys, 400)}"
+        yield f"Also different, but meant to change no bit: {_short(keys, 400)}"
     changed = [each.key for each in serious if each.kind == "code"]
     if lines := list(code.diff(a.origin, b.origin, changed)):
         yield "\nWhat differs in the files that the runs imported"

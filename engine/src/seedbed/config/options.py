@@ -51,7 +51,7 @@ def output(name: str) -> Path:
     """Return an argument as a file that may be written: in a folder that is there, and no run's."""
     out = Path(name).resolve()
     if out.is_dir() or not out.parent.is_dir() or any(map(record.is_run, out.parents)):
-        raise InputError(f"{name}: expected a file in a folder outside run folders, got another")
+        raise InputError(f"{name}: expected a file in an existing folder, no run's, got another")
     return out
 
 

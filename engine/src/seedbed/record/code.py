@@ -107,7 +107,7 @@ def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
     named = _git(root, "rev-parse", "HEAD", "HEAD:./")
     if named is None:
         return {"commit": None, "dirty": None}, b""
-    patch = _git(root, *_DIFF) or b""
+    patch = _git(root, *_DIFF, "--", ".") or b""
     others = _git(root, "ls-files", "--others", "--exclude-standard", "*.py", "*.yaml")
     return {"commit": named.split()[0].decode(), "dirty": bool(patch or others)}, patch
 

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +25,7 @@ from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker.imports import Imports
 
 _GRADIENTS = STAGES.index("gradients")
+_COLUMNS = {"step", "epoch", "phase", "loss", "learning_rate"}  # of metrics.csv
 
 
 class Recorder:
@@ -118,6 +119,7 @@ class Recorder:
             return
         self._require_step(step, self._last_step + 1)
         named, metrics = parts.scalars(losses, "loss"), parts.scalars(metric, "metric")
+        require_free(metrics, taken=named)
         networks, optimizers = parts.several(model), parts.several(optimizers)
         if self._hasher is None:
             self._hasher = self._begin(networks)
@@ -161,11 +163,11 @@ class Recorder:
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
         """Record scalars, such as `accuracy=0.9`, of held-out samples after a step, as columns."""
-        self._evaluation("validation", step, {"loss": loss, **metrics})
+        self._evaluation("validation", step, loss, metrics)
 
     def test(self, step: int, loss: Any = None, **metrics: Any) -> None:
         """Record an evaluation on test samples after a step, as `validation` does."""
-        self._evaluation("test", step, {"loss": loss, **metrics})
+        self._evaluation("test", step, loss, metrics)
 
     def flush(self) -> None:
         """Write down what was recorded so far; waits for the device.
@@ -247,9 +249,11 @@ class Recorder:
         cells = {re.sub(r"[^\w.@/-]", "_", name): repr(float(x)) for name, x in values.items()}
         return {**cells, "step": step, "phase": phase}
 
-    def _evaluation(self, phase: str, step: int, values: Mapping[str, Any]) -> None:
+    def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
             self._require_step(step, self._last_step)
+            require_free(metrics)
+            values = {"loss": loss, **metrics}
             row = self._row(phase, step, {k: v for k, v in values.items() if v is not None})
             self._write()
             self._metrics.append([row])
@@ -282,3 +286,9 @@ class Recorder:
         """Note how a process ended that did not close its record; an error was printed by then."""
         early = SystemExit("the process ended before Recorder.close()")
         self.__exit__(None, getattr(sys, "last_value", early), None)
+
+
+def require_free(metrics: Mapping[str, Any], taken: Iterable[str] = ()) -> None:
+    """Refuse metrics by names that other columns have: one of the two would be lost."""
+    if bad := metrics.keys() & {*_COLUMNS, *taken}:
+        raise InputError(f"metric: expected a name that no other column has, got {min(bad)}")

@@ -3,15 +3,13 @@
 import json
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from seedbed import config, record
 from seedbed.errors import InputError, printable
@@ -83,21 +81,30 @@ class Group:
 
     @cached_property
     def values(self) -> dict[Seeds, float]:
-        """The metric by seeds; of several seeds and folds, the mean over a seed's folds.
+        return self.by_seeds(self.metric)
 
-        A seed that lacks folds is left out: it would be a mean over other samples.
+    def by_seeds(self, metric: str) -> dict[Seeds, float]:
+        """Return a metric by seeds; of several seeds and folds, the mean over a seed's folds.
+
+        A seed without all the folds is left out: it would be a mean over other samples.
         """
-        values = _averaged((run.seeds, run.metrics[self.metric]) for run in self.runs)
-        pairs = [(tuple(p for p in s if p[0][-4:] != "fold"), v) for s, v in values.items()]
-        folds = Counter(seeds for seeds, _ in pairs)
+        table: dict[Seeds, list[float]] = {}
+        for run in self.runs:
+            table.setdefault(run.seeds, []).append(run.metrics[metric])
+        values = {seeds: fmean(each) for seeds, each in table.items()}
+        folds: dict[Seeds, dict[Seeds, float]] = {}
+        for seeds, value in values.items():
+            whole = _without_fold(seeds)
+            folds.setdefault(whole, {})[tuple(p for p in seeds if p not in whole)] = value
         if not 1 < len(folds) < len(values):
             return values
-        return _averaged((s, v) for s, v in pairs if folds[s] == max(folds.values()))
+        complete = max((each.keys() for each in folds.values()), key=len)
+        return {k: fmean(each.values()) for k, each in folds.items() if each.keys() == complete}
 
     @property
     def means(self) -> dict[str, float]:
         shared = [n for n in self.runs[0].metrics if all(n in run.metrics for run in self.runs)]
-        return {name: float(np.mean([run.metrics[name] for run in self.runs])) for name in shared}
+        return {name: fmean(self.by_seeds(name).values()) for name in shared}
 
     @cached_property
     def is_independent(self) -> bool:
@@ -108,7 +115,7 @@ class Group:
 
     @cached_property
     def summary(self) -> statistics.Estimate:
-        estimate = statistics.mean_of(np.array([*self.values.values()]))
+        estimate = statistics.mean_of([*self.values.values()])
         return estimate if self.is_independent else replace(estimate, interval=None)
 
     def notes(self) -> list[str]:
@@ -121,6 +128,9 @@ class Group:
         versions = {(name, str(digest)) for each in files for name, digest in each}
         if len({name for name, _ in versions}) < len(versions):
             notes.append("runs had different code: compare.py names the files")
+        seeds = len({_without_fold(run.seeds) for run in self.runs})
+        if len(self.values) < seeds:
+            notes.append(f"{seeds - len(self.values)} of {seeds} seeds lack folds: left out")
         if len(self.values) > 1 and len({run.weights for run in self.runs} - {""}) == 1:
             notes.append("all seeds gave the same weights: they change nothing")
         return [prefix + note for note in notes]
@@ -174,12 +184,8 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return short if len(brief) == len(long) else keys
 
 
-def _averaged(pairs: Iterable[tuple[Seeds, float]]) -> dict[Seeds, float]:
-    """Return the mean of the values of each key, whatever order they come in."""
-    table: dict[Seeds, list[float]] = {}
-    for key, value in sorted(pairs, key=repr):
-        table.setdefault(key, []).append(value)
-    return {key: float(np.mean(values)) for key, values in table.items()}
+def _without_fold(seeds: Seeds) -> Seeds:
+    return tuple(pair for pair in seeds if not pair[0].endswith("fold"))
 
 
 def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:
@@ -189,16 +195,16 @@ def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:
         summary = record.read_summary(folder)
     except InputError as error:
         return Run(name, folder, f"unreadable: {error}")
+    status, reason = str(summary.get("status")), str(summary.get("error") or "").partition("\n")[0]
+    problem = {"finished": "", "running": "running, or killed"}.get(status, f"{status} {reason}")
     metrics, hashes = summary.get("metrics"), summary.get("fingerprints")
     if not isinstance(metrics, dict) or not isinstance(hashes, dict):
-        return Run(name, folder, "unreadable: summary.json lacks entries")
+        return Run(name, folder, problem or "unreadable: summary.json lacks entries")
     numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
     finite = {key: float(value) for key, value in numbers.items() if math.isfinite(value)}
     followed = summary.get("metric_name")
-    metric = metric or f"{'test' if f'test_{followed}' in finite else 'validation'}_{followed}"
-    lacks = f"has no finite {metric}" if metric not in finite else ""
-    status, reason = str(summary.get("status")), str(summary.get("error") or "").partition("\n")[0]
-    problem = {"finished": lacks, "running": "running, or killed"}.get(status, f"{status} {reason}")
+    metric = metric or f"{'test' if f'test_{followed}' in numbers else 'validation'}_{followed}"
+    problem = problem or f"has no finite {metric}" * (metric not in finite)
     settings, seeds = _without_seeds(record.flatten({**tree, "logger": None}))
     return Run(name, folder, problem, settings, seeds, summary, metric, finite)
 

@@ -29,8 +29,7 @@ def start(config: DictConfig, folder: Path) -> int:
     """Train in the folder of a job, in a process of its own; return the exit status."""
     in_parallel, launcher = os.environ.get(_SWEEP) != str(os.getpid()), os.getppid()
     if in_parallel:
-        # They share the terminal and the cores. That threads sleep while they wait for each other
-        # changes how long a step takes, and no bit.
+        # They share the terminal and the cores; that waiting threads sleep changes no bit.
         os.environ.setdefault("TQDM_DISABLE", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not (folder / "config.yaml").exists():
@@ -55,8 +54,6 @@ class SweepFolder(Callback):
         """Write or check the sweep's plan. Hydra would turn an exception into a warning."""
         folder = Path(config.hydra.sweep.dir)
         try:
-            if not str(config.hydra.sweep.dir):  # which Hydra takes for the current one
-                raise InputError("hydra.sweep.dir: expected a folder, got an empty name")
             plan.begin(folder, config.hydra)
             os.environ[_SWEEP] = str(os.getpid())
             text = f"interrupted\nresume it: {plan.command(folder)}\n"

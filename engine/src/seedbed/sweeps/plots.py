@@ -9,10 +9,7 @@ _MOST_LETTERS = 24  # of a setting
 
 
 def draw(sweep: Sweep, path: Path) -> None:
-    """Draw the value of each run, and each group's mean with its interval.
-
-    Groups with another metric than the first one are left out: they would need axes of their own.
-    """
+    """Draw the runs and the mean of each group that has the metric of the first one."""
     from matplotlib.figure import Figure
 
     metric = sweep.groups[0].metric

@@ -28,7 +28,7 @@ class Estimate:
     interval: tuple[float, float] | None = None  # None where there is no spread to estimate it from
 
 
-def mean_of(values: Floats, magnitude: float | None = None) -> Estimate:
+def mean_of(values: Floats | list[float], magnitude: float | None = None) -> Estimate:
     """Return the mean of at least one value; `magnitude` is of what they are differences of."""
     n, mean = len(values), float(np.mean(values))
     sd = float(np.std(values, ddof=1)) if n > 1 else None

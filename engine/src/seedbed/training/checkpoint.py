@@ -45,11 +45,13 @@ def capture(training: TrainingState, progress: Progress, **notes: Any) -> dict[s
     """
     model, optimizers = training.model, training.optimizers
     own = {id(parameter) for parameter in model.parameters()}
-    for optimizer in optimizers.values():
-        if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
+    for name, optimizer in optimizers.items():
+        built = {id(parameter) for parameter in training.parameters_of[name].values()}
+        given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not given <= own or given != built:
             raise InputError(
-                "model: expected the parameters that its optimizers were given, got others, made "
-                "in a later step; make modules and parameters in __init__"
+                "model: expected the parameters that its optimizers were given at first, got "
+                "others, in a later step; make modules, parameters and groups before it"
             )
     return {
         "format_version": record.FORMAT_VERSION,
