@@ -24,12 +24,12 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1427,
+    "single files": 1433,
     "config": 779,
-    "launch, worker": 2161,
+    "launch, worker": 2163,
     "training": 2008,
-    "record": 1014,
-    "engine": 13046,
+    "record": 1015,
+    "engine": 13055,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

@@ -30,9 +30,10 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean X` for the known name most like an unknown one; empty if none is.
 
-    A name without a section, such as lr, may be the last part of a dotted one.
+    A name without a section, such as lr, may be like the last part of a dotted one.
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-    close += [each for each in names if each.endswith(f".{name}")]
-    return f"; did you mean {' or '.join(close[:2])}" if close and name not in names else ""
+    last = {each.rpartition(".")[2]: each for each in names}
+    close += [last[each] for each in difflib.get_close_matches(name, last, n=1, cutoff=0.8)]
+    return f"; did you mean {close[0]}" if close and name not in names else ""

@@ -3,6 +3,7 @@
 import resource
 import shlex
 import sys
+from datetime import date
 from pathlib import Path
 
 from seedbed.errors import printable
@@ -33,7 +34,7 @@ def write_readme(folder: Path) -> None:
         f"code      code.zip; commit {git.get('commit')}{' with changes' * bool(git.get('dirty'))}",
         f"machine   {'; '.join(machine)}",
         f"versions  {', '.join(f'{k} {v}' for k, v in environment['versions'].items())}",
-        f"time      {summary.get('seconds', 0.0):.1f} seconds of training",
+        f"time      {summary.get('seconds', 0.0):.1f} seconds of training, until {date.today()}",
         f"memory    {peak_mib:,.0f} MiB (largest process)",
         "",
         *(f"{name} {value!r}" for name, value in (summary.get("metrics") or {}).items()),

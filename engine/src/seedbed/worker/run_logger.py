@@ -108,6 +108,8 @@ class RunLogger(Logger):
 
     def log_test(self, results: Mapping[int, Evaluation]) -> None:
         *others, result = results.values()
+        if bad := [name for name, value in result.values.items() if not math.isfinite(value)]:
+            self.log(f"warning: test {', '.join(bad)}: not finite; look at the test samples")
         self.last |= {f"test_{name}": value for name, value in result.values.items()}
         for other in others:
             self.last |= {f"last_test_{name}": value for name, value in other.values.items()}
