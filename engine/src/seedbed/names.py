@@ -1,7 +1,7 @@
 """Names that every room shares: streams of randomness, stages of a step, splits, keys."""
 
-import difflib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 # Of randomness; `seeds.<stream>` sets the seed of one alone.
@@ -33,7 +33,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     A name without a section, such as lr, may be like the last part of a dotted one.
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-    last = {each.rpartition(".")[2]: each for each in names}
-    close += [last[each] for each in difflib.get_close_matches(name, last, n=1, cutoff=0.8)]
+    close = get_close_matches(name, names, n=1, cutoff=0.8)
+    close += [n for n in names[::-1] if get_close_matches(name, [n.rpartition(".")[2]], 1, 0.8)]
     return f"; did you mean {close[0]}" if close and name not in names else ""

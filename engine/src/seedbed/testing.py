@@ -48,11 +48,6 @@ class Few(Fold):
     def __init__(self, dataset: Any, samples: int) -> None:
         self.dataset, self.indices = dataset, np.arange(min(samples, len(dataset)))
 
-    def __getattr__(self, name: str) -> Any:  # such as what statistics are computed of
-        if name.startswith("__") or "dataset" not in vars(self):
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
-
 
 def short(composed: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
     """Return a configuration composed with SHORT on few samples, with other values of some keys."""

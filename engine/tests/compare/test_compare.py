@@ -158,6 +158,9 @@ def test_a_resume_that_can_have_altered_bits_is_told(tmp_path: Path) -> None:
         assert told == [
             f"B was resumed at step 7 with changes that can alter bits: {key}" for key in keys
         ]
+    for run, step in ((a, 4), (b, 5)):
+        edit_summary(run, tested_step=step)
+    assert "A tested the weights of step 4, B of step 5: not compared" in compared(a, b).notes
 
 
 def changes(a: Path, b: Path) -> list[record.Change]:

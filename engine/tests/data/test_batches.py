@@ -1,6 +1,5 @@
 """Batches of any make: loaded alike by any workers, seen by fingerprints, moved; and folds."""
 
-import pickle
 from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence, pad_sequence
 from torch.utils.data import Dataset, TensorDataset
 
-from seedbed import testing
 from seedbed.data.part import Fold
 from seedbed.data.positions import Position, Shuffled, positions
 from seedbed.data.source import Batch, Source
@@ -198,9 +196,3 @@ def test_a_fold_loads_whole_batches_if_the_whole_does() -> None:
     assert part.sha256 == {"file": "abc"}
     assert not hasattr(other, "fetch")
     assert not hasattr(other, "sha256")
-
-
-def test_the_first_samples_have_the_attributes_of_their_data_set() -> None:
-    few = testing.Few(TensorDataset(torch.arange(9.0)), 3)
-    sent = pickle.loads(pickle.dumps(few))
-    assert (len(sent), len(sent.tensors[0]), hasattr(few, "fetch")) == (3, 9, False)

@@ -161,10 +161,11 @@ def test_git_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code.git_state(root / "ignored") == nothing
     (root / "project" / "b.py").touch()
     assert code.git_state(root / "project") == (clean | {"dirty": True}, b"")
-    (root / "project" / "b.py").unlink()
+    (root / ".gitignore").write_text("# not of the project\n")
     (root / "project" / "a.py").write_text("two\n")
     state, patch = code.git_state(root / "project")
     assert state == clean | {"dirty": True}
     assert b"-one\n+two\n" in patch
+    assert b"not of the project" not in patch
     monkeypatch.setenv("PATH", "")
     assert code.git_state(root) == nothing

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 from scipy import stats
 
 from seedbed.cli import sweep_report
@@ -99,6 +100,8 @@ def test_runs_that_did_not_finish_or_lack_the_metric_are_left_out(folder: Path) 
         assert only(folder).summary == before
     edit_summary(run, metrics=metrics)
     assert only(folder).summary.n == 6
+    edit_summary(run, status="failed", metrics=None)  # before its first step
+    assert described(folder).startswith(f"{LEFT_OUT}failed")
     (run / "config.yaml").write_text("!!python/object/apply:a []")
     assert described(folder).startswith(f"{LEFT_OUT}unread")
     assert only(folder).summary == before
@@ -258,6 +261,7 @@ def test_what_a_stranger_wrote_is_printed_escaped(tmp_path: Path) -> None:
     assert len(groups.read(sweep).runs) == 4
     assert "\x1b" not in described(sweep)
     report.write(groups.read(sweep))
+    assert imread(sweep / "sweep.png").std() > 0.04  # of 1
 
 
 X, Y = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 9.0])

@@ -42,7 +42,7 @@ def test_rows_and_columns(runs: Path) -> None:
         ["2", "cnn", "0.97"],
     ]
     shown = table_of(str(runs))[0]
-    assert {"run", "seed", "test_accuracy", "model.name", "schedule.name"} <= set(shown)
+    assert {"run", "seed", "test_accuracy", "model.name"} <= set(shown)
     assert not {"data.train.seed", "schedule.warmup", "model.channels_0"} & set(shown)
     assert "schedule.warmup" in table_of(str(runs / "sweep"))[0]
     assert "data.name" not in shown

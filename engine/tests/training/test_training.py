@@ -306,8 +306,11 @@ def hints(
 
 
 def test_waiting_threads_get_one_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative controls: the cores that they need, one thread, steps that wait for others."""
+    """Controls: the cores that they need, one thread, steps that wait for others, its advice."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     (line,) = hints(monkeypatch, 0.3)
     assert line.startswith("hint: 2 threads got 0.3 of a core in the first steps")
     for others in ((1.0, 2, True), (0.3, 1, True), (0.3, 2, False)):
         assert hints(monkeypatch, *others) == []
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert hints(monkeypatch, 0.3) == []

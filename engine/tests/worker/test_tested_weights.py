@@ -11,8 +11,9 @@ import torch
 from seedbed import record
 from seedbed.data.positions import Position
 from seedbed.errors import InputError
+from seedbed.methods import Supervised
 from seedbed.training import checkpoint
-from seedbed.training.state import Progress
+from seedbed.training.state import Progress, TrainingState
 from seedbed.worker import parts
 from tests.running import typed
 from tests.ways import differences
@@ -73,11 +74,11 @@ def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -
 def test_other_best_weights_than_the_run_knows_of_are_refused(
     step: int | None, tmp_path: Path
 ) -> None:
-    model = torch.nn.Linear(1, 1)
+    state = TrainingState(torch.nn.Linear(1, 1), {}, Supervised(), torch.device("cpu"))
     if step is not None:
-        checkpoint.save_best(tmp_path, model, Progress(step, best_step=step, best_metric=0.5))
+        checkpoint.save_best(tmp_path, state.model, Progress(step, best_step=step, best_metric=0.5))
     with (
         pytest.raises(InputError, match=r"best\.pt: expected "),
-        checkpoint.best_weights(tmp_path, 8, model, torch.device("cpu")),
+        checkpoint.best_weights(tmp_path, 8, state),
     ):
         pass

@@ -88,7 +88,7 @@ def _typed(config: DictConfig) -> Settings:
             raise InputError(f"{key}: expected a known key, got a new one{near}") from None
         if isinstance(error, MissingMandatoryValue):
             raise InputError(f"{key}: expected a value, got nothing; add it") from None
-        raise InputError(f"{key}: expected another type, got what does not fit: {reason}") from None
+        raise InputError(f"{key}: expected a value of its type, got another: {reason}") from None
     plain: Any = OmegaConf.to_container(merged)
     for name in list(config):
         if isinstance(getattr(settings, name), Data | Chosen):  # whose defaults are no arguments

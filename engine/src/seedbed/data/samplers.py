@@ -22,7 +22,7 @@ def values_of(dataset: Any, name: str) -> NDArray[np.float64]:
 
     Of a part (`seedbed.data.part`, torch's `Subset`) it may be one of the whole data set.
     """
-    if hasattr(dataset, "indices") and name not in {*dir(type(dataset)), *vars(dataset)}:
+    if hasattr(dataset, "indices") and not hasattr(dataset, name):
         return np.take(values_of(dataset.dataset, name), np.asarray(dataset.indices))
     found = getattr(dataset, name, np.nan)
     numbers = np.asarray(found() if callable(found) else found, np.float64)

@@ -11,7 +11,6 @@ from seedbed.errors import InputError
 from seedbed.record import untrusted
 
 _MAX_DEPTH = 16  # of folders of runs
-_NOT_FINITE = ("nan", "inf", "-inf")  # JSON has no such numbers: `text.as_json`
 FORMAT_VERSION = 2  # 1: other random numbers for equal seeds, and other fingerprints
 SWEEP = "sweep.json"  # in a sweep's folder: how it was started
 LENGTHS = ("trainer.max_epochs", "trainer.max_steps")  # settings that make a run longer
@@ -54,9 +53,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder}: expected a record of format {FORMAT_VERSION} or older, got {version}"
         )
-    for results in (summary.get("metrics"), summary.get("objective")):
+    for results in (summary.get("metrics"), summary.get("objective")):  # JSON has no such numbers
         if isinstance(results, dict):
-            results.update({k: float(v) for k, v in results.items() if v in _NOT_FINITE})
+            results.update({k: float(v) for k, v in results.items() if v in ("nan", "inf", "-inf")})
     return summary
 
 

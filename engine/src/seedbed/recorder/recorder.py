@@ -25,7 +25,6 @@ from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker.imports import Imports
 
 _GRADIENTS = STAGES.index("gradients")
-_COLUMNS = {"step", "epoch", "phase", "loss", "learning_rate"}  # of metrics.csv
 
 
 class Recorder:
@@ -119,7 +118,7 @@ class Recorder:
             return
         self._require_step(step, self._last_step + 1)
         named, metrics = parts.scalars(losses, "loss"), parts.scalars(metric, "metric")
-        require_free(metrics, taken=named)
+        _require_free(metrics, (*record.METRIC_FIELDS, *named))
         networks, optimizers = parts.several(model), parts.several(optimizers)
         if self._hasher is None:
             self._hasher = self._begin(networks)
@@ -252,7 +251,7 @@ class Recorder:
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
             self._require_step(step, self._last_step)
-            require_free(metrics)
+            _require_free(metrics, record.METRIC_FIELDS)
             values = {"loss": loss, **metrics}
             row = self._row(phase, step, {k: v for k, v in values.items() if v is not None})
             self._write()
@@ -288,7 +287,7 @@ class Recorder:
         self.__exit__(None, getattr(sys, "last_value", early), None)
 
 
-def require_free(metrics: Mapping[str, Any], taken: Iterable[str] = ()) -> None:
-    """Refuse metrics by names that other columns have: one of the two would be lost."""
-    if bad := metrics.keys() & {*_COLUMNS, *taken}:
-        raise InputError(f"metric: expected a name that no other column has, got {min(bad)}")
+def _require_free(metrics: Iterable[str], columns: Iterable[str]) -> None:
+    """Refuse metrics by the names of other columns: one of the two would be lost."""
+    if taken := {*metrics} & {*columns}:
+        raise InputError(f"metric: expected a name that no other column has, got {min(taken)}")

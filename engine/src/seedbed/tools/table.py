@@ -35,10 +35,10 @@ def default_columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that say what was trained, how it varied, and what came of it."""
     metrics = dict.fromkeys(str(row["metric_name"]) for row in rows if "metric_name" in row)
     results = [prefix + name for name in metrics for prefix in _RESULTS]
-    varied = _varying(rows, [key for row in rows for key in row if key.startswith(_SECTIONS)])
-    varied = [k for k in varied if not change.matches(k, (*change.NEUTRAL_KEYS, "*.seed"))]
-    named = tuple(k[:-4] for k in varied if k.endswith(".name"))  # which stands for its section
-    varied = [k for k in varied if k.endswith(".name") or not k.startswith(named)]
+    # Not what belongs to one model or data set alone: its name stands for that.
+    shared = [k for k in rows[0] if k.startswith(_SECTIONS) and all(k in row for row in rows)]
+    neutral = (*change.NEUTRAL_KEYS, "*.seed", "*._target_")
+    varied = [key for key in _varying(rows, shared) if not change.matches(key, neutral)]
     columns = dict.fromkeys([*_ALWAYS, *varied, *results, "seconds", "tags", "notes"])
     return [key for key in columns if any(row.get(key) not in (None, []) for row in rows)]
 

@@ -151,13 +151,13 @@ def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
 
 
 @contextmanager
-def best_weights(folder: Path, step: int, model: nn.Module, device: torch.device) -> Iterator[None]:
+def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
     """Give a model the best weights, which are of `step`; afterwards the last ones, to the bit.
 
     Raises:
         InputError: `best.pt` is missing, damaged, or of another step.
     """
-    state = load(folder / BEST, device)
+    state, model = load(folder / BEST, training.device), training.model
     if state.get("step") != step:
         raise InputError(
             f"{folder / BEST}: expected the best weights, of step {step}, got those of step "

@@ -143,8 +143,7 @@ def test(
         results[progress.step] = evaluated(progress.step)
     if tests_best:
         # All processes can read best.pt: they met in `loop.save` after the leader had written it.
-        place = folder / "checkpoints"
-        with checkpoint.best_weights(place, best_step, training.model, training.device):
+        with checkpoint.best_weights(folder / "checkpoints", best_step, training):
             results[best_step] = evaluated(best_step)
     run_logger.log_test(results)
     step, result = list(results.items())[-1]
