@@ -16,7 +16,6 @@ class AllKinds(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take a step."""
         self.state["updates"] = self.state.get("updates", 0) + 1  # type: ignore[index, call-overload]
         self.state["sums"] = {"all": [torch.tensor(0.5, dtype=torch.float64)], "phase": "warm"}  # type: ignore[index]
         for group in self.param_groups:
@@ -49,7 +48,6 @@ class SAM(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any) -> None:  # type: ignore[override]
-        """Take a step."""
         before = closure()
         parameters = [p for group in self.param_groups for p in group["params"]]
         moves = [p.grad * self.param_groups[0]["rho"] for p in parameters]
@@ -67,7 +65,6 @@ class NumPyScale(AllKinds):
     """Keeps a NumPy scalar, which no checkpoint brings back."""
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take a step."""
         super().step()
         self.state["scale"] = np.sqrt(np.float64(self.state["updates"]))  # type: ignore[index]
 
@@ -76,7 +73,6 @@ class Langevin(torch.optim.AdamW):
     """Draws, from two generators."""
 
     def step(self, closure: Any = None) -> Any:
-        """Take a step."""
         super().step(closure)
         with torch.no_grad():
             for parameter in self.param_groups[0]["params"]:

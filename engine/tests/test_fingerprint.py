@@ -94,7 +94,7 @@ def test_large_tensors_are_seen_to_their_end(words: int) -> None:
         assert of(tensor) != before
         tensor[place] ^= 1 << 31
     assert of(tensor) == before
-    for distance in (ROW_WORDS, ROOM_WORDS - ROW_WORDS):
+    for distance in (ROW_WORDS, ROOM_WORDS - ROW_WORDS, ROOM_WORDS % words or 1):
         there = torch.tensor([3, 3 + distance]) % words
         tensor[there] = tensor[there.flip(0)]
         assert of(tensor) != before
@@ -102,34 +102,18 @@ def test_large_tensors_are_seen_to_their_end(words: int) -> None:
     assert of(torch.cat([tensor[ROW_WORDS:], tensor[:ROW_WORDS]])) != before
 
 
-def hashed(*rounds: list[list[Tensor]]) -> list[list[int]]:
-    """Hash lists of lists, one after another, with what is left of those before them."""
-    hasher, found = fingerprint.Hasher(torch.device("cpu")), []
-    for lists in rounds:
-        hasher.add(*lists[:1])
-        hasher.add(*lists[1:])
-        found.append(hasher.hashes().tolist())
-    return found
-
-
-def test_nothing_is_left_of_the_step_before() -> None:
-    """Whatever was hashed before: longer lists, shorter ones, more than there is room for."""
-    few = [[torch.ones(3)], [], [torch.ones(7), torch.arange(4)]]
-    more = [[torch.ones(5000)], [torch.ones(9)]]
-    many = [[torch.ones(10)], [torch.ones(ROOM_WORDS), torch.ones(77)], [torch.ones(5)]]
-    rounds = [few, few, more, few, many, many, more, few, more, many]
-    assert hashed(*rounds) == [hashed(each)[0] for each in rounds]
-    assert hashed(few) != hashed([few[0], few[1], [few[2][0], few[2][1] + 1]])  # negative control
-
-
-def test_a_list_that_finds_no_room_left_has_its_hash_all_the_same() -> None:
-    """Whether it fills the room alone, or is too large for it, and in whatever order."""
+def test_a_list_has_its_hash_whatever_was_hashed_before_it() -> None:
+    """Longer lists, shorter ones, none; one that fills the room alone, or is too large for it."""
     sizes = (10, ROOM_WORDS - 500, ROW_WORDS, ROOM_WORDS, 7, ROOM_WORDS + 1, 600_000, 600_000)
     lists = [[torch.arange(n) % 251 == 0, torch.tensor([n + 1j])] for n in sizes]
+    lists.append([])
     expected = [int(fingerprint.of_tensors(each)) for each in lists]
-    assert fingerprint.of_lists(lists).tolist() == expected
-    assert fingerprint.of_lists(lists[::-1]).tolist() == expected[::-1]
-    assert len(set(expected)) == len(set(sizes))
+    assert len(set(expected)) == len({*sizes, 0}), "negative control"
+    hasher = fingerprint.Hasher(torch.device("cpu"))
+    for chosen in (range(9), range(9), [4, 8, 0], [4, 8, 0], [1, 2], [4, 0], range(8, -1, -1), [0]):
+        hasher.add(*(lists[index] for index in chosen[:1]))
+        hasher.add(*(lists[index] for index in chosen[1:]))
+        assert hasher.hashes().tolist() == [expected[index] for index in chosen]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,38 @@ from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
 from seedbed.training.state import TrainingState
 from tests.fault_score import flags
-from tests.refused import backward_refused, forward_refused
+
+
+class Unpool(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pooled, indices = nn.functional.max_pool2d(x, 2, return_indices=True)
+        return nn.functional.max_unpool2d(pooled, indices, 2)  # refused in forward
+
+
+class _RefusedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+        return x.clone()  # the pass whose backward pass is refused
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+        index = torch.arange(gradient.numel())
+        return gradient.clone().put_(index, gradient.flatten())
+
+
+class PutInBackward(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return _RefusedBackward.apply(x)  # refused in backward
+
+
+def forward_refused() -> nn.Module:
+    inner = nn.Sequential(nn.Identity(), Unpool())
+    return nn.Sequential(inner, nn.Flatten(), nn.Linear(784, 10))
+
+
+def backward_refused() -> nn.Module:
+    inner = nn.Sequential(nn.Conv2d(1, 1, 1), PutInBackward(), nn.Tanh())
+    return nn.Sequential(inner, nn.Flatten(), nn.Linear(784, 10))
 
 
 def step(model: nn.Module) -> None:
@@ -35,8 +67,9 @@ CASES = [
 
 
 def line_of(text: str) -> str:
-    lines = open("tests/refused.py").read().splitlines()
-    return f"tests/refused.py:{1 + next(i for i, line in enumerate(lines) if text in line)}"
+    lines = Path(__file__).read_text().splitlines()
+    number = 1 + next(i for i, line in enumerate(lines) if text in line)
+    return f"tests/operations/test_refusals.py:{number}"
 
 
 @pytest.mark.parametrize(("kind", "operation", "phase", "code"), CASES)
