@@ -7,55 +7,50 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from seedbed import launch, record
 from seedbed.errors import InputError
 from seedbed.launch import process
 from seedbed.launch.process import run_passing_signals
 from tests.end_to_end.live import begin
+from tests.made_up_runs import write_run
 from tests.running import command
 
-
-def settings(**trainer: Any) -> DictConfig:
-    return OmegaConf.create({"seed": 3, "trainer": {"processes": 1, **trainer}, "copy": "${seed}"})
+SETTINGS = OmegaConf.create({"seed": 3})
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     """What is in it stays, alone; control: what launchers and killed runs leave does not."""
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(InputError, match=r"^hydra.run.dir: .* holds thesis.tex; choose"):
-        launch.create_run_folder(tmp_path, settings())
+        launch.create_run_folder(tmp_path, SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     left = tmp_path / "left"
     left.mkdir()
     for name in (".lock", ".config.yaml.7.tmp", "train.log"):
         (left / name).touch()
-    launch.create_run_folder(left, settings())
+    launch.create_run_folder(left, SETTINGS)
 
 
 @pytest.mark.parametrize(
     ("status", "steps", "checkpoint", "kept"),
-    [("failed", None, False, False), ("failed", 0, False, False), ("failed", 1, False, True),
-     ("failed", 0, True, True), ("running", 0, False, True), ("interrupted", 0, False, True)],
+    [("failed", None, False, False), ("failed", 1, False, True), ("failed", None, True, True),
+     ("running", None, False, True), ("interrupted", None, False, True)],
 )  # fmt: skip
 def test_a_run_that_failed_before_its_first_step_is_replaced(
     status: str, steps: int | None, checkpoint: bool, kept: bool, tmp_path: Path
 ) -> None:
     """Negative control: one with a step, with a checkpoint, or of another status is kept."""
-    launch.create_run_folder(tmp_path, settings())
-    summary = {"format_version": 1, "status": status}
-    summary |= {} if steps is None else {"steps": steps}
-    record.write_json(tmp_path / "summary.json", summary)
+    run = write_run(tmp_path / "run", summary={"status": status, "steps": steps})
     if checkpoint:
-        (tmp_path / "checkpoints").mkdir()
-        (tmp_path / "checkpoints/last.pt").touch()
+        (run / "checkpoints").mkdir()
+        (run / "checkpoints/last.pt").touch()
     with pytest.raises(InputError) if kept else nullcontext():
-        launch.create_run_folder(tmp_path, settings(processes=2))
-    assert record.read_config(tmp_path).trainer.processes == (1 if kept else 2)
+        launch.create_run_folder(run, SETTINGS)
+    assert ("optimizer" in record.read_config(run)) is kept
 
 
 def run(program: str, environment: Mapping[str, str] = os.environ) -> int:
@@ -91,10 +86,8 @@ def test_sweepers_get_the_metric_of_a_run_that_finished(
     status: str, objective: float | None, tmp_path: Path
 ) -> None:
     """What another had reached is no result: Optuna counts a failed trial."""
-    (tmp_path / "config.yaml").write_text("seed: 0\n")
-    summary = {"format_version": 1, "status": status, "objective": {"name": "x", "value": 0.25}}
-    record.write_json(tmp_path / "summary.json", summary)
-    assert launch.objective(tmp_path) == objective
+    summary = {"status": status, "objective": {"name": "x", "value": 0.25}}
+    assert launch.objective(write_run(tmp_path / "run", summary=summary)) == objective
 
 
 @pytest.mark.parametrize("ignored", [True, False])

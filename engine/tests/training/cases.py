@@ -34,7 +34,6 @@ class Model(nn.Module):
         self.head, self.wide = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, FEATURES)
         self.own, self.kept, self.calls = forward, {}, 0
         self.history: list[float] = []
-        self.mean = torch.zeros(CLASSES)
         self.draws = torch.Generator()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,12 +80,6 @@ def forward(function: Forward) -> Case:
 def counts(self: Any, x: Tensor) -> Tensor:
     self.calls += 1
     return self.head(x) * (1 + 1 / self.calls)
-
-
-def averages_in_place(self: Any, x: Tensor) -> Tensor:
-    outputs = self.head(x)
-    self.mean.mul_(0.9).add_(outputs.detach().mean(0))
-    return outputs - self.mean
 
 
 def counts_evaluations(self: Any, x: Tensor) -> Tensor:
@@ -278,23 +271,13 @@ class Sharing(Hiding):
 class Lookahead(Sharing):
     """Follows the other one with slow weights, which it keeps in the state that they share."""
 
-    def slow(self, parameter: Tensor) -> Any:
-        return self.state[parameter].setdefault("slow", parameter.clone())
-
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         super().step()
         for parameter in self.param_groups[0]["params"]:
             if parameter.grad is not None:
-                parameter.copy_(self.slow(parameter).lerp_(parameter, 0.5))
-
-
-class HiddenLookahead(Lookahead):
-    """Keeps the slow weights to itself."""
-
-    def slow(self, parameter: Tensor) -> Any:
-        self.weights = getattr(self, "weights", {})
-        return self.weights.setdefault(parameter, parameter.clone())
+                slow = self.state[parameter].setdefault("slow", parameter.clone())
+                parameter.copy_(slow.lerp_(parameter, 0.5))
 
 
 class Centralised(Sharing):
@@ -373,9 +356,7 @@ class Cached(Data):
 
 
 HARMFUL = {
-    **{f.__name__: forward(f) for f in (
-        counts, averages_in_place, counts_evaluations, shrinks_its_class,
-    )},
+    **{f.__name__: forward(f) for f in (counts, counts_evaluations, shrinks_its_class)},
     "a generator of torch": forward(
         lambda self, x: self.head(x + torch.randn(x.shape, generator=self.draws))
     ),
@@ -385,9 +366,7 @@ HARMFUL = {
     "an object": multiplied_by(lambda: _holder.kept.setdefault(0, noise())),
     "an array": multiplied_by(drawn_into_an_array),
     "a default": multiplied_by(lambda: drawn_into_a_default()),
-    **{c.__name__: Case(optimizer=c) for c in (
-        Hiding, HiddenLookahead, OnParameters, CountingSteps,
-    )},
+    **{c.__name__: Case(optimizer=c) for c in (Hiding, OnParameters, CountingSteps)},
     "Momentum": Case(method=Momentum),
     "Counting": Case(data=Counting),
 }  # fmt: skip

@@ -38,21 +38,13 @@ def step_of(found: dict[str, Any] | None) -> int:
     return int(step)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("saved") / "last.pt"
-    checkpoint.save(state(1), path)
-    return path.read_bytes()
-
-
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     """NaN payloads, negative zeros and integers included; torch.load alone reads it, too."""
     odd = torch.tensor([0x7FC00001, -0x80000000, 0x7F800000 - 2**32 + 2**31], dtype=torch.int32)
-    checkpoint.save(state(3) | {"odd": odd.view(torch.float32)}, tmp_path / "last.pt")
-    for found in (
-        checkpoint.load(tmp_path / "last.pt"),
-        torch.load(tmp_path / "last.pt", weights_only=True),
-    ):
+    path, saved = tmp_path / "last.pt", state(3) | {"odd": odd.view(torch.float32)}
+    checkpoint.save(saved, path)
+    assert path.read_bytes() == made_up(saved), "files that are made up below are like it"
+    for found in (checkpoint.load(path), torch.load(path, weights_only=True)):
         assert torch.equal(found["odd"].view(torch.int32), odd)
         assert found["model"]["half"].dtype is torch.bfloat16
         assert step_of(found) == 3
@@ -60,8 +52,9 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 @given(place=st.integers(min_value=0), flip=st.integers(0, 255))
 @settings(max_examples=200, deadline=None)
-def test_a_file_that_was_changed_or_cut_off_is_noticed(place: int, flip: int, saved: bytes) -> None:
+def test_a_file_that_was_changed_or_cut_off_is_noticed(place: int, flip: int) -> None:
     """Whatever byte in whatever way, and wherever it ends; negative control: the whole file."""
+    saved = made_up(state(1))
     damaged, place = bytearray(saved), place % len(saved)
     damaged[place] ^= flip
     assert bool(refused(bytes(damaged))) == (flip != 0)
@@ -198,16 +191,10 @@ def test_a_damaged_checkpoint_does_not_push_out_the_good_one(
         folder.mkdir()
         save(1, folder)
         save(2, folder)
-        damage(folder / "last.pt")
+        (folder / "last.pt").write_bytes(b"damaged")
         call = killed(monkeypatch, point, resume_run, folder)
         try:
             assert step_of(checkpoint.load_newest(folder)[0]) in (1, 3)
         except InputError:
             lost += call
     assert lost == ([] if discards else ["replace"])
-
-
-def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
