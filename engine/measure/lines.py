@@ -24,12 +24,12 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1427,
+    "single files": 1421,
     "config": 778,
     "launch, worker": 2162,
     "training": 2008,
     "record": 1014,
-    "engine": 13046,
+    "engine": 13010,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

@@ -54,9 +54,8 @@ def seeded_loader(
         raise InputError(
             f"batch_size: expected from 1 to {len(dataset)}, the samples, got {batch_size}"
         )
-    order = Shuffled(len(dataset), batch_size, seed, drop_last)
-    steps = _Steps(order, batch_size, drop_last)
-    steps.group()
+    steps = _Steps(Shuffled(len(dataset), batch_size, seed, drop_last), batch_size, drop_last)
+    steps.position(0)  # refuses what later steps would
     return SeededLoader(
         _Batches(dataset, "train", seed, collate),
         batch_size=None,
@@ -85,7 +84,7 @@ class SeededLoader(DataLoader[Any]):
         for step, batch in enumerate(super().__iter__(), self.step + 1):
             self.sampler.done = step
             # As in training by train.py; a loader in this process has drawn meanwhile.
-            seed_step(self.dataset.seed, step, self.sampler.group()[0])
+            seed_step(self.dataset.seed, step, process_group()[0])
             yield batch
 
     def seek(self, step: int) -> None:
@@ -137,20 +136,15 @@ class _Steps(Sampler[Position]):
 
     def position(self, step: int) -> Position:
         """Return which samples this process loads, `step` steps after the first one."""
-        rank, count = self.group()
-        size = self._batch_size // count
-        whole = self._order.position(*divmod(step, len(self)))
-        return whole.cut(rank * size, (rank + 1) * size)
-
-    def group(self) -> tuple[int, int]:
-        """Return this process's rank and how many there are; trainers may start them late."""
-        rank, count = process_group()
+        rank, count = process_group()  # trainers may start them late
         if self._batch_size % count or (count > 1 and not self._drop_last):
             raise InputError(
                 f"batch_size: expected equal slices for {count} processes, got {self._batch_size} "
                 f"with drop_last={self._drop_last}; choose a multiple"
             )
-        return rank, count
+        size = self._batch_size // count
+        whole = self._order.position(*divmod(step, len(self)))
+        return whole.cut(rank * size, (rank + 1) * size)
 
 
 class _Batches(Source):

@@ -204,6 +204,10 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
     for late in (lambda: step(recorder, 2), lambda: recorder.validation(1, 0.5)):
         with pytest.raises(InputError, match="close"):
             late()
+    with pytest.raises(InputError, match="at most 1") as kept:
+        Recorder(folder, resume_from=2)
+    Recorder(folder, resume_from=1).close()  # although a traceback is kept, as notebooks do
+    assert kept.traceback
 
 
 def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ from seedbed import fingerprint, record
 from seedbed.errors import InputError, one_line
 from seedbed.loading import process_group
 from seedbed.names import STAGES
-from seedbed.record import code
+from seedbed.record import Origin, code, untrusted
 from seedbed.recorder import folder as folders
 from seedbed.recorder import step as parts
 from seedbed.recorder.settings import config_yaml
 from seedbed.training.optimizers import optimizer_tensors
+from seedbed.worker import environment, restore
 from seedbed.worker.imports import Imports
+from seedbed.worker.summary import hash_of
 
 _GRADIENTS = STAGES.index("gradients")
 
@@ -65,17 +67,16 @@ class Recorder:
         self._is_open = True
         self._folder = Path(folder).absolute()
         self._every, self._write_every = fingerprint_every_steps, write_every_steps
-        self._higher_is_better, self._resumed_from = higher_is_better, resume_from
+        self._higher_is_better = higher_is_better
         self._last_step = -1 if resume_from is None else resume_from
-        self._hasher: fingerprint.Hasher | None = None
+        self._imports: Imports | None = None  # and a hasher, from the first step on
         self._noted: Tensor | None = None  # hash of gradients that were noted before the step
         self._networks: list[nn.Module] = []
-        self._pending: list[tuple[int, dict[str, Tensor]]] = []  # steps to be written
+        self._pending: list[tuple[str, int, dict[str, Tensor]]] = []  # rows to be written
         self._stages: list[tuple[int, Tensor]] = []
-        self._imports: Imports | None = None
         self._files = ExitStack()
         if self._is_recording():
-            self._open(settings)
+            self._open(settings, resume_from)
 
     def _is_recording(self) -> bool:
         """Return whether this process records: the first rank does, and no fork of it."""
@@ -116,18 +117,16 @@ class Recorder:
         """
         if not self._is_recording():
             return
-        self._require_step(step, self._last_step + 1)
-        named, metrics = parts.scalars(losses, "loss"), parts.scalars(metric, "metric")
-        _require_free(metrics, (*record.METRIC_FIELDS, *named))
-        networks, optimizers = parts.several(model), parts.several(optimizers)
-        if self._hasher is None:
-            self._hasher = self._begin(networks)
+        losses, metrics = parts.scalars(losses, "loss"), parts.scalars(metric, "metric")
+        self._require(step, self._last_step + 1, metrics, (*record.METRIC_FIELDS, *losses))
+        networks, optimizers = [[*parts.named(each).values()] for each in (model, optimizers)]
+        self._begin(networks)
         rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
         rates = parts.scalars(rate, "learning_rate")  # a copy: schedules may change it in place
         if self._every and step % self._every == 0:
             gradients = [] if self._noted is not None else parts.gradients(networks)
             self._hasher.add(
-                parts.sample_ids(ids), parts.contents(batch), list(named.values()), gradients,
+                parts.sample_ids(ids), parts.contents(batch), [*losses.values()], gradients,
                 [p for network in networks for p in network.parameters()],
                 [b for network in networks for b in network.buffers()],
                 optimizer_tensors(*optimizers),
@@ -137,10 +136,10 @@ class Recorder:
                 stages[_GRADIENTS] = self._noted
             self._stages.append((step, stages))
         self._noted, self._networks = None, networks
-        if named and "loss" not in named:
-            first, *more = named.values()
-            named["loss"] = sum((each.to(first.device) for each in more), start=first)
-        self._pending.append((step, {**named, **metrics, **rates}))
+        if losses and "loss" not in losses:
+            first, *more = losses.values()
+            losses["loss"] = sum((each.to(first.device) for each in more), start=first)
+        self._pending.append(("train", step, {**losses, **metrics, **rates}))
         self._last_step = step
         if len(self._pending) >= self._write_every:
             self._write()
@@ -152,12 +151,10 @@ class Recorder:
         """
         if not self._is_recording():
             return
-        gradients, before = parts.gradients(parts.several(model)), self._noted
-        if self._hasher is None:  # before the first step
-            noted = fingerprint.of_tensors(gradients)
-        else:
-            self._hasher.add(gradients)
-            noted = self._hasher.hashes()[0]
+        networks, before = parts.named(model).values(), self._noted
+        self._begin(networks)
+        self._hasher.add(parts.gradients(networks))
+        (noted,) = self._hasher.hashes()
         self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
@@ -203,70 +200,84 @@ class Recorder:
             status = "failed" if isinstance(error, Exception) else "interrupted"
             self.close(status, one_line(error))
 
-    def _open(self, settings: object) -> None:
+    def _open(self, settings: object, resume_from: int | None) -> None:
         self._config, seed = config_yaml(settings, self._every)
-        before = folders.begin(self._folder, self._resumed_from)
+        opened = folders.opened(self._folder, resume_from)
+        before, self._metrics, self._fingerprints = self._files.enter_context(opened)
         self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
         self._since = time.perf_counter() - float(before.get("seconds", 0.0))
-        self._files.enter_context(record.lock(self._folder))
-        self._metrics, self._fingerprints = folders.open_tables(self._folder, self._resumed_from)
-        for table in (self._metrics, self._fingerprints):
-            self._files.callback(table.close)
-        if self._resumed_from is None:
+        if resume_from is None:
             record.write_atomically(self._folder / "config.yaml", self._config)
-        self._root = folders.script_folder()
-        self._git, self._patch = code.git_state(self._root)
         self._write_summary("running")
         atexit.register(self._at_exit)
 
-    def _begin(self, networks: list[nn.Module]) -> fingerprint.Hasher:
-        """Note the environment, now that the loop has imported what it uses."""
+    def _begin(self, networks: Iterable[nn.Module]) -> None:
+        """Note the environment in the first step: the loop has imported what it uses."""
+        if self._imports is not None:
+            return
         parameters = (parameter for network in networks for parameter in network.parameters())
         device = next((parameter.device for parameter in parameters), torch.device("cpu"))
-        imports = Imports(self._folder, folders.describe(device, self._git), self._root)
-        imports.look()
-        if self._resumed_from is not None and (self._folder / "environment.json").exists():
-            change = folders.resumed(self._folder, self._config, imports, self._resumed_from)
-            self._summary["resumes"] = [*self._summary["resumes"], change]
-            self._write_summary("running")
-        imports.write(self._patch)
-        self._imports = imports
-        return fingerprint.Hasher(device)
+        self._hasher = fingerprint.Hasher(device)
+        root, (_, count) = _script_folder(), process_group()
+        git, patch = code.git_state(root)
+        found = environment.describe(device)
+        found["versions"] |= environment.more_versions({})
+        found["processes"] = {"count": count, "bits_depend_on_count": count if count > 1 else None}
+        found["git"] = git
+        self._imports = Imports(self._folder, found, root)
+        self._imports.look()
+        if (self._folder / "environment.json").exists():
+            self._note_changes(self._imports)
+        self._imports.write(patch)
+
+    def _note_changes(self, imports: Imports) -> None:
+        """Note what has changed since the steps before those of a loop that is resumed."""
+        config, step = self._folder / "config.yaml", self._last_step
+        made_with = record.read_json(self._folder / "environment.json")
+        before = Origin(untrusted.read_yaml(config), made_with, self._folder)
+        record.write_atomically(config, self._config)
+        imports.expect(before.imported)
+        changes = record.changes(before, Origin(untrusted.read_yaml(config), imports.environment))
+        restore.keep_code(self._folder, step, changes)
+        self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
+        self._write_summary("running")
 
     def _write(self) -> None:
-        """Write down the steps since the last time; waits for the device."""
-        rows = [self._row("train", step, values) for step, values in self._pending]
+        """Write down what was recorded since the last time; waits for the device."""
+        rows = []
+        for phase, step, values in self._pending:
+            # What its reader would not take in a name becomes _.
+            cells = {re.sub(r"[^\w.@/-]", "_", name): repr(float(x)) for name, x in values.items()}
+            rows.append({**cells, "step": step, "phase": phase})
         stages = fingerprint.rows(self._stages)
         self._pending, self._stages = [], []
         self._metrics.append(rows)
         self._fingerprints.append(stages)
-        if self._imports is not None and rows:
+        if self._imports is not None:
             self._imports.note()
-
-    def _row(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, object]:
-        """Return a row of metrics.csv; what its reader would not take in a name becomes _."""
-        cells = {re.sub(r"[^\w.@/-]", "_", name): repr(float(x)) for name, x in values.items()}
-        return {**cells, "step": step, "phase": phase}
 
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
-            self._require_step(step, self._last_step)
-            _require_free(metrics, record.METRIC_FIELDS)
-            values = {"loss": loss, **metrics}
-            row = self._row(phase, step, {k: v for k, v in values.items() if v is not None})
+            self._require(step, self._last_step, metrics, record.METRIC_FIELDS)
+            values = parts.scalars({"loss": loss, **metrics}, "")
+            self._pending.append((phase, step, values))
             self._write()
-            self._metrics.append([row])
 
-    def _require_step(self, step: int, least: int) -> None:
+    def _require(
+        self, step: int, least: int, metrics: Iterable[str], columns: Iterable[str]
+    ) -> None:
+        """Refuse a step that was before, and metrics by the names of other columns."""
         if type(step) is not int or step < least:
             raise InputError(
                 f"step: expected an integer of at least {least}, since {self._last_step} was the "
                 f"last one recorded, got {step!r}"
             )
+        if taken := {*metrics} & {*columns}:
+            raise InputError(f"metric: expected a name that no other column has, got {min(taken)}")
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
-        weights = fingerprint.text(int(fingerprint.of_tensors(tensors))) if tensors else None
+        weights = hash_of(tensors) if tensors else None
         all_steps = fingerprint.of_file(self._folder / "fingerprints.csv")
         values = {
             "format_version": record.FORMAT_VERSION,
@@ -275,7 +286,7 @@ class Recorder:
             "steps": max(self._last_step, 0),
             "seconds": time.perf_counter() - self._since,
             **self._summary,
-            **folders.metrics(record.read_metrics(self._folder), self._higher_is_better),
+            **folders.results(record.read_metrics(self._folder), self._higher_is_better),
             "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
             "fingerprints": {"weights": weights, "all_steps": all_steps},
         }
@@ -287,7 +298,8 @@ class Recorder:
         self.__exit__(None, getattr(sys, "last_value", early), None)
 
 
-def _require_free(metrics: Iterable[str], columns: Iterable[str]) -> None:
-    """Refuse metrics by the names of other columns: one of the two would be lost."""
-    if taken := {*metrics} & {*columns}:
-        raise InputError(f"metric: expected a name that no other column has, got {min(taken)}")
+def _script_folder() -> Path:
+    """Return the folder of the script that runs, from which the record names its code."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    is_script = script.endswith(".py") and "site-packages" not in script
+    return Path(script).resolve().parent if is_script else Path.cwd()

@@ -51,30 +51,23 @@ def sample_ids(ids: Any) -> list[Tensor]:
     return contents(ids)
 
 
-def scalars(values: Any, name: str) -> dict[str, Tensor]:
-    """Return numbers by name, as copies without dimensions.
-
-    Args:
-        values: one, a list or a mapping of them, or None.
-        name: of a single one.
-    """
+def named(values: Any, name: str = "") -> dict[str, Any]:
+    """Return the values of a mapping, or those of a list by number, or a single one by a name."""
     if isinstance(values, list | tuple):
         values = dict(enumerate(values))
     elif not isinstance(values, Mapping):
-        values = {} if values is None else {name: values}
+        values = {name: values}
+    return {str(key): value for key, value in values.items() if value is not None}
+
+
+def scalars(values: Any, name: str) -> dict[str, Tensor]:
+    """Return numbers by name, or a single one by the name given, as copies without dimensions."""
     copies = {}
-    for key, value in values.items():
+    for key, value in named(values, name).items():
         is_tensor = isinstance(value, Tensor)
         copy = value.detach().clone() if is_tensor else torch.tensor(value, dtype=torch.float64)
-        copies[str(key)] = copy.reshape(())
+        copies[key] = copy.reshape(())
     return copies
-
-
-def several(value: Any) -> list[Any]:
-    """Return the one module or optimizer, or those in a list or a mapping."""
-    values = list(value.values()) if isinstance(value, Mapping) else value
-    values = values if isinstance(values, list | tuple) else [values]
-    return [each for each in values if each is not None]
 
 
 def gradients(networks: Iterable[nn.Module]) -> list[Tensor]:
