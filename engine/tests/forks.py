@@ -44,7 +44,7 @@ _AT_START = (
     *("GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "TQDM_", "MPL", "CUDA_", "PYTHON"),
 )
 # Applied after the fork; and how threads wait, which changes no result: in servers they sleep.
-_LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "OMP_WAIT_POLICY")
+_LATER = ("PYTHONPATH", "PYTHONSAFEPATH", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _IMPORTED = (
     *("scipy.linalg", "torch", "torch._dynamo", "matplotlib.pyplot", "tqdm", "hydra", "omegaconf"),
     *("seedbed.worker.worker", "seedbed.worker.experiment"),

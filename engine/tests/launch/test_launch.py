@@ -35,6 +35,25 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     launch.create_run_folder(left, SETTINGS)
 
 
+def test_threads_that_wait_leave_cores_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once where there are more of them than cores; control: what the user says is kept."""
+
+    def waiting(threads: int, **user: str) -> dict[str, str]:
+        for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in user.items():
+            monkeypatch.setenv(name, value)
+        preset = {"env": {}, "threads": threads, "interop_threads": 1}
+        config = OmegaConf.create({"trainer": {"processes": 1}, "determinism": preset})
+        environment = launch.training_environment(config)
+        return {k: v for k, v in environment.items() if k in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+
+    assert waiting(1) == {"GOMP_SPINCOUNT": "20000"}
+    assert waiting(1024) == {"OMP_WAIT_POLICY": "PASSIVE"}
+    for threads in (1, 1024):
+        assert waiting(threads, OMP_WAIT_POLICY="ACTIVE") == {"OMP_WAIT_POLICY": "ACTIVE"}
+
+
 @pytest.mark.parametrize(
     ("status", "steps", "checkpoint", "kept"),
     [("failed", None, False, False), ("failed", 1, False, True), ("failed", None, True, True),

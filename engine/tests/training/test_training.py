@@ -1,8 +1,7 @@
-"""Steps, evaluations and the loop around them; tasks; the pace of threads."""
+"""Steps, evaluations and the loop around them; tasks."""
 
 import math
 import random
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,7 +22,6 @@ from seedbed.methods import Supervised
 from seedbed.tasks import Classification, Regression
 from seedbed.training import callbacks, schedules
 from seedbed.training.evaluate import evaluate
-from seedbed.training.pace import Pace
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress, TrainingState
 from seedbed.training.step import to_device
@@ -283,30 +281,3 @@ class TestTasks:
         shuffled.shuffle(values)
         cut = shuffled.randrange(len(values) + 1)
         assert tasks.mean([torch.tensor(values[:cut]), torch.tensor(values[cut:])]) == expected
-
-
-def hints(
-    monkeypatch: pytest.MonkeyPatch, share: float, threads: int = 2, is_meant: bool = True
-) -> list[str]:
-    """Return what is printed in 100 steps of a second that get a share of a core."""
-    now = {"wall": 0.0}
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(time, "perf_counter", lambda: now["wall"])
-    monkeypatch.setattr(time, "process_time", lambda: share * now["wall"])
-    printed: list[str] = []
-    pace = Pace(printed.append, 7, is_meant)
-    for step in range(8, 108):
-        with pace.measured(step):
-            now["wall"] += 1
-    return printed
-
-
-def test_waiting_threads_get_one_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Controls: the cores that they need, one thread, steps that wait for others, its advice."""
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    (line,) = hints(monkeypatch, 0.3)
-    assert line.startswith("hint: 2 threads got 0.3 of a core in the first steps")
-    for others in ((1.0, 2, True), (0.3, 1, True), (0.3, 2, False)):
-        assert hints(monkeypatch, *others) == []
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert hints(monkeypatch, 0.3) == []

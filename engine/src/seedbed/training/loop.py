@@ -11,7 +11,6 @@ from seedbed.errors import Interrupted
 from seedbed.operations.refusals import explained
 from seedbed.training import schedules
 from seedbed.training.evaluate import evaluate, look_at
-from seedbed.training.pace import Pace
 from seedbed.training.rehearsal import Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
@@ -64,7 +63,6 @@ def fit(
     hasher = fingerprint.Hasher(training.device)
     first_step = progress.step
     shards.begin(training, first_step)
-    pace = Pace(run_logger.log, first_step, training.device.type == "cpu" and shards.processes == 1)
     try:
         while True:
             if plan.validates_after(progress.step) and progress.validated_step < progress.step:
@@ -85,7 +83,7 @@ def fit(
             else:
                 take = partial(train_step, training, slices, step, shards, logs, hashed)
                 # A step that PyTorch refuses is taken once more, to find the operation.
-                with pace.measured(step), explained(training.model, repeat=take):
+                with explained(training.model, repeat=take):
                     result = take()
             progress.step = step
             if step == first_step + 1:
