@@ -39,7 +39,7 @@ def test_a_table_cut_back_and_continued_is_as_if_never_interrupted(tmp_path: Pat
     again.append([late])
     again.close()
     assert path.read_text() == whole
-    assert float(untrusted.read_rows(path, ("step", "loss"), has_more=True)[2]["loss"]) == 1 / 3
+    assert float(untrusted.read_rows(path, ("step", "loss"))[2]["loss"]) == 1 / 3
 
 
 def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_one_process_works_on_a_run_until_it_is_killed(method: str, tmp_path: Pa
 
 
 def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Path) -> None:
-    """Control: not before the known ones, not twice, and fingerprints may have none."""
+    """Control: not before the known ones, and not twice."""
     path, known = tmp_path / "metrics.csv", ",".join(record.METRIC_FIELDS)
     path.write_text(f"{known},kl\n1,1,1,1,1,1\n")
     assert record.read_metrics(tmp_path)[0]["kl"] == "1"
@@ -112,10 +112,6 @@ def test_a_table_of_metrics_may_have_columns_of_its_own_at_its_end(tmp_path: Pat
         path.write_text(f"{header}\n")
         with pytest.raises(InputError, match="columns"):
             record.read_metrics(tmp_path)
-    stages = ",".join(record.FINGERPRINT_FIELDS)
-    (tmp_path / "fingerprints.csv").write_text(f"{stages},kl\n")
-    with pytest.raises(InputError, match="columns"):
-        record.read_fingerprints(tmp_path)
 
 
 def test_numbers_that_json_has_not_are_texts_and_read_as_numbers(tmp_path: Path) -> None:

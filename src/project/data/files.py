@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 from seedbed import offline
 from seedbed.errors import InputError
-from seedbed.record.files import write_atomically
+from seedbed.record import write_atomically
 
 NETWORK_TIMEOUT_SECONDS = 30
 

@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,6 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name)  # of 1980-01-01, the first time there is
-            entry.create_system = 3  # Unix, also where it is not
             entry.external_attr = 0o100644 << 16
             archive.writestr(entry, files[name])
     return buffer.getvalue()
@@ -42,10 +40,7 @@ def read(path: Path) -> dict[str, bytes]:
 def extract(path: Path, folder: Path, most_bytes: int = MAX_CODE_BYTES) -> None:
     """Write the files in a zip file into an empty folder."""
     with _opened(path, most_bytes) as (archive, names):
-        for name in names:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(name) as source, open(folder / name, "wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+        archive.extractall(folder, names)
 
 
 @contextmanager

@@ -24,8 +24,8 @@ NEUTRAL_ENVIRONMENT = (
     "versions.omegaconf", "env.CUDA_CACHE_PATH", "env.CUDA_HOME", "env.CUDA_PATH",
     "env.CUDA_VISIBLE_DEVICES", "env.GOMP_SPINCOUNT", "env.KMP_INIT_AT_FORK", "env.NCCL_DEBUG*",
     "env.NVIDIA_DRIVER_CAPABILITIES", "env.NVIDIA_REQUIRE_*", "env.NVIDIA_VISIBLE_DEVICES",
-    "env.OMP_WAIT_POLICY", "env.TORCHINDUCTOR_CACHE_DIR", "env.TORCH_HOME",
-    "env.TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "env.OMP_WAIT_POLICY", "env.TORCHELASTIC_*", "env.TORCHINDUCTOR_CACHE_DIR",
+    "env.TORCH_HOME", "env.TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 
 
@@ -93,7 +93,6 @@ def _differing(
 
 
 def _comparable(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the code, what torchrun adds, and of the platform all but the C library."""
-    kept = {key: value for key, value in recorded.items() if key not in ("git", "imported_files")}
-    kept["platform"] = str(kept.get("platform")).rpartition("-with-")[2]
-    return {key: value for key, value in flatten(kept).items() if "ELASTIC_" not in key}
+    """Leave out the code, and of the platform all but the C library."""
+    library = str(recorded.get("platform")).rpartition("-with-")[2]
+    return flatten({**recorded, "git": None, "imported_files": None, "platform": library})

@@ -19,13 +19,13 @@ from typing import Any
 
 from seedbed import project
 from seedbed.errors import InputError
+from seedbed.names import flatten
 from seedbed.record import archive, untrusted
 
 ARCHIVE = "code.zip"
 PATH = "PYTHONPATH"
 ELSEWHERE = "elsewhere"
 PLACES = ("src", ".", ELSEWHERE)
-_DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,8 @@ class Origin:
 
     @property
     def commit(self) -> str | None:
-        git = self.environment.get("git")
-        commit = git.get("commit") if isinstance(git, Mapping) else None
-        return None if commit is None else str(commit)
+        commit: str | None = flatten(self.environment).get("git.commit")
+        return commit
 
     @property
     def imported(self) -> Mapping[str, str]:
@@ -107,7 +106,8 @@ def git_state(root: Path) -> tuple[dict[str, Any], bytes]:
     named = _git(root, "rev-parse", "HEAD", "HEAD:./")
     if named is None:
         return {"commit": None, "dirty": None}, b""
-    patch = _git(root, *_DIFF, "--", ".") or b""
+    plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
+    patch = _git(root, "diff", "HEAD", *plain, "--", ".") or b""
     others = _git(root, "ls-files", "--others", "--exclude-standard", "*.py", "*.yaml")
     return {"commit": named.split()[0].decode(), "dirty": bool(patch or others)}, patch
 

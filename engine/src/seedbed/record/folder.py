@@ -1,4 +1,4 @@
-"""A run folder: what is in it, and who works in it."""
+"""A run folder: what is in it, who works in it, and its files, which are replaced whole."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.errors import InputError
-from seedbed.record import untrusted
+from seedbed.record import text, untrusted
 
 _MAX_DEPTH = 16  # of folders of runs
 FORMAT_VERSION = 2  # 1: other random numbers for equal seeds, and other fingerprints
@@ -112,3 +112,30 @@ def lock(folder: Path, what: str = "run") -> Iterator[None]:
         # Children that are forked, such as loader workers, may outlive us.
         os.register_at_fork(after_in_child=file.close)
         yield
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file: a reader, or a power cut, finds the old content or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomically(path, text.as_json(value) + "\n")

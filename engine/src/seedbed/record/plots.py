@@ -3,22 +3,18 @@
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.style import context
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 
 from seedbed.errors import printable
-from seedbed.record.files import write_atomically
-from seedbed.record.folder import read_summary
+from seedbed.names import flatten
+from seedbed.record.folder import read_summary, write_atomically
 from seedbed.record.tables import Row, read_metrics
-from seedbed.record.untrusted import read_config
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps and values, (n,) each
+from seedbed.record.untrusted import read_yaml
 
 # Okabe & Ito (2008): told apart by everyone.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
@@ -41,15 +37,15 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 def loss_curve(folder: Path) -> Path | None:
     """Draw a run's loss and metric into `loss_curve.png`; of what was not logged, no picture."""
-    summary, config = read_summary(folder), read_config(folder)
+    summary, config = read_summary(folder), flatten(read_yaml(folder / "config.yaml"))
     rows, path = read_metrics(folder), folder / "loss_curve.png"
     names = dict.fromkeys(("loss", str(summary.get("metric_name", "loss"))))
     shown = [name for name in names if any(row.get(name) for row in rows)]
     if not shown:
         path.unlink(missing_ok=True)
         return None
-    names_of = [OmegaConf.select(config, f"{section}.name") for section in ("model", "data")]
-    title = " on ".join(str(name) for name in names_of if name) or folder.resolve().name
+    trained = filter(None, (config.get("model.name"), config.get("data.name")))
+    title = " on ".join(map(str, trained)) or folder.resolve().name
     return draw(path, {"": rows}, shown, f"{title}, seed {config.get('seed')}")
 
 
@@ -66,8 +62,6 @@ def draw(
         runs: one or two tables, by what the legend calls them.
         marked_step: where the runs differ first.
     """
-    from matplotlib.figure import Figure
-
     with style():
         figure = Figure(figsize=(3.6 * len(names) + 0.4, 2.9), layout="constrained")
         panels = figure.subplots(1, len(names), squeeze=False)[0]
@@ -93,12 +87,10 @@ def draw(
         return save(figure, path)
 
 
-def points(rows: Iterable[Row], phase: str, name: str) -> Curve:
-    """Return the steps and values of one phase in metrics.csv."""
-    own = [row for row in rows if row["phase"] == phase and row.get(name)]
-    cells = [(row["step"], row[name]) for row in own]
-    table = np.array(cells, dtype=np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+def points(rows: Iterable[Row], phase: str, name: str) -> NDArray[np.float64]:
+    """Return the steps and values (2, n) of one phase in metrics.csv."""
+    cells = [(row["step"], row[name]) for row in rows if row["phase"] == phase and row.get(name)]
+    return np.array(cells, dtype=np.float64).reshape(-1, 2).T
 
 
 def literal(text: str) -> str:
@@ -108,12 +100,10 @@ def literal(text: str) -> str:
 
 def style() -> Any:
     """Return a context in which figures look like Seedbed's, whatever the user's matplotlibrc."""
-    from matplotlib.style import context
-
     return context(["default", _STYLE])
 
 
-def save(figure: "Figure", path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
     """Write a figure as a PNG file, atomically; return its path."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=200, metadata={"Software": None})

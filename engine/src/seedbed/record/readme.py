@@ -8,8 +8,7 @@ from pathlib import Path
 
 from seedbed.errors import printable
 from seedbed.names import flatten
-from seedbed.record.files import write_atomically
-from seedbed.record.folder import read_summary
+from seedbed.record.folder import read_summary, write_atomically
 from seedbed.record.terminal import resume_command
 from seedbed.record.untrusted import read_json
 

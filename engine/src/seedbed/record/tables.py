@@ -6,7 +6,7 @@ from pathlib import Path
 
 from seedbed.names import STAGES
 from seedbed.record import untrusted
-from seedbed.record.files import write_atomically
+from seedbed.record.folder import write_atomically
 
 METRIC_FIELDS = ("step", "epoch", "phase", "loss", "learning_rate")  # metrics follow by name
 FINGERPRINT_FIELDS = ("step", *STAGES)
@@ -21,7 +21,7 @@ class Table:
     ) -> None:
         """Start the file, or resume it with those rows that `keeps` returns true for."""
         self._path = path
-        rows = [] if keeps is None else list(filter(keeps, whole_rows(path)))
+        rows = [] if keeps is None else list(filter(keeps, untrusted.read_rows(path, fields)))
         # A column that came later than these rows is empty in all of them.
         used = dict.fromkeys(name for row in rows for name, cell in row.items() if cell)
         self._write((*fields, *(name for name in used if name not in fields)), rows)
@@ -31,7 +31,7 @@ class Table:
         for row in rows:
             if new := [name for name in row if name not in self._fields]:
                 self.close()
-                self._write((*self._fields, *new), whole_rows(self._path))
+                self._write((*self._fields, *new), untrusted.read_rows(self._path, self._fields))
             self._file.write(self._line(row))
         self._file.flush()
 
@@ -59,17 +59,9 @@ def open_tables(folder: Path, keeps: Callable[[Row], bool] | None = None) -> tup
     return metrics, Table(folder / "fingerprints.csv", FINGERPRINT_FIELDS, keeps)
 
 
-def whole_rows(path: Path) -> list[Row]:
-    """Return the rows of a table; the last line of a process that was killed may be cut off."""
-    header, *lines = path.read_text().splitlines(keepends=True)
-    names = header.rstrip("\n").split(",")
-    cells = [line.rstrip("\n").split(",") for line in lines if line.endswith("\n")]
-    return [dict(zip(names, each, strict=False)) for each in cells]
-
-
 def read_metrics(folder: Path) -> list[Row]:
     """Read metrics.csv as a list of rows of strings (`METRIC_FIELDS`, then metrics by name)."""
-    return untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS, has_more=True)
+    return untrusted.read_rows(folder / "metrics.csv", METRIC_FIELDS)
 
 
 def values_of(row: Mapping[str, object]) -> dict[str, str]:

@@ -7,7 +7,7 @@ and ends in bounded time and memory, whatever the files hold.
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -82,20 +82,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return tree  # type: ignore[no-any-return]
 
 
-def read_rows(path: Path, fields: tuple[str, ...], has_more: bool = False) -> list[dict[str, str]]:
-    """Return the rows of a table of a record; columns may follow `fields` if it `has_more`."""
+def read_rows(path: Path, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a table of a record, which may have more columns after `fields`.
+
+    A last line that is cut off, as of a process that was killed, is left out.
+    """
     rows = []
     try:
         with open_file(path, MAX_TABLE_BYTES) as file:
             lines = iter(lambda: file.readline(MAX_LINE_BYTES), b"")
             header = next(lines, b"").decode().rstrip("\r\n").split(",")
-            known = header if not has_more else header[: len(fields)]
+            known = header[: len(fields)]
             if known != [*fields] or len(set(header)) < len(header) or "" in header:
                 raise ValueError(f"{','.join(header)[:200]!r}")
             for number, line in enumerate(lines, start=2):
+                if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                    break
                 cells = line.decode().rstrip("\r\n").split(",")
                 if len(cells) != len(header) or not line.endswith(b"\n"):
-                    raise ValueError(f"line {number}, cut off, too long or with other columns")
+                    raise ValueError(f"line {number}, too long or with other columns")
                 if number * len(header) > MAX_CELLS:
                     raise ValueError(f"more than {MAX_CELLS:,} cells")
                 rows.append(dict(zip(header, cells, strict=True)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import tables, untrusted
+from seedbed.record import untrusted
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def opened(
         The summary so far, metrics.csv and fingerprints.csv.
     """
     if resume_from is None:
-        if existing := [name for name in record.FILES if (folder / name).exists()]:
+        if existing := [name for name in record.folder.FILES if (folder / name).exists()]:
             raise InputError(
                 f"folder: expected a new one, got {folder} with {existing[0]}; name another, or "
                 "give the last step of the checkpoint: Recorder(..., resume_from=STEP)"
@@ -34,18 +34,17 @@ def opened(
         )
     with record.lock(folder):
         if resume_from is None:
-            before, both = {}, record.open_tables(folder)
+            before, both = {}, record.tables.open_tables(folder)
         else:
             untrusted.require_no_way_out(folder)
             before = record.read_summary(folder)
-            rows = tables.whole_rows(folder / "metrics.csv")
-            last = max((int(row["step"]) for row in rows), default=0)
+            last = max((int(row["step"]) for row in record.read_metrics(folder)), default=0)
             if resume_from > last:
                 raise InputError(
                     f"resume_from: expected at most {last}, the last step that {folder} holds, got "
                     f"{resume_from}; call flush() with each checkpoint, or name an earlier one"
                 )
-            both = record.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
+            both = record.tables.open_tables(folder, lambda row: int(row["step"]) <= resume_from)
         with closing(both[0]), closing(both[1]):
             yield before, *both
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from seedbed.record import plots
 from seedbed.sweeps.groups import Sweep
 
@@ -10,8 +12,6 @@ _MOST_LETTERS = 24  # of a setting
 
 def draw(sweep: Sweep, path: Path) -> None:
     """Draw the runs and the mean of each group that has the metric of the first one."""
-    from matplotlib.figure import Figure
-
     metric = sweep.groups[0].metric
     groups = [group for group in sweep.groups if group.metric == metric]
     height = max(2.6, 0.18 * sum(2 + len(group.varied) for group in groups) + 1.0)

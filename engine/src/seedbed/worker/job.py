@@ -61,7 +61,7 @@ class Job:
         Raises:
             InputError: the run finished.
         """
-        before = record.require_unfinished(self.folder, self.request.settings)
+        before = record.folder.require_unfinished(self.folder, self.request.settings)
         checkpoints = [self.folder / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
         self.is_resuming = any(path.exists() for path in checkpoints)
         self.starts_over = bool(before) and not self.is_resuming

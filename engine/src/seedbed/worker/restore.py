@@ -79,12 +79,12 @@ def changes_since(
     The run's length alters bits only if it altered a learning rate so far.
     """
     changes = record.changes(before, now)
-    if not any(change.key in record.LENGTHS for change in changes):
+    if not any(change.key in record.folder.LENGTHS for change in changes):
         return changes
     rates = plan_before(state, plan).learning_rate_factor, plan.learning_rate_factor
     if any(rates[0](n) != rates[1](n) for n in range(state["progress"]["step"])):
         return changes
-    return [replace(c, alters_bits=False) if c.key in record.LENGTHS else c for c in changes]
+    return [replace(c, alters_bits=False) if c.key in record.folder.LENGTHS else c for c in changes]
 
 
 def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
@@ -94,7 +94,7 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
     if serious and config.promises_bits(preset["on_nondeterministic"]):
         shown = ", ".join(map(str, serious[:3]))
         more = f" and {len(serious) - 3} more" if len(serious) > 3 else ""
-        if any(change.key in record.LENGTHS for change in serious):
+        if any(change.key in record.folder.LENGTHS for change in serious):
             more += ", on which its learning rates depend (those of schedule=constant do not)"
         raise InputError(
             f"determinism=strict: expected what step {state['progress']['step']} was made with, "

@@ -40,7 +40,7 @@ class RunLogger(Logger):
         self._training, self._plan = parts.training, parts.plan
         progress = checkpoint.progress_of(resumed_from)
         keeps = partial(is_kept, progress=progress, plan=self._plan) if resumed_from else None
-        self._metrics, self._fingerprints = record.open_tables(job.folder, keeps)
+        self._metrics, self._fingerprints = record.tables.open_tables(job.folder, keeps)
         self._replayed = Replayed(job.request, job.stop)
         self.loggers: Any = None  # `loggers.Loggers`, which are told of what goes to metrics.csv
         self._finished = False
