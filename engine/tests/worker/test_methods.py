@@ -16,13 +16,14 @@ from seedbed import record
 from seedbed.methods import Callback, Run, Seen
 from seedbed.training import checkpoint
 from tests import tiny
-from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, trained, work
+from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
 Whole = Callable[..., Path]
-VAE, GAN, TEACHER, TUNING, TOKENS = (
-    of_method(name) for name in ("VAE", "WassersteinGAN", "Teacher", "FineTuning", "Tokens")
+VAE = of_method("VAE", "~data.task")  # it needs none
+GAN, TEACHER, TUNING, TOKENS = (
+    of_method(name) for name in ("WassersteinGAN", "Teacher", "FineTuning", "Tokens")
 )
 NORMS = f"+callbacks.norms._target_={METHODS}.Norms"
 BFLOAT16 = ("trainer.precision=bfloat16", "trainer.max_steps=6")
@@ -36,6 +37,7 @@ def optimized(target: str, **arguments: Any) -> tuple[str, ...]:
 LBFGS = optimized("torch.optim.LBFGS", line_search_fn="strong_wolfe")
 SAM, UNMOVED = (optimized("tests.odd_optimizers.SAM", rho=rho) for rho in (0.5, 0))
 SAWTOOTH = (*TUNING, *tiny.replaced("schedule", f"{METHODS}.Sawtooth", period=4))
+COMPILED = (*VAE, "trainer.compile=true", "trainer.max_steps=8")
 CASES: dict[str, tuple[str, ...]] = {
     "teacher": TEACHER,
     "VAE in bfloat16": (*VAE, *BFLOAT16),
@@ -46,17 +48,15 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "words",
+    [*CASES.values(), pytest.param(COMPILED, marks=pytest.mark.long)],
+    ids=[*CASES, "compiled"],
+)
 def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
-    case: str, whole: Whole, tmp_path: Path
+    words: tuple[str, ...], whole: Whole, tmp_path: Path
 ) -> None:
-    resumed(tmp_path / "run", whole(*CASES[case]), 6, *CASES[case])
-
-
-@pytest.mark.long
-def test_a_compiled_model_resumes_with_the_same_bits(whole: Whole, tmp_path: Path) -> None:
-    words = (*VAE, "trainer.compile=true", "trainer.max_steps=4")
-    resumed(tmp_path / "run", whole(*words), 3, *words)
+    resumed(tmp_path / "run", whole(*words), 6, *words)
 
 
 def rows(folder: Path, phase: str) -> list[dict[str, str]]:
@@ -85,7 +85,7 @@ class TestWhatIsLogged:
                 assert float(row["loss"]) == pytest.approx(parts)
                 assert "metric" not in row
         summary = record.read_summary(run)
-        assert summary["metric_name"] == "loss"
+        assert (summary["metric_name"], summary["task"]) == ("loss", None)
         best = min(column(run, "loss", "validation"), key=float)
         assert summary["metrics"]["best_validation_loss"] == float(best)
         assert not (run / "test_predictions.csv").exists()
@@ -100,19 +100,15 @@ class TestWhatIsLogged:
         ratios = {round(float(a) / float(b), 6) for a, b in zip(*rates, strict=True)}
         assert ratios == {round(0.01 / 0.006, 6)}
 
-    def test_monitor_and_mode_choose_what_best_pt_follows(
-        self, whole: Whole, tmp_path: Path
-    ) -> None:
+    def test_monitor_and_mode_choose_what_best_pt_follows(self, whole: Whole) -> None:
         """The columns do not depend on it, byte for byte; control: another seed."""
-        words = ("trainer.monitor=validation_kl", "trainer.mode=max")
-        run = trained(tmp_path / "run", *VAE, *words)
+        run = whole(*VAE, "trainer.monitor=validation_kl", "trainer.mode=max")
         best = checkpoint.load(run / "checkpoints" / "best.pt")
         assert best["metric"] == max(map(float, column(run, "kl", "validation")))
         assert "best_validation_kl" in record.read_summary(run)["metrics"]
-        other = trained(tmp_path / "other", *VAE, "seed=1")
         followed, loss, others = (  # the test is of the best weights, which are other ones
             [rows(each, phase) for phase in ("train", "validation")]
-            for each in (run, whole(*VAE), other)
+            for each in (run, whole(*VAE), whole(*VAE, "seed=1"))
         )
         assert list(followed[0][0])[:6] == [*record.METRIC_FIELDS, "reconstruction"]
         assert followed == loss != others
@@ -120,11 +116,10 @@ class TestWhatIsLogged:
 
 class TestWhatIsTrained:
     def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(
-        self, tmp_path: Path
+        self, whole: Whole
     ) -> None:
         first, third, fourth = (
-            weights(trained(tmp_path / str(steps), *TUNING, f"trainer.max_steps={steps}"))
-            for steps in (1, 3, 4)
+            weights(whole(*TUNING, f"trainer.max_steps={steps}")) for steps in (1, 3, 4)
         )
         assert torch.equal(first["0.weight"], third["0.weight"])
         assert not torch.equal(first["3.weight"], third["3.weight"])
@@ -158,12 +153,10 @@ class TestWhatIsTrained:
             assert stages(run, "loss")[0] != stages(whole(*words), "loss")[0]
             assert {each.dtype for each in weights(run).values()} == {torch.float32}
 
-    def test_gradients_are_weighted_by_what_a_shard_counts(self, tmp_path: Path) -> None:
+    def test_gradients_are_weighted_by_what_a_shard_counts(self, whole: Whole) -> None:
         """The mean over tokens does not depend on how a batch is cut, but for its rounding."""
-        chosen = ("model.dropout=0", "trainer.max_steps=1")
-        one, four = (
-            trained(tmp_path / str(n), *TOKENS, *chosen, f"trainer.shards={n}") for n in (1, 4)
-        )
+        words = (*TOKENS, "model.dropout=0", "trainer.max_steps=1")
+        one, four = (whole(*words, f"trainer.shards={n}") for n in (1, 4))
         assert float(column(one, "loss")[0]) == pytest.approx(float(column(four, "loss")[0]), 1e-5)
         a, b = weights(one), weights(four)
         assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
@@ -179,10 +172,6 @@ class TestWhatIsTrained:
         assert rates == [0.006 * (0.5 * 0.5**step) for step in range(14)]
 
 
-def test_a_method_needs_no_task(tmp_path: Path) -> None:
-    assert record.read_summary(trained(tmp_path / "run", *VAE, "~data.task"))["task"] is None
-
-
 class TestCallbacks:
     def test_callbacks_read_everything_and_change_no_bit(self, whole: Whole) -> None:
         """They draw, switch modes and keep state."""
@@ -190,10 +179,9 @@ class TestCallbacks:
             prints = [record.read_fingerprints(whole(*each)) for each in (words, (*words, NORMS))]
             assert prints[0] == prints[1]
 
-    def test_what_callbacks_log_is_a_column(self, tmp_path: Path) -> None:
+    def test_what_callbacks_log_is_a_column(self, whole: Whole) -> None:
         """Of the gradients before they are clipped; negative control: clipped, they are shorter."""
-        clipped = "trainer.gradient_clip_norm=0.001"
-        run = trained(tmp_path / "run", *VAE, NORMS, clipped, "trainer.max_steps=8")
+        run = whole(*VAE, NORMS, "trainer.gradient_clip_norm=0.001", "trainer.max_steps=8")
         assert min(float(cell) for cell in column(run, "gradient_norm")) > 0.01
         largest = [float(cell) for cell in column(run, "largest")]
         assert largest == sorted(largest)
@@ -218,22 +206,17 @@ def test_a_run_starts_from_the_best_weights_of_another(
 ) -> None:
     """Whose file the record knows by its digest: another content refuses to resume."""
     file = tmp_path / "weights.pt"
-    inner = {key: value for key, value in tiny.DENSE.items() if key != "name"}
-    loaded = {
-        "name": "tuned",
-        "_target_": "seedbed.weights.Loaded",
-        "file": str(file),
-        "model": inner,
-    }
+    loaded = {"_target_": "seedbed.weights.Loaded", "file": str(file), "model": tiny.DENSE}
+    loaded["name"] = "tuned"
     file.write_bytes((whole(*TUNING) / "checkpoints" / "best.pt").read_bytes())
     words = of_method("Tokens", "optimizer.lr=0", model={**loaded, "skip": ["3.bias"]})
     run = begun(tmp_path / "run", *words)
     assert work(run, StopAt(9)) == 143
     found, before = weights(run), checkpoint.load(file)["model"]
     assert [name for name in found if not torch.equal(found[name], before[name])] == ["3.bias"]
-    content = file.read_bytes()
-    place = content.index(before["0.weight"].numpy().tobytes())
-    file.write_bytes(content[:place] + b"\x01" + content[place + 1 :])
+    content = bytearray(file.read_bytes())
+    content[content.index(before["0.weight"].numpy().tobytes())] ^= 1
+    file.write_bytes(content)
     line = refused(tmp_path / "damaged", capsys, *words)
     assert line.startswith("model.file: expected a file with tensors by name"), line
     digests = record.read_json(run / "environment.json")["files_sha256"]
@@ -272,11 +255,12 @@ UNSEEN = (*TUNING, "data.eval_batch_size=7")
 SEEING = (*UNSEEN, f"+callbacks.own._target_={__name__}.Confusion")
 
 
-def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Path) -> None:
+def test_callbacks_see_validation_and_test_whole_and_change_no_bit(
+    whole: Whole, tmp_path: Path
+) -> None:
     """Stopped and resumed as well; what they log of the test is a column and in the summary."""
-    run = trained(tmp_path / "run", *SEEING)
+    run, plain = whole(*SEEING), whole(*UNSEEN)
     resumed(tmp_path / "stopped", run, 9, *SEEING)
-    plain = trained(tmp_path / "plain", *UNSEEN)
     assert record.read_fingerprints(run) == record.read_fingerprints(plain)
     assert not (plain / "figures").exists(), "negative control"
 

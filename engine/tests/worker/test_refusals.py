@@ -61,13 +61,6 @@ class Partial(Supervised):
         return make([{"params": biases, "name": "biases"}, {"params": head, "name": "head"}])
 
 
-class Naming(Supervised):
-    """Logs by the name of a column of metrics.csv."""
-
-    def training_step(self, model: nn.Module, batch: Any, optimizer: str) -> Any:
-        return {"loss": model(batch.inputs).square().mean(), "step": 1.0}
-
-
 class Elsewhere(Supervised):
     """Trains a parameter that no checkpoint holds."""
 
@@ -122,7 +115,6 @@ def own(method: str, *words: str) -> tuple[str, ...]:
          "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is"),
         (of_method("Linear", module="torch.nn"), 0, "method: expected"),
         (own("LateHead"), 0, "method: expected patterns that parameters fit from trainable"),
-        (own("Naming"), 0, "method: expected names other than step, epoch"),
         (own("Elsewhere"), 0, "method: expected parameters of the model in step 1"),
         ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
          "schedule: expected the same learning rate in step 2"),

@@ -1,18 +1,16 @@
 """Resuming a run: the same bits wherever it stopped; what changed is printed, or refused."""
 
 import os
-import re
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from seedbed import launch, record
-from seedbed.errors import InputError
-from seedbed.launch import resume
+from seedbed import record
 from seedbed.record import Change, code, plots
 from seedbed.training import checkpoint
 from seedbed.worker import experiment, restore
@@ -44,16 +42,7 @@ def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("every", "overrides"),
-    [
-        pytest.param(1, (), marks=pytest.mark.long),
-        (7, EARLY_STOPPING),
-        # No processor refuses an RNN in bfloat16.
-        pytest.param(
-            *(5, ("trainer.precision=bfloat16", "model=rnn")),
-            marks=(pytest.mark.processor, pytest.mark.long),
-        ),
-    ],
+    ("every", "overrides"), [pytest.param(1, (), marks=pytest.mark.long), (7, EARLY_STOPPING)]
 )
 def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
     every: int, overrides: tuple[str, ...], whole: Whole, tmp_path: Path
@@ -184,39 +173,15 @@ def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(
     whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed before its first one, and it says so, or before all but config.yaml was written."""
-    for name, left in (("early", 3), ("earliest", 1)):
-        folder = stopped(tmp_path / name)
-        shutil.rmtree(folder / "checkpoints")
-        if left == 1:
-            for path in folder.iterdir():
-                if path.name != "config.yaml":
-                    path.unlink()
-        capsys.readouterr()
-        assert work(folder) == 0
-        said = "from the start: it has no checkpoint" in capsys.readouterr().out
-        assert said is (name == "early")
-        assert differences(whole(), folder) == []
-        assert record.read_summary(folder)["resumes"] == []
-
-
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("data.num_worker=3", "data.num_worker: expected a key of the run's config.yaml"),
-        ("data.num_workers=-1", "data.num_workers: expected an integer from 0 to 1024, go"),
-        ("nonsense", "overrides: expected Hydra's key=value syntax"),
-    ],
-)
-def test_what_is_no_request_is_refused_before_a_process_starts(
-    override: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = begun(tmp_path / "run")
-    before = contents(folder)
-    monkeypatch.delattr(launch, "run_worker")
-    with pytest.raises(InputError, match=re.escape(expected)):
-        resume.resume_run(folder, [override], allow_changed=True)
-    assert contents(folder) == before
+    """Killed before its first one, and it says so; negative control: a new run does not."""
+    folder = stopped(tmp_path / "run")
+    shutil.rmtree(folder / "checkpoints")
+    first = capsys.readouterr().out
+    assert work(folder) == 0
+    for out, says in ((first, False), (capsys.readouterr().out, True)):
+        assert ("from the start: it has no checkpoint" in out) is says
+    assert differences(whole(), folder) == []
+    assert record.read_summary(folder)["resumes"] == []
 
 
 def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> None:
@@ -234,47 +199,32 @@ def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> Non
     assert (tmp_path / "code_until_step_300.zip").read_bytes() == b"D"
 
 
-@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("moment", ["before best.pt", "after best.pt", "at the very end"])
 def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
-    written: bool, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before or after they are written: who resumes has them, and ends with the same."""
+    """Killed before or after they are written, or while the picture is drawn: the record says that
+    the run goes on; who resumes has them, and ends with the same."""
     folder, original = begun(tmp_path / "run"), checkpoint.save
 
-    def deadly(state: dict[str, Any], path: Path, **options: bool) -> None:
+    def save(state: dict[str, Any], path: Path, **options: bool) -> None:
         is_best = path.name == "best.pt"
-        if written or not is_best:
+        if moment != "before best.pt" or not is_best:
             original(state, path, **options)
-        if is_best:
+        if is_best and moment != "at the very end":
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", deadly)
-        with pytest.raises(Killed):
-            work(folder)
-    best = folder / "checkpoints" / "best.pt"
-    assert best.exists() is written
-    assert work(folder, StopAt(1)) == 143
-    known = checkpoint.load(best.with_name("last.pt"))["progress"]["best_step"]
-    assert checkpoint.load(best)["step"] == known
-    assert work(folder) == 0
-    assert differences(whole(), folder) == []
-
-
-def test_a_run_that_is_killed_at_its_very_end_can_be_finished(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the picture is drawn: the record says that it goes on."""
-
-    def deadly(_folder: Path) -> None:
-        raise Killed
-
-    folder = begun(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(plots, "loss_curve", deadly)
+        patch.setattr(checkpoint, "save", save)
+        patch.setattr(plots, "loss_curve", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             work(folder)
     assert record.read_summary(folder)["status"] == "running"
+    best = folder / "checkpoints" / "best.pt"
+    assert best.exists() is (moment != "before best.pt")
+    assert work(folder, StopAt(1)) == 143
+    known = checkpoint.load(best.with_name("last.pt"))["progress"]["best_step"]
+    assert checkpoint.load(best)["step"] == known
     assert work(folder) == 0
     assert differences(whole(), folder) == []
 
@@ -285,11 +235,8 @@ def test_a_resume_that_fails_early_keeps_what_the_summary_said(
     """By an error that is no full disk: status 1."""
     run = stopped(tmp_path / "run")
     before = record.read_summary(run)
-
-    def fail(*_: object) -> None:
-        raise FileNotFoundError(2, "No such file", "digit.png")
-
-    monkeypatch.setattr(experiment, "print_header", fail)
+    error = FileNotFoundError(2, "No such file", "digit.png")
+    monkeypatch.setattr(experiment, "print_header", Mock(side_effect=error))
     assert work(run) == 1
     after = record.read_summary(run)
     assert after["error"].startswith("FileNotFoundError: ")
@@ -320,8 +267,8 @@ def test_a_longer_run_has_the_bits_of_one_from_the_start(
 
 
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
-    """A schedule that the length stretches, a validation that a longer run has not, no more steps;
-    the record stays as it was."""
+    """A schedule that the length stretches, a validation that a longer run has not, no more steps,
+    what is no setting; the record stays as it was."""
     stretched, odd, whole, counted = (tmp_path / str(number) for number in range(4))
     constant = ("schedule=constant", "trainer.max_epochs=1")
     norms = ("+callbacks.norms._target_=tests.tiny.methods.Norms", "optimizer.lr=0")
@@ -339,6 +286,9 @@ def test_what_cannot_go_on_is_refused_in_one_line(tmp_path: Path) -> None:
         (counted, "trainer.max_epochs=5", "callbacks' state come from it"),
         (whole, "trainer.max_epochs=1", "expected a run of more than 4 steps"),
         (whole, "data.num_workers=1", "one that finished"),
+        (whole, "data.num_worker=3", "data.num_worker: expected a key of the run's config.yaml"),
+        (whole, "data.num_workers=-1", "data.num_workers: expected an integer from 0 to 1024"),
+        (whole, "nonsense", "overrides: expected Hydra's key=value syntax"),
     ):
         before = contents(folder)
         line = refusal(command("scripts/resume.py", str(folder), override))
