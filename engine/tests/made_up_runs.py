@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,17 +49,14 @@ def fingerprint_rows(steps: int, every: int = 1) -> list[Row]:
     ]
 
 
-def metrics(steps: int, epoch_steps: int = 20) -> list[Row]:
-    """Return the rows of a metrics.csv: training, and validation at the end of each epoch."""
+def metrics(steps: int) -> list[Row]:
+    """Return the rows of a metrics.csv: training, and validation after every 20 steps."""
     rows = []
     for step in range(1, steps + 1):
-        epoch, value = repr(step / epoch_steps), 0.5 + 1.8 * math.exp(-step / 120)
-        accuracy = min(1.0, 1.0 - (value - 0.5) / 2)
-        row = {"step": str(step), "epoch": epoch, "loss": repr(value), "accuracy": repr(accuracy)}
-        rows.append({**row, "phase": "train", "learning_rate": repr(0.003 * (1 - step / 1e6))})
-        if step % epoch_steps == 0 or step == steps:
-            held_out = {"loss": repr(value * 1.02), "accuracy": repr(accuracy * 0.995)}
-            rows.append({**row, **held_out, "phase": "validation", "learning_rate": ""})
+        row = {"step": f"{step}", "epoch": f"{step / 20}", "loss": f"{1 / step}", "accuracy": "0.5"}
+        rows.append({**row, "phase": "train", "learning_rate": "0.003"})
+        if step % 20 == 0:
+            rows.append({**row, "phase": "validation"})
     return rows
 
 
@@ -118,13 +114,7 @@ def write_result(
         "metrics": {"validation_accuracy": accuracy, "test_accuracy": accuracy, "test_loss": 0.1},
         "fingerprints": {"weights": weights, "predictions": weights, "all_steps": weights},
     }
-    rows = []
-    for epoch in range(1, 11):
-        row = {"step": f"{epoch * 62}", "epoch": f"{float(epoch)}", "loss": "0.1"}
-        rows.append({**row, "phase": "train", "learning_rate": "0.001", "accuracy": "0.97"})
-        reached = 1 - (1 - accuracy) * (1 + 4 / epoch**2)
-        rows.append({**row, "phase": "validation", "accuracy": repr(reached)})
-    write_run(folder, config=config, fingerprints=[], rows=rows, summary=results | summary)
+    write_run(folder, config=config, fingerprints=[], rows=[], summary=results | summary)
     (folder / "environment.json").unlink()
     return folder
 
