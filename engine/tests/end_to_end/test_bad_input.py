@@ -6,7 +6,7 @@ import pytest
 
 from seedbed import project
 from seedbed.cli import train as train_command
-from tests.running import ROOT, called, refusal, train
+from tests.running import ROOT, called, refusal
 
 
 @pytest.mark.parametrize(
@@ -31,25 +31,21 @@ from tests.running import ROOT, called, refusal, train
         ("hydra.run.dir=null", "hydra.run.dir"),
         ("-m hydra.sweep.dir=/proc/x", "hydra.sweep.dir: expected a folder that can be written"),
         ("--config-dir=/nonexistent", "/nonexistent"),
+        ("--config-dir=own experiment=broken", "broken.yaml, line 2"),
     ],
 )
 def test_a_bad_command_line_is_refused_in_one_line(
     overrides: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line names the key or the nearest one, and no run folder is left."""
+    """The line names the key or the nearest one, or file and line; no run folder is left."""
+    broken = tmp_path / "own" / "experiment" / "broken.yaml"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("a: [1, 2\nb: }")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(project.PROJECT, str(ROOT))
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it; here it is unset again
     message = refusal(called(train_command.main, *overrides.split()))
     assert key in message
     assert ": expected " in message
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_a_yaml_file_that_is_not_yaml_is_named(tmp_path: Path) -> None:
-    """The line names the file and the place; the folder that Hydra made is removed."""
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "broken.yaml").write_text("a: [1, 2\nb: }")
-    done = train(tmp_path / "run", "--config-dir", str(tmp_path), "experiment=broken")
-    assert "broken.yaml, line 2" in refusal(done)
-    assert not (tmp_path / "run").exists()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [broken]
+    assert not list(tmp_path.glob("runs/*"))

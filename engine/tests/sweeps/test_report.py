@@ -161,38 +161,32 @@ def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def two_sweeps(folder: Path, gain: float, b_seed: int = 0) -> tuple[Path, Path]:
-    """Write sweeps A and B of five seeds; B gains something with each, and has another model."""
-    for seed, accuracy in enumerate(ACCURACIES):
-        write_result(folder / "a" / str(seed), seed, accuracy=accuracy)
-        more = gain + 1e-5 * seed
-        write_result(
-            folder / "b" / str(seed), b_seed + seed, accuracy=accuracy + more, model="lstm"
-        )
-    return folder / "a", folder / "b"
-
-
 @pytest.mark.parametrize(
-    ("gain", "b_seed", "verdict"),
-    [(0.002, 0, "better"), (-0.002, 0, "worse"), (-2e-5, 0, "undecided"), (0.1, 9, "better")],
+    ("gain", "b_seed", "metric", "verdict"),
+    [
+        (0.002, 0, "test_accuracy", "better"),
+        (-0.002, 0, "test_accuracy", "worse"),
+        (-2e-5, 0, "test_accuracy", "undecided"),
+        (0.1, 9, "test_accuracy", "better"),
+        # As the record says; of an unknown metric only higher or lower is known.
+        (0.002, 0, "test_loss", "worse"),
+        (0.002, 0, "test_x", "higher"),
+    ],
 )
-def test_two_sweeps_have_a_verdict(gain: float, b_seed: int, verdict: str, tmp_path: Path) -> None:
+def test_two_sweeps_have_a_verdict(
+    gain: float, b_seed: int, metric: str, verdict: str, tmp_path: Path
+) -> None:
     """Of B against A, in pairs where seeds are equal, with the seeds that would decide."""
-    found = machine_readable(*two_sweeps(tmp_path, gain, b_seed))
+    a, b = tmp_path / "a", tmp_path / "b"
+    for seed, value in enumerate(ACCURACIES):
+        write_result(a / str(seed), seed, metrics={metric: value})
+        metrics = {metric: value + (gain + 1e-5 * seed)}
+        write_result(b / str(seed), b_seed + seed, model="lstm", metrics=metrics)
+    found = machine_readable(a, b, "--metric", metric)
     [compared] = found["comparisons"]
     assert (found["verdict"], compared["paired"]) == (verdict, b_seed == 0)
     assert compared["difference"]["mean"] == pytest.approx(gain + 2e-5)
     assert (compared["seeds_to_decide"] is not None) == (verdict == "undecided" and gain != -2e-5)
-
-
-def test_which_way_is_better_comes_from_the_record(tmp_path: Path) -> None:
-    """A loss is better where it is lower; of an unknown metric only higher or lower is known."""
-    a, b = two_sweeps(tmp_path, 0.002)
-    for path in (*a.iterdir(), *b.iterdir()):
-        value = json.loads((path / "summary.json").read_text())["metrics"]["test_accuracy"]
-        edit_summary(path, metrics={"test_accuracy": value, "test_loss": value, "test_x": value})
-    assert machine_readable(a, b, "--metric", "test_loss")["verdict"] == "worse"
-    assert machine_readable(a, b, "--metric", "test_x")["verdict"] == "higher"
 
 
 def test_sweeps_over_different_keys_are_refused(folder: Path) -> None:
