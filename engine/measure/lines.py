@@ -25,11 +25,11 @@ BUDGETS = {
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
     "single files": 1421,
-    "config": 778,
+    "config": 754,
     "launch, worker": 2165,
     "training": 1965,
-    "record": 982,
-    "engine": 12937,
+    "record": 980,
+    "engine": 12906,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

@@ -19,8 +19,8 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import compare, config, launch, offline, record
+from seedbed.config import Request
 from seedbed.config.compose import compose
-from seedbed.config.request import Request
 from seedbed.data.part import Fold
 from seedbed.errors import InputError, exit_status
 

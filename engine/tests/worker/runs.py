@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from seedbed import config, launch, record, signals
-from seedbed.config.request import Request
 from seedbed.worker import worker
 from seedbed.worker.job import Job
 from tests import tiny
@@ -65,7 +64,7 @@ def of_method(
 
 def work(folder: Path, stop: StopAt | None = None, **request: Any) -> int:
     """Do the training process's work, from the beginning or from a checkpoint."""
-    asked = Request(**request)
+    asked = config.Request(**request)
     settings = asked.applied_to(record.read_config(folder))
     return worker.lead(Job(folder, settings, asked, stop or StopAt()))
 

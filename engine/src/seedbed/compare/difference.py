@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from seedbed import record
 from seedbed.compare.stages import in_order
 from seedbed.errors import InputError
 from seedbed.names import STAGES, flatten
-from seedbed.record import Row
+from seedbed.record import Row, untrusted
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ def comparable_stages(*shards: Any) -> tuple[str, ...]:
 def read(folder: Path) -> Record:
     """Read a run folder; raise InputError if it is none, damaged or too new."""
     record.require_run(folder)
-    config = flatten(OmegaConf.to_container(record.read_config(folder)))
+    config = flatten(untrusted.read_yaml(folder))
     environment = record.read_json(folder / "environment.json")
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
     off = not config.get("fingerprint.every_steps")

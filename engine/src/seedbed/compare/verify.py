@@ -18,7 +18,6 @@ from omegaconf import DictConfig
 from seedbed import compare, config, launch, offline, record, signals
 from seedbed.compare import Comparison, Record, checkout
 from seedbed.compare.checkout import Tree
-from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.launch.process import Processes
 from seedbed.record import Row, code, untrusted
@@ -99,7 +98,7 @@ def replay(
     settings = trusted_config(run, trust)
     environment = launch.training_environment(settings) | offline.variables(online)
     launch.create_run_folder(folder, settings)
-    request = Request(
+    request = config.Request(
         allow_changed=True,
         record=str(run.resolve()),
         first_step=steps.start,
@@ -165,7 +164,7 @@ def _train(
     settings: DictConfig,
     folder: Path,
     environment: Mapping[str, str],
-    request: Request,
+    request: config.Request,
     advice: str,
 ) -> None:
     """Train in a folder until the training process ends: it compares its own rows."""

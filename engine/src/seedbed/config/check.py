@@ -1,18 +1,18 @@
-"""The configuration of a run, resolved and checked.
+"""The configuration of a run, resolved and checked, and what a command asks to change of it.
 
 Checked twice: by `train.py` before anything is written, and by the training process, whose only
 input is the file.
 """
 
 import secrets
-from dataclasses import fields, is_dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from seedbed.config.settings import Chosen, Data, Schedule, Settings
-from seedbed.config.settings import promises_bits as promises_bits
+from seedbed.config.settings import Chosen, Data, Schedule, Settings, promises_bits
 from seedbed.config.trust import known_keys
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
@@ -29,6 +29,33 @@ def resolve(composed: DictConfig) -> DictConfig:
         key, reason = error.full_key or "configuration", str(error).splitlines()[0]
         raise InputError(f"{key}: expected a value, got none: {reason}") from None
     return OmegaConf.create(plain)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody who resumes or replays a run asks of its training process.
+
+    Attributes:
+        settings: new values by key of the configuration, such as `data.num_workers`.
+        allow_changed: resume although something changed that can alter bits.
+        record: the run folder of which this run is a replay; it begins with its checkpoint of
+            `first_step`, stops at the first row that differs from its tables, and after
+            `last_step`, if there is one.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    allow_changed: bool = False
+    record: str | None = None
+    first_step: int = 0
+    last_step: int | None = None
+    stops_where_it_differs: bool = True
+
+    def applied_to(self, recorded: DictConfig) -> DictConfig:
+        """Return a configuration with the values that were asked for."""
+        settings = deepcopy(recorded)
+        for key, value in self.settings.items():
+            OmegaConf.update(settings, key, value, merge=False, force_add=True)
+        return settings
 
 
 def check(config: DictConfig) -> Settings:

@@ -11,9 +11,8 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from seedbed import project
 from seedbed.errors import InputError
@@ -30,37 +29,32 @@ def require_trusted(settings: DictConfig, run: Path, trust: Sequence[str] = ()) 
     Args:
         trust: further names, each of a class or function, or of a package and all in it.
     """
-    files = list(_project_files())
+    files, recorded = list(_project_files()), OmegaConf.to_container(settings)
     named = [each for tree in files for each in targets_of(tree)]
     # Nobody else's run is logged.
     known = {name for key, name in named if not key.startswith("logger.")}
     presets = [tree for tree in files if [*tree] == ["determinism"]]
-    variables = {key for tree in presets for key, *_ in _entries(tree)}
-    for _, name, _ in _entries(OmegaConf.to_container(settings)):
+    variables = {place for tree in presets for place, *_ in _entries(tree)}
+    for place, name, _ in _entries(recorded):
         if not re.fullmatch(r"[\w.-]+", name):
             raise InputError(
                 f"{run}: expected keys of letters, digits and _ in the record, got {name!r}"
             )
-    for key, target in targets_of(settings):
+        if place.startswith("determinism.env.") and place not in variables:
+            raise InputError(
+                f"{run}: expected environment variables that configs/determinism names, got {name} "
+                "in the record; if it is harmless, name it in a preset there"
+            )
+    for key, target in targets_of(recorded):
         if target not in known and not any(f"{target}.".startswith(f"{name}.") for name in trust):
             raise InputError(
                 f"{run}: expected classes that a file of configs/ names, got {target} ({key}) in "
                 f"the record; if you trust it: --trust {target}"
             )
-    for name in OmegaConf.select(settings, "determinism.env") or ():
-        if f"determinism.env.{name}" not in variables:
-            raise InputError(
-                f"{run}: expected environment variables that configs/determinism names, got {name} "
-                "in the record; if it is harmless, name it in a preset there"
-            )
 
 
 def targets_of(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yield the key and the dotted name of each class or function that settings name.
-
-    Nothing in them is resolved.
-    """
-    tree = OmegaConf.to_container(tree) if isinstance(tree, DictConfig) else tree
+    """Yield the key and the dotted name of each class or function that plain settings name."""
     for place, name, value in _entries(tree):
         is_function = place in _FUNCTIONS and value is not None
         if not isinstance(value, Mapping | list) and (name == "_target_" or is_function):
@@ -74,16 +68,12 @@ def known_keys() -> set[str]:
 
 
 def _project_files() -> Iterator[Mapping[str, Any]]:
-    """Yield what each YAML file of configs/ says of a configuration.
-
-    Nothing is resolved, and files that are broken are left out.
-    """
+    """Yield what each YAML file of configs/ says of a configuration, but for broken ones."""
     configs = project.configs()
     for path in map(Path, glob(f"{configs}/**/*.yaml", recursive=True)):  # also through links
         group = path.relative_to(configs).parts[0]
-        with suppress(OSError, ValueError, YAMLError, OmegaConfBaseException):
-            tree: Any = OmegaConf.to_container(OmegaConf.load(path))
-            if isinstance(tree, dict):
+        with suppress(OSError, ValueError, yaml.YAMLError):
+            if isinstance(tree := yaml.safe_load(path.read_bytes()), dict):
                 is_whole = group == "experiment" or path.parent == configs
                 yield tree if is_whole else {group: tree}
 

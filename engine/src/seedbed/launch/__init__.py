@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import determinism, project, record, signals
-from seedbed.config.request import Request
+from seedbed.config import Request
 from seedbed.errors import InputError
 from seedbed.launch.process import run_passing_signals
 from seedbed.record import terminal

@@ -7,7 +7,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, record
-from seedbed.config.request import Request
 from seedbed.errors import InputError
 from seedbed.record import untrusted
 
@@ -18,7 +17,7 @@ def resume_run(folder: Path, overrides: Sequence[str], allow_changed: bool) -> i
     """Resume one of the user's own runs in a training process; return its exit status."""
     recorded = record.read_config(folder)
     untrusted.require_no_way_out(folder)
-    request = Request(parse(overrides, recorded), allow_changed)
+    request = config.Request(parse(overrides, recorded), allow_changed)
     settings = request.applied_to(recorded)
     config.check(settings)
     record.folder.require_unfinished(folder, request.settings)

@@ -37,7 +37,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 def loss_curve(folder: Path) -> Path | None:
     """Draw a run's loss and metric into `loss_curve.png`; of what was not logged, no picture."""
-    summary, config = read_summary(folder), flatten(read_yaml(folder / "config.yaml"))
+    summary, config = read_summary(folder), flatten(read_yaml(folder))
     rows, path = read_metrics(folder), folder / "loss_curve.png"
     names = dict.fromkeys(("loss", str(summary.get("metric_name", "loss"))))
     shown = [name for name in names if any(row.get(name) for row in rows)]

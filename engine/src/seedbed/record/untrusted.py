@@ -17,9 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from seedbed.errors import InputError
 
-MAX_YAML_BYTES = 1 << 20
+MAX_TEXT_BYTES = 16 << 20
+MAX_YAML_CHARACTERS = 1 << 20
 MAX_YAML_NODES = 20_000
-MAX_JSON_BYTES = 16 << 20
 MAX_TABLE_BYTES = 1 << 30
 MAX_CELLS = 50_000_000
 MAX_LINE_BYTES = 1 << 15
@@ -45,15 +45,14 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
         return file.read(most_bytes)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file, without OmegaConf, which takes ten times as long."""
-    return _parsed(path, MAX_YAML_BYTES, "YAML", parse_yaml)  # type: ignore[no-any-return]
+def read_yaml(folder: Path) -> dict[str, Any]:
+    """Return config.yaml of a run, without OmegaConf, which takes ten times as long."""
+    return _parsed(folder / "config.yaml", "YAML", parse_yaml)  # type: ignore[no-any-return]
 
 
-def read_config(path: Path) -> DictConfig:
-    """Return the configuration in a run folder or a YAML file."""
-    path = path / "config.yaml" if path.is_dir() else path
-    tree = _parsed(path, MAX_YAML_BYTES, "YAML", lambda text: OmegaConf.create(parse_yaml(text)))
+def read_config(folder: Path) -> DictConfig:
+    """Return the configuration in a run folder."""
+    tree = _parsed(folder / "config.yaml", "YAML", lambda text: OmegaConf.create(parse_yaml(text)))
     return tree  # type: ignore[no-any-return]
 
 
@@ -62,7 +61,7 @@ def parse_yaml(text: str) -> Any:
 
     These are aliases, tags, and what OmegaConf would look up: `${oc.env:HOME}` and `???`.
     """
-    if len(text) > MAX_YAML_BYTES:
+    if len(text) > MAX_YAML_CHARACTERS:
         raise ValueError(f"{len(text):,} characters")
     for number, event in enumerate(yaml.parse(text, _Loader)):
         line = event.start_mark.line + 1 if event.start_mark else 0
@@ -78,8 +77,7 @@ def parse_yaml(text: str) -> Any:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
-    tree = _parsed(path, MAX_JSON_BYTES, "JSON", lambda text: _bounded(json.loads(text)))
-    return tree  # type: ignore[no-any-return]
+    return _parsed(path, "JSON", lambda text: _bounded(json.loads(text)))  # type: ignore[no-any-return]
 
 
 def read_rows(path: Path, fields: Sequence[str]) -> list[dict[str, str]]:
@@ -121,9 +119,9 @@ def require_no_way_out(folder: Path) -> None:
             )
 
 
-def _parsed(path: Path, most_bytes: int, kind: str, parse: Callable[[str], Any]) -> Any:
+def _parsed(path: Path, kind: str, parse: Callable[[str], Any]) -> Any:
     try:
-        tree = parse(read_bytes(path, most_bytes).decode())
+        tree = parse(read_bytes(path, MAX_TEXT_BYTES).decode())
         if not isinstance(tree, Mapping):
             raise ValueError(f"a {type(tree).__name__} instead of a mapping")
         return tree

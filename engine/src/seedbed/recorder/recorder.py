@@ -232,13 +232,13 @@ class Recorder:
 
     def _note_changes(self, imports: Imports) -> None:
         """Note what has changed since the steps before those of a loop that is resumed."""
-        config, step = self._folder / "config.yaml", self._last_step
-        made_with = record.read_json(self._folder / "environment.json")
-        before = Origin(untrusted.read_yaml(config), made_with, self._folder)
-        record.write_atomically(config, self._config)
+        folder, step = self._folder, self._last_step
+        made_with = record.read_json(folder / "environment.json")
+        before = Origin(untrusted.read_yaml(folder), made_with, folder)
+        record.write_atomically(folder / "config.yaml", self._config)
         imports.expect(before.imported)
-        changes = record.changes(before, Origin(untrusted.read_yaml(config), imports.environment))
-        restore.keep_code(self._folder, step, changes)
+        changes = record.changes(before, Origin(untrusted.read_yaml(folder), imports.environment))
+        restore.keep_code(folder, step, changes)
         self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
         self._write_summary("running")
 

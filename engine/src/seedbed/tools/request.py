@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config, launch, offline, record
 from seedbed.config import compose
-from seedbed.config.request import Request
 from seedbed.launch import resume
 from seedbed.launch.process import run_passing_signals
 from seedbed.record import untrusted
@@ -39,7 +38,7 @@ def settings_of(run: Path, overrides: Sequence[str], trust: Sequence[str] = ()) 
             settings.data = compose.compose(each).data
         else:
             others.append(each)
-    settings = Request(resume.parse(others, settings, free="data")).applied_to(settings)
+    settings = config.Request(resume.parse(others, settings, free="data")).applied_to(settings)
     settings.trainer.processes = 1
     settings = config.resolve(settings)
     config.require_trusted(settings, run, trust)

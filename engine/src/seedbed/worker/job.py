@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from seedbed import offline, record
-from seedbed.config.request import Request
+from seedbed.config import Request
 from seedbed.errors import InputError
 from seedbed.signals import Stop
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from seedbed import record, signals
-from seedbed.config.request import Request
+from seedbed.config import Request
 from seedbed.errors import InputError
 from seedbed.record import Row, untrusted
 from seedbed.training import checkpoint
