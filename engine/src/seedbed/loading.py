@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from seedbed import rng
-from seedbed.data.positions import Position, Shuffled
+from seedbed.data.positions import Position, Shuffled, positions
 from seedbed.data.source import Source
 from seedbed.data.workers import as_it_is
 from seedbed.errors import InputError
@@ -54,8 +54,8 @@ def seeded_loader(
         raise InputError(
             f"batch_size: expected from 1 to {len(dataset)}, the samples, got {batch_size}"
         )
-    steps = _Steps(Shuffled(len(dataset), batch_size, seed, drop_last), batch_size, drop_last)
-    steps.position(0)  # refuses what later steps would
+    steps = _Steps(len(dataset), batch_size, seed, drop_last)
+    steps.position(0, 0)  # refuses what later steps would
     return SeededLoader(
         _Batches(dataset, "train", seed, collate),
         batch_size=None,
@@ -114,37 +114,34 @@ class SeededLoader(DataLoader[Any]):
         """
         if step < 1:  # it would be another batch's
             raise InputError(f"step: expected an integer >= 1, got {step}; enumerate(loader, 1)")
-        return torch.tensor(self.sampler.position(step - 1).ids)  # a copy: the order is kept
+        return torch.tensor(self.sampler.position(*divmod(step - 1, len(self))).ids)  # a copy
 
 
-class _Steps(Sampler[Position]):
+class _Steps(Shuffled):
     """The positions of the steps of an epoch, which begins where it was told to."""
 
-    def __init__(self, order: Shuffled, batch_size: int, drop_last: bool) -> None:
-        self._order, self._batch_size, self._drop_last = order, batch_size, drop_last
-        self.done = 0  # steps, over all epochs
-        self.is_sought = False
+    done = 0  # steps, over all epochs
+    is_sought = False
 
     def __len__(self) -> int:
-        return self._order.steps_per_epoch
+        return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Position]:
         # Nothing happens before the first one is asked for: DataLoader makes iterators in vain.
         self.is_sought = False
-        for step in range(self.done, (self.done // len(self) + 1) * len(self)):
-            yield self.position(step)
+        yield from positions(self, self.done, (self.done // len(self) + 1) * len(self))
 
-    def position(self, step: int) -> Position:
-        """Return which samples this process loads, `step` steps after the first one."""
+    def position(self, epoch: int, index: int) -> Position:
+        """Return which samples of a batch this process loads."""
         rank, count = process_group()  # trainers may start them late
-        if self._batch_size % count or (count > 1 and not self._drop_last):
+        is_uneven = self._batch_size % count or self.samples_per_epoch % self._batch_size
+        if count > 1 and is_uneven:
             raise InputError(
                 f"batch_size: expected equal slices for {count} processes, got {self._batch_size} "
-                f"with drop_last={self._drop_last}; choose a multiple"
+                f"of {self.samples_per_epoch} samples; choose a multiple, with drop_last=True"
             )
         size = self._batch_size // count
-        whole = self._order.position(*divmod(step, len(self)))
-        return whole.cut(rank * size, (rank + 1) * size)
+        return super().position(epoch, index).cut(rank * size, (rank + 1) * size)
 
 
 class _Batches(Source):

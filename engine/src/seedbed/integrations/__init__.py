@@ -1,1 +1,68 @@
-"""The recorder as a callback of other libraries; each file needs the library of its name."""
+"""The recorder as a callback of other libraries, each in the file of its name: what they share."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from seedbed import record
+from seedbed.loading import seed_step
+from seedbed.recorder import Recorder
+
+# Times belong to no record whose every bit is reproducible.
+_TIMES = re.compile(r"(runtime|_per_second|epoch)$")
+
+
+class Recording:
+    """A callback that has a recorder while a trainer trains."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        settings: object = None,
+        *,
+        seed: int | None = None,
+        ids: Callable[[int], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Prepare to record.
+
+        Args:
+            settings: as `Recorder` takes them; those of the trainer's side if None.
+            seed: if given, the global generators are seeded by it and the step before each step,
+                so that dropout is the same after a resume.
+            ids: returns the sample ids of a step, such as `seeded_loader(...).ids`.
+            options: more of `Recorder`'s.
+        """
+        self._folder, self._settings = Path(folder), settings
+        self._seed, self._ids, self._options = seed, ids, options
+        self._recorder: Any = None  # a Recorder while a trainer trains
+
+    def _begin(self, settings: object, done: int) -> None:
+        """Begin the record, or resume it after the steps of a checkpoint."""
+        settings = settings if self._settings is None else self._settings
+        resumed: Any = {"resume_from": done} if done and record.is_run(self._folder) else {}
+        self._recorder = Recorder(self._folder, settings, **resumed, **self._options)
+
+    def _seed_step(self, step: int, rank: int) -> None:
+        if self._seed is not None:
+            seed_step(self._seed, step, rank)
+
+    def _step(self, step: int, *parts: Any) -> None:
+        self._recorder.step(step, None if self._ids is None else self._ids(step), *parts)
+
+    def _validation(self, step: int, metrics: Mapping[str, Any], prefix: str) -> None:
+        """Record metrics whose names begin with a pattern, such as `eval`, without it."""
+        values = {
+            re.sub(r"\W", "_", name[begins.end() :]): value
+            for name, value in metrics.items()
+            if (begins := re.match(rf"({prefix})[/_.]", name)) and not _TIMES.search(name)
+        }
+        if self._recorder and values:
+            self._recorder.validation(step, **values)
+
+    def _close(self, error: BaseException | None = None) -> None:
+        if self._recorder:
+            self._recorder.__exit__(None, error, None)
+        self._recorder = None

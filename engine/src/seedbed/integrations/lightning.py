@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from seedbed.integrations.recording import Recording
+from seedbed.integrations import Recording
 
 try:
     from lightning.pytorch import Callback
@@ -31,8 +31,7 @@ class RecorderCallback(Recording, Callback):  # type: ignore[misc]
         self._seed_step(_batches(trainer), trainer.global_rank)
 
     def on_before_optimizer_step(self, _trainer: Any, pl_module: Any, _optimizer: Any) -> None:
-        if self._recorder is not None:
-            self._recorder.note_gradients(pl_module)  # before they are clipped
+        self._recorder.note_gradients(pl_module)  # before they are clipped
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, _index: int
@@ -42,7 +41,8 @@ class RecorderCallback(Recording, Callback):  # type: ignore[misc]
         self._step(_batches(trainer), batch, losses, pl_module, trainer.optimizers)
 
     def on_save_checkpoint(self, *_: Any) -> None:
-        self._flush()
+        if self._recorder:
+            self._recorder.flush()
 
     def on_validation_end(self, trainer: Any, _pl_module: Any) -> None:
         if not trainer.sanity_checking:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from transformers import TrainerCallback
 
-from seedbed.integrations.recording import Recording
+from seedbed.integrations import Recording
 
 
 class RecorderCallback(Recording, TrainerCallback):  # type: ignore[misc]
@@ -36,7 +36,8 @@ class RecorderCallback(Recording, TrainerCallback):  # type: ignore[misc]
         self._batches, self._losses = [], []
 
     def on_save(self, *_: Any, **__: Any) -> None:
-        self._flush()
+        if self._recorder:
+            self._recorder.flush()
 
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any], **_: Any

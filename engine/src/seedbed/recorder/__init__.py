@@ -1,3 +1,303 @@
-"""The record of a training loop of one's own: `seedbed.Recorder`."""
+"""The record of a training loop of one's own, one call a step: `seedbed.Recorder`."""
 
-from seedbed.recorder.recorder import Recorder as Recorder
+import atexit
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from seedbed import fingerprint, record
+from seedbed.errors import InputError, one_line
+from seedbed.loading import process_group
+from seedbed.names import STAGES
+from seedbed.record import Origin, code, plots, untrusted
+from seedbed.recorder import folder as folders
+from seedbed.recorder import step as parts
+from seedbed.recorder.settings import config_yaml
+from seedbed.training.optimizers import optimizer_tensors
+from seedbed.worker import environment, restore
+from seedbed.worker.imports import Imports
+from seedbed.worker.summary import hash_of
+
+_GRADIENTS = STAGES.index("gradients")
+
+
+class Recorder:
+    """Writes a run folder that compare.py and the other readers of records read like any other.
+
+    Under torch.distributed, rank 0 records its own samples and losses, and the weights and
+    gradients that all ranks share; the others' calls do nothing. As a context manager, or by
+    `close`, it notes how the loop ended.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        settings: object = None,
+        *,
+        fingerprint_every_steps: int = 1,
+        write_every_steps: int = 20,
+        higher_is_better: bool = True,
+        resume_from: int | None = None,
+    ) -> None:
+        """Begin a record, or resume one.
+
+        Args:
+            folder: a new one, or with `resume_from` that of the record.
+            settings: whatever the run depends on: a mapping or a dataclass, nested, of any values.
+                `seed` and sections `model`, `data`, `optimizer` are known to the readers.
+            fingerprint_every_steps: steps between two fingerprints; 0: none.
+            write_every_steps: steps between two writes, each of which waits for the device.
+            higher_is_better: of the metric that `validation` is given.
+            resume_from: the last step of the checkpoint that the loop goes on from; later rows of
+                the record are cut off.
+
+        Raises:
+            InputError: the folder holds another record or is in use, or the settings cannot be
+                written.
+        """
+        self._pid = os.getpid() if process_group()[0] == 0 else None
+        self._is_open = True
+        self._folder = Path(folder).absolute()
+        self._every, self._write_every = fingerprint_every_steps, write_every_steps
+        self._higher_is_better = higher_is_better
+        self._last_step = -1 if resume_from is None else resume_from
+        self._imports: Imports | None = None  # and a hasher, from the first step on
+        self._noted: Tensor | None = None  # hash of gradients that were noted before the step
+        self._networks: list[nn.Module] = []
+        self._pending: list[tuple[str, int, dict[str, Tensor]]] = []  # rows to be written
+        self._stages: list[tuple[int, Tensor]] = []
+        self._files = ExitStack()
+        if self._is_recording():
+            self._open(settings, resume_from)
+
+    def _is_recording(self) -> bool:
+        """Return whether this process records: the first rank does, and no fork of it."""
+        if self._pid != os.getpid():
+            return False
+        if not self._is_open:
+            raise InputError(f"recorder: expected no call after close(): {self._folder}")
+        return True
+
+    def step(
+        self,
+        step: int,
+        ids: Any,
+        batch: Any,
+        losses: Any,
+        model: Any,
+        optimizers: Any,
+        *,
+        metric: Any = None,
+    ) -> None:
+        """Record a step; to be called once, after the optimizers' update, before the next batch.
+
+        The gradients are those in `p.grad` at the call, so after clipping; to record them before,
+        or where they are gone by now, call `note_gradients` after the backward pass. The learning
+        rate is that of the call: step the schedule afterwards. Nothing waits for the device, but
+        for every `write_every_steps`-th call.
+
+        Args:
+            step: its number, larger than that of the call before.
+            ids: of the samples: a tensor, an array, a list, a range, or None.
+            batch: tensors, arrays, numbers and texts, nested in any way.
+            losses: a scalar, or a mapping of scalars, each with a column; `loss`, or else their
+                sum, is the loss.
+            model: a module, or a list or a mapping of several.
+            optimizers: one, or a list or a mapping of several, or None.
+            metric: a scalar to log, whose column is `metric`, or a mapping of scalars by name, such
+                as `{"accuracy": 0.9}`.
+        """
+        if not self._is_recording():
+            return
+        losses, metrics = parts.scalars(losses, "loss"), parts.scalars(metric, "metric")
+        self._require(step, self._last_step + 1, metrics, (*record.METRIC_FIELDS, *losses))
+        networks, optimizers = [[*parts.named(each).values()] for each in (model, optimizers)]
+        self._begin(networks)
+        rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
+        rates = parts.scalars(rate, "learning_rate")  # a copy: schedules may change it in place
+        if self._every and step % self._every == 0:
+            gradients = [] if self._noted is not None else parts.gradients(networks)
+            self._hasher.add(
+                parts.sample_ids(ids), parts.contents(batch), [*losses.values()], gradients,
+                [p for network in networks for p in network.parameters()],
+                [b for network in networks for b in network.buffers()],
+                optimizer_tensors(*optimizers),
+            )  # fmt: skip
+            stages = self._hasher.hashes()
+            if self._noted is not None:
+                stages[_GRADIENTS] = self._noted
+            self._stages.append((step, stages))
+        self._noted, self._networks = None, networks
+        if losses and "loss" not in losses:
+            first, *more = losses.values()
+            losses["loss"] = sum((each.to(first.device) for each in more), start=first)
+        self._pending.append(("train", step, {**losses, **metrics, **rates}))
+        self._last_step = step
+        if len(self._pending) >= self._write_every:
+            self._write()
+
+    def note_gradients(self, model: Any) -> None:
+        """Take the gradients of a model, or a part of it, now instead of at the call of `step`.
+
+        More than one call a step is fine.
+        """
+        if not self._is_recording():
+            return
+        networks, before = parts.named(model).values(), self._noted
+        self._begin(networks)
+        self._hasher.add(parts.gradients(networks))
+        (noted,) = self._hasher.hashes()
+        self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
+
+    def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
+        """Record scalars, such as `accuracy=0.9`, of held-out samples after a step, as columns."""
+        self._evaluation("validation", step, loss, metrics)
+
+    def test(self, step: int, loss: Any = None, **metrics: Any) -> None:
+        """Record an evaluation on test samples after a step, as `validation` does."""
+        self._evaluation("test", step, loss, metrics)
+
+    def flush(self) -> None:
+        """Write down what was recorded so far; waits for the device.
+
+        To be called with each checkpoint that a loop may go on from.
+        """
+        if self._is_recording():
+            self._write()
+
+    def close(self, status: str = "finished", error: str | None = None) -> None:
+        """Complete the record: summary and loss curve. Calling it again does nothing.
+
+        `status` is finished, interrupted or failed; `error` says why, in a line.
+        """
+        if not self._is_open or not self._is_recording():
+            return
+        self._is_open = False
+        atexit.unregister(self._at_exit)
+        with self._files:
+            self._write()
+            self._write_summary(status, error)
+            if self._last_step >= 0:
+                plots.loss_curve(self._folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            status = "failed" if isinstance(error, Exception) else "interrupted"
+            self.close(status, one_line(error))
+
+    def _open(self, settings: object, resume_from: int | None) -> None:
+        self._config, seed = config_yaml(settings, self._every)
+        opened = folders.opened(self._folder, resume_from)
+        before, self._metrics, self._fingerprints = self._files.enter_context(opened)
+        self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
+        self._since = time.perf_counter() - float(before.get("seconds", 0.0))
+        if resume_from is None:
+            record.write_atomically(self._folder / "config.yaml", self._config)
+        self._write_summary("running")
+        atexit.register(self._at_exit)
+
+    def _begin(self, networks: Iterable[nn.Module]) -> None:
+        """Note the environment in the first step: the loop has imported what it uses."""
+        if self._imports is not None:
+            return
+        parameters = (parameter for network in networks for parameter in network.parameters())
+        device = next((parameter.device for parameter in parameters), torch.device("cpu"))
+        self._hasher = fingerprint.Hasher(device)
+        root, (_, count) = _script_folder(), process_group()
+        git, patch = code.git_state(root)
+        found = environment.describe(device)
+        found["versions"] |= environment.more_versions({})
+        found["processes"] = {"count": count, "bits_depend_on_count": count if count > 1 else None}
+        found["git"] = git
+        self._imports = Imports(self._folder, found, root)
+        self._imports.look()
+        if (self._folder / "environment.json").exists():
+            self._note_changes(self._imports)
+        self._imports.write(patch)
+
+    def _note_changes(self, imports: Imports) -> None:
+        """Note what has changed since the steps before those of a loop that is resumed."""
+        folder, step = self._folder, self._last_step
+        made_with = record.read_json(folder / "environment.json")
+        before = Origin(untrusted.read_yaml(folder), made_with, folder)
+        record.write_atomically(folder / "config.yaml", self._config)
+        imports.expect(before.imported)
+        changes = record.changes(before, Origin(untrusted.read_yaml(folder), imports.environment))
+        restore.keep_code(folder, step, changes)
+        self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
+        self._write_summary("running")
+
+    def _write(self) -> None:
+        """Write down what was recorded since the last time; waits for the device."""
+        rows = []
+        for phase, step, values in self._pending:
+            # What its reader would not take in a name becomes _.
+            cells = {re.sub(r"[^\w.@/-]", "_", name): repr(float(x)) for name, x in values.items()}
+            rows.append({**cells, "step": step, "phase": phase})
+        stages = fingerprint.rows(self._stages)
+        self._pending, self._stages = [], []
+        self._metrics.append(rows)
+        self._fingerprints.append(stages)
+        if self._imports is not None:
+            self._imports.note()
+
+    def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
+        if self._is_recording():
+            self._require(step, self._last_step, metrics, record.METRIC_FIELDS)
+            values = parts.scalars({"loss": loss, **metrics}, "")
+            self._pending.append((phase, step, values))
+            self._write()
+
+    def _require(
+        self, step: int, least: int, metrics: Iterable[str], columns: Iterable[str]
+    ) -> None:
+        """Refuse a step that was before, and metrics by the names of other columns."""
+        if type(step) is not int or step < least:
+            raise InputError(
+                f"step: expected an integer of at least {least}, since {self._last_step} was the "
+                f"last one recorded, got {step!r}"
+            )
+        if taken := {*metrics} & {*columns}:
+            raise InputError(f"metric: expected a name that no other column has, got {min(taken)}")
+
+    def _write_summary(self, status: str, error: str | None = None) -> None:
+        tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
+        weights = hash_of(tensors) if tensors else None
+        all_steps = fingerprint.of_file(self._folder / "fingerprints.csv")
+        values = {
+            "format_version": record.FORMAT_VERSION,
+            "status": status,
+            "error": error,
+            "steps": max(self._last_step, 0),
+            "seconds": time.perf_counter() - self._since,
+            **self._summary,
+            **folders.results(record.read_metrics(self._folder), self._higher_is_better),
+            "parameters": sum(p.numel() for each in self._networks for p in each.parameters()),
+            "fingerprints": {"weights": weights, "all_steps": all_steps},
+        }
+        record.write_json(self._folder / "summary.json", values)
+
+    def _at_exit(self) -> None:
+        """Note how a process ended that did not close its record; an error was printed by then."""
+        early = SystemExit("the process ended before Recorder.close()")
+        self.__exit__(None, getattr(sys, "last_value", early), None)
+
+
+def _script_folder() -> Path:
+    """Return the folder of the script that runs, from which the record names its code."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    is_script = script.endswith(".py") and "site-packages" not in script
+    return Path(script).resolve().parent if is_script else Path.cwd()

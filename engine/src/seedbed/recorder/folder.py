@@ -1,14 +1,14 @@
 """The run folder of a loop of one's own: opened, anew or after a step, and what its table says."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from seedbed import record
 from seedbed.errors import InputError
-from seedbed.record import untrusted
+from seedbed.record import plots, untrusted
 
 
 @contextmanager
@@ -27,11 +27,8 @@ def opened(
                 "give the last step of the checkpoint: Recorder(..., resume_from=STEP)"
             )
         folder.mkdir(parents=True, exist_ok=True)
-    elif "recorder" not in untrusted.read_yaml(record.require_run(folder)):
-        raise InputError(
-            f"folder: expected the record of a Recorder, got {folder}, a run of train.py; resume "
-            "it with scripts/resume.py"
-        )
+    else:
+        record.require_run(folder)
     with record.lock(folder):
         if resume_from is None:
             before, both = {}, record.tables.open_tables(folder)
@@ -49,25 +46,22 @@ def opened(
             yield before, *both
 
 
-def results(rows: Iterable[record.Row], higher_is_better: bool) -> dict[str, Any]:
+def results(rows: Sequence[record.Row], higher_is_better: bool) -> dict[str, Any]:
     """Return what summary.json says of a table: the last values, and the best of the first metric.
 
     Args:
         higher_is_better: of the first metric that an evaluation has; a loss is better if lower.
     """
-    evaluated = []
-    values: dict[str, float] = {}
+    name, values = "loss", dict[str, float]()
     for row in rows:
-        cells = {name: float(cell) for name, cell in record.values_of(row).items()}
-        if row["phase"] != "train":
-            evaluated.append((row["phase"], cells))
-            values |= {f"{row['phase']}_{name}": value for name, value in cells.items()}
-        elif "loss" in cells:
-            values["last_train_loss"] = cells["loss"]
-    names = [name for _, cells in evaluated for name in cells if name != "loss"]
-    name = names[0] if names else "loss"
+        for column, cell in record.values_of(row).items():
+            if row["phase"] != "train":
+                values[f"{row['phase']}_{column}"] = float(cell)
+                name = column if name == "loss" else name
+            elif column == "loss":
+                values["last_train_loss"] = float(cell)
     higher_is_better = higher_is_better and name != "loss"
-    followed = [cells.get(name, math.nan) for phase, cells in evaluated if phase == "validation"]
-    if followed := [value for value in followed if not math.isnan(value)]:
+    followed = [x for x in plots.points(rows, "validation", name)[1].tolist() if not math.isnan(x)]
+    if followed:
         values[f"best_validation_{name}"] = max(followed) if higher_is_better else min(followed)
     return {"metric_name": name, "higher_is_better": higher_is_better, "metrics": values}
