@@ -24,12 +24,12 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1421,
+    "single files": 1413,
     "config": 754,
-    "launch, worker": 2165,
+    "launch, worker": 2164,
     "training": 1965,
     "record": 980,
-    "engine": 12906,
+    "engine": 12869,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

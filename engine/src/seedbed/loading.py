@@ -73,6 +73,7 @@ class SeededLoader(DataLoader[Any]):
 
     sampler: "_Steps"
     dataset: "_Batches"
+    _is_sought = False
 
     @property
     def step(self) -> int:
@@ -81,6 +82,7 @@ class SeededLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of the next epoch, or those that are left of one: steps have no gap."""
+        self._is_sought = False
         for step, batch in enumerate(super().__iter__(), self.step + 1):
             self.sampler.done = step
             # As in training by train.py; a loader in this process has drawn meanwhile.
@@ -89,7 +91,7 @@ class SeededLoader(DataLoader[Any]):
 
     def seek(self, step: int) -> None:
         """Let the next epoch begin after a step, such as that of a checkpoint; 0: the beginning."""
-        self.sampler.done, self.sampler.is_sought = step, True
+        self.sampler.done, self._is_sought = step, True
 
     def state_dict(self) -> dict[str, int]:
         """Return where the loader stands; Lightning keeps it in its checkpoints."""
@@ -103,15 +105,11 @@ class SeededLoader(DataLoader[Any]):
 
         Trainers of other libraries call it before each epoch.
         """
-        if not self.sampler.is_sought:
+        if not self._is_sought:
             self.sampler.done = epoch * len(self)
 
     def ids(self, step: int) -> torch.Tensor:
-        """Return the ids of the samples that this process gets in a step: int64 (B,).
-
-        Args:
-            step: counted from 1 over all epochs.
-        """
+        """Return the ids of this process's samples of a step, counted from 1: int64 (B,)."""
         if step < 1:  # it would be another batch's
             raise InputError(f"step: expected an integer >= 1, got {step}; enumerate(loader, 1)")
         return torch.tensor(self.sampler.position(*divmod(step - 1, len(self))).ids)  # a copy
@@ -121,15 +119,12 @@ class _Steps(Shuffled):
     """The positions of the steps of an epoch, which begins where it was told to."""
 
     done = 0  # steps, over all epochs
-    is_sought = False
 
     def __len__(self) -> int:
         return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Position]:
-        # Nothing happens before the first one is asked for: DataLoader makes iterators in vain.
-        self.is_sought = False
-        yield from positions(self, self.done, (self.done // len(self) + 1) * len(self))
+        return positions(self, self.done, (self.done // len(self) + 1) * len(self))
 
     def position(self, epoch: int, index: int) -> Position:
         """Return which samples of a batch this process loads."""

@@ -3,15 +3,16 @@
 import itertools
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import record, rng
+from seedbed import fingerprint, record, rng
 from seedbed.config import build
-from seedbed.errors import InputError
+from seedbed.errors import InputError, one_line
 from seedbed.loading import seeded_loader
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
@@ -174,6 +175,17 @@ def test_a_process_that_does_not_close_it(tmp_path: Path) -> None:
     command("-c", EACH_IN_A_PROCESS, str(tmp_path), *ENDS)
     summaries = [record.read_summary(tmp_path / str(number)) for number in range(len(ENDS))]
     assert [summary["status"] for summary in summaries] == list(ENDS.values())
+
+
+def test_a_device_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not written is lost; the record says how the loop ended."""
+    failure = torch.AcceleratorError("assert")
+    monkeypatch.setattr(fingerprint, "rows", MagicMock(side_effect=failure))
+    for name, error in {"a": RuntimeError("no"), "b": None}.items():
+        with pytest.raises(torch.AcceleratorError):
+            Recorder(tmp_path / name).__exit__(None, error, None)
+        summary = record.read_summary(tmp_path / name)
+        assert (summary["status"], summary["error"]) == ("failed", one_line(error or failure))
 
 
 def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:

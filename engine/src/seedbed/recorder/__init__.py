@@ -26,8 +26,6 @@ from seedbed.worker import environment, restore
 from seedbed.worker.imports import Imports
 from seedbed.worker.summary import hash_of
 
-_GRADIENTS = STAGES.index("gradients")
-
 
 class Recorder:
     """Writes a run folder that compare.py and the other readers of records read like any other.
@@ -75,8 +73,17 @@ class Recorder:
         self._pending: list[tuple[str, int, dict[str, Tensor]]] = []  # rows to be written
         self._stages: list[tuple[int, Tensor]] = []
         self._files = ExitStack()
-        if self._is_recording():
-            self._open(settings, resume_from)
+        if not self._is_recording():
+            return
+        self._config, seed = config_yaml(settings, self._every)
+        opened = folders.opened(self._folder, resume_from)
+        before, self._metrics, self._fingerprints = self._files.enter_context(opened)
+        self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
+        self._since = time.perf_counter() - float(before.get("seconds", 0.0))
+        if resume_from is None:
+            record.write_atomically(self._folder / "config.yaml", self._config)
+        self._write_summary("running")
+        atexit.register(self._at_exit)
 
     def _is_recording(self) -> bool:
         """Return whether this process records: the first rank does, and no fork of it."""
@@ -133,7 +140,7 @@ class Recorder:
             )  # fmt: skip
             stages = self._hasher.hashes()
             if self._noted is not None:
-                stages[_GRADIENTS] = self._noted
+                stages[STAGES.index("gradients")] = self._noted
             self._stages.append((step, stages))
         self._noted, self._networks = None, networks
         if losses and "loss" not in losses:
@@ -142,7 +149,7 @@ class Recorder:
         self._pending.append(("train", step, {**losses, **metrics, **rates}))
         self._last_step = step
         if len(self._pending) >= self._write_every:
-            self._write()
+            self.flush()
 
     def note_gradients(self, model: Any) -> None:
         """Take the gradients of a model, or a part of it, now instead of at the call of `step`.
@@ -154,7 +161,7 @@ class Recorder:
         networks, before = parts.named(model).values(), self._noted
         self._begin(networks)
         self._hasher.add(parts.gradients(networks))
-        (noted,) = self._hasher.hashes()
+        noted = self._hasher.hashes()[0]
         self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
@@ -170,8 +177,19 @@ class Recorder:
 
         To be called with each checkpoint that a loop may go on from.
         """
-        if self._is_recording():
-            self._write()
+        if not self._is_recording():
+            return
+        rows = []
+        for phase, step, values in self._pending:
+            # What its reader would not take in a name becomes _.
+            cells = {re.sub(r"[^\w.@/-]", "_", name): repr(float(x)) for name, x in values.items()}
+            rows.append({**cells, "step": step, "phase": phase})
+        stages = fingerprint.rows(self._stages)
+        self._pending, self._stages = [], []
+        self._metrics.append(rows)
+        self._fingerprints.append(stages)
+        if self._imports is not None:
+            self._imports.note()
 
     def close(self, status: str = "finished", error: str | None = None) -> None:
         """Complete the record: summary and loss curve. Calling it again does nothing.
@@ -180,11 +198,16 @@ class Recorder:
         """
         if not self._is_open or not self._is_recording():
             return
-        self._is_open = False
         atexit.unregister(self._at_exit)
         with self._files:
-            self._write()
-            self._write_summary(status, error)
+            try:
+                self.flush()
+            except Exception as failure:  # such as that of a GPU, which gives nothing any more
+                status, error = "failed", error or one_line(failure)
+                raise
+            finally:
+                self._is_open = False
+                self._write_summary(status, error)
             if self._last_step >= 0:
                 plots.loss_curve(self._folder)
 
@@ -197,17 +220,6 @@ class Recorder:
         else:
             status = "failed" if isinstance(error, Exception) else "interrupted"
             self.close(status, one_line(error))
-
-    def _open(self, settings: object, resume_from: int | None) -> None:
-        self._config, seed = config_yaml(settings, self._every)
-        opened = folders.opened(self._folder, resume_from)
-        before, self._metrics, self._fingerprints = self._files.enter_context(opened)
-        self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
-        self._since = time.perf_counter() - float(before.get("seconds", 0.0))
-        if resume_from is None:
-            record.write_atomically(self._folder / "config.yaml", self._config)
-        self._write_summary("running")
-        atexit.register(self._at_exit)
 
     def _begin(self, networks: Iterable[nn.Module]) -> None:
         """Note the environment in the first step: the loop has imported what it uses."""
@@ -240,26 +252,12 @@ class Recorder:
         self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
         self._write_summary("running")
 
-    def _write(self) -> None:
-        """Write down what was recorded since the last time; waits for the device."""
-        rows = []
-        for phase, step, values in self._pending:
-            # What its reader would not take in a name becomes _.
-            cells = {re.sub(r"[^\w.@/-]", "_", name): repr(float(x)) for name, x in values.items()}
-            rows.append({**cells, "step": step, "phase": phase})
-        stages = fingerprint.rows(self._stages)
-        self._pending, self._stages = [], []
-        self._metrics.append(rows)
-        self._fingerprints.append(stages)
-        if self._imports is not None:
-            self._imports.note()
-
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
             self._require(step, self._last_step, metrics, record.METRIC_FIELDS)
             values = parts.scalars({"loss": loss, **metrics}, "")
             self._pending.append((phase, step, values))
-            self._write()
+            self.flush()
 
     def _require(
         self, step: int, least: int, metrics: Iterable[str], columns: Iterable[str]

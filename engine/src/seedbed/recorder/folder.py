@@ -15,11 +15,7 @@ from seedbed.record import plots, untrusted
 def opened(
     folder: Path, resume_from: int | None
 ) -> Iterator[tuple[dict[str, Any], record.Table, record.Table]]:
-    """Hold a run folder: a new one, or one whose tables are cut back to the step of a checkpoint.
-
-    Yields:
-        The summary so far, metrics.csv and fingerprints.csv.
-    """
+    """Hold a run folder, a new one or cut back to a step: its summary so far, and its tables."""
     if resume_from is None:
         if existing := [name for name in record.folder.FILES if (folder / name).exists()]:
             raise InputError(
@@ -47,11 +43,7 @@ def opened(
 
 
 def results(rows: Sequence[record.Row], higher_is_better: bool) -> dict[str, Any]:
-    """Return what summary.json says of a table: the last values, and the best of the first metric.
-
-    Args:
-        higher_is_better: of the first metric that an evaluation has; a loss is better if lower.
-    """
+    """Return what summary.json says of a table: the last values, and the first metric's best."""
     name, values = "loss", dict[str, float]()
     for row in rows:
         for column, cell in record.values_of(row).items():

@@ -47,9 +47,6 @@ def plain(settings: Any) -> Any:
 def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
     """Return the config.yaml of settings, with what readers of a record ask for, and its seed.
 
-    Args:
-        every_steps: between two fingerprints.
-
     Raises:
         InputError: the readers would not take it: it is too large, or nested too deep.
     """
