@@ -15,10 +15,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from seedbed import record
 from seedbed.errors import InputError
+from seedbed.methods import Supervised
 from seedbed.training import checkpoint
+from seedbed.training.state import Progress, TrainingState
 
 
 def state(step: int) -> dict[str, Any]:
@@ -71,6 +74,17 @@ def refused(content: bytes) -> str:
         except InputError as error:
             return str(error)
     return ""
+
+
+def test_other_best_weights_than_the_run_knows_of_are_refused(tmp_path: Path) -> None:
+    """Negative control: those of the step that it knows."""
+    training = TrainingState(nn.Linear(1, 1), {}, Supervised(), torch.device("cpu"))
+    checkpoint.save_best(tmp_path, training.model, Progress(4, best_step=4, best_metric=0.5))
+    with checkpoint.best_weights(tmp_path, 4, training):
+        pass
+    refused = pytest.raises(InputError, match=r"best\.pt: expected the best weights, of step 8")
+    with refused, checkpoint.best_weights(tmp_path, 8, training):
+        pass
 
 
 class Malicious:

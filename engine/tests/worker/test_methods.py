@@ -13,9 +13,12 @@ from matplotlib.image import imread
 from torch import Tensor
 
 from seedbed import record
+from seedbed.data.positions import Position
 from seedbed.methods import Callback, Run, Seen
 from seedbed.training import checkpoint
+from seedbed.worker import parts
 from tests import tiny
+from tests.running import typed
 from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
@@ -235,6 +238,18 @@ def test_without_a_test_set_there_are_no_test_values(whole: Whole) -> None:
         run = whole(*words)
         named = [key for key in record.read_summary(run)["metrics"] if key.startswith("test_")]
         assert bool(named) == bool(rows(run, "test")) == has
+
+
+@pytest.mark.parametrize("has_test_set", [False, True])
+def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -> None:
+    """Also one that draws; negative control: a test set of the same class has other samples."""
+    spec = {"_target_": "tests.data.loading.Drawn", "samples": 8}
+    settings = typed(data={"validation": spec, "test": spec if has_test_set else None})
+    batches = [
+        parts.build_source(settings, split)[Position(0, np.arange(4))]
+        for split in ("validation", "test")
+    ]
+    assert torch.equal(*(batch.inputs for batch in batches)) != has_test_set
 
 
 class Confusion(Callback):

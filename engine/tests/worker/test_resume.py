@@ -55,6 +55,36 @@ def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
         resumed(tmp_path / str(check), reference, check, *LSTM, *overrides)
 
 
+def tests_of(run: Path) -> tuple[dict[str, Any], dict[int, float]]:
+    """Return the summary, and the losses of tests by step."""
+    rows = [row for row in record.read_metrics(run) if row["phase"] == "test"]
+    return record.read_summary(run), {int(row["step"]): float(row["loss"]) for row in rows}
+
+
+def test_the_best_weights_are_tested_and_the_last_ones_stay(whole: Whole) -> None:
+    """Which are tested changes no bit of the training. tools/test_evaluate.py tests both anew.
+
+    Negative control, for early stopping as well: a run whose last weights are the best.
+    """
+    run, other = whole(*EARLY_STOPPING), whole(*EARLY_STOPPING, "trainer.test_weights=last")
+    (summary, losses), (last, last_losses) = tests_of(run), tests_of(other)
+    assert (summary["best_step"], summary["tested_step"], summary["steps"]) == (12, 12, 20)
+    assert list(losses) == [20, 12]
+    assert losses[12] < losses[20]
+    assert summary["metrics"]["test_loss"] == losses[12]
+    assert summary["metrics"]["last_test_loss"] == losses[20]
+    assert (last["tested_step"], last_losses) == (20, {20: losses[20]})
+    assert last["metrics"]["test_loss"] == losses[20]
+    assert "last_test_loss" not in last["metrics"]
+    assert last["fingerprints"]["weights"] == summary["fingerprints"]["weights"]
+    assert set(differences(run, other)) == {
+        "metrics.csv", "test_predictions.csv", "summary: metrics", "summary: fingerprints",
+    }  # fmt: skip
+    summary, losses = tests_of(whole())
+    assert (summary["best_step"], summary["tested_step"], list(losses)) == (14, 14, [14])
+    assert summary["stopped_early"] is None
+
+
 def test_what_is_written_down_comes_when_planned_and_changes_no_bit(whole: Whole) -> None:
     """Validation, logging, fingerprints and checkpoints, however often, and at the end."""
     often = ("trainer.validate_every_epochs=2", "trainer.log_every_steps=4",
