@@ -1,4 +1,4 @@
-"""What tests of loading share: a preset, fingerprints of batches, settings of a data set."""
+"""What tests of loading share: a preset, batches and their fingerprints, settings."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,8 +8,10 @@ from torch import Tensor
 
 from seedbed import fingerprint, rng
 from seedbed.config import Settings
-from seedbed.data.source import Batch
+from seedbed.data.positions import Order, positions
+from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import tensors_of
+from seedbed.data.workers import Loading, load
 from tests.running import typed
 from tests.tiny.data import Noisy
 
@@ -41,6 +43,13 @@ class Drawn(Noisy):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         point, label = super().__getitem__(index)
         return point + self.table[index], label
+
+
+def loaded(
+    source: Source, order: Order, last: int, workers: int = 0, *, first: int = 0, **how: Any
+) -> list[Batch]:
+    """Return the batches of steps first + 1 to last."""
+    return [*load(source, positions(order, first, last), Loading(workers, **how), PRESET)]
 
 
 def hashes(batches: Iterable[Batch]) -> list[int]:

@@ -13,16 +13,16 @@ from torch.nn.utils.rnn import pack_sequence, pad_sequence
 from torch.utils.data import Dataset, TensorDataset
 
 from seedbed.data.part import Fold
-from seedbed.data.positions import Position, Shuffled, positions
+from seedbed.data.positions import Position, Shuffled
 from seedbed.data.source import Batch, Source
 from seedbed.data.tensors import move, tensors_of
-from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.worker.parts import build_sources
-from tests.data.loading import PRESET, Fetched, hashes, settings
+from tests.data.loading import Fetched, hashes, loaded, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 META = torch.device("meta")  # another device than the CPU, on every machine
+ORDER = Shuffled(12, 4, 0)
 
 
 class Uneven(Dataset[Any]):
@@ -44,16 +44,6 @@ class Padded:
     mask: Tensor
 
 
-class Graph:
-    """An object with a method `to`, and a tensor that stays on the CPU."""
-
-    def __init__(self, nodes: Tensor, count: Tensor) -> None:
-        self.nodes, self.count = nodes, count
-
-    def to(self, device: torch.device) -> "Graph":
-        return Graph(self.nodes.to(device), self.count)
-
-
 class Encoding(UserDict[str, Any]):
     """A mapping with a method `to`, as tokenizers return it."""
 
@@ -73,7 +63,6 @@ def padded(sequences: Sequences) -> Padded:
 MAKES: dict[str, tuple[Callable[[Sequences], Any], int]] = {
     "packed sequence": (lambda s: pack_sequence(s, enforce_sorted=False), 4),
     "dataclass": (padded, 2),
-    "object with to": (lambda s: Graph(torch.cat(s), torch.tensor(sum(map(len, s)))), 2),
     "mapping with to": (lambda s: Encoding(ids=padded(s).values), 1),
     "jagged": (lambda s: torch.nested.nested_tensor(s, layout=torch.jagged), 2),
 }
@@ -84,8 +73,7 @@ def batches(make: str, workers: int = 0) -> list[Batch]:
         sequences, targets = zip(*samples, strict=True)
         return MAKES[make][0](list(sequences)), torch.stack(targets)
 
-    places = positions(Shuffled(12, 4, 0), 0, 3)
-    return list(load(Source(Uneven(), "train", 0, collate), places, Loading(workers), PRESET))
+    return loaded(Source(Uneven(), "train", 0, collate), ORDER, 3, workers)
 
 
 @pytest.mark.parametrize("make", MAKES)
@@ -104,16 +92,19 @@ def test_no_worker_changes_a_bit_and_each_tensor_is_seen(make: str) -> None:
 
 
 def test_a_batch_moves_by_its_own_method() -> None:
-    """What has a method `to` decides what is moved; of all else every tensor is."""
+    """What has a method `to` decides what is moved; of all else every tensor is.
+
+    A packed sequence leaves its batch sizes on the CPU.
+    """
     sequence = batches("packed sequence")[0].inputs
     moved = move({"a": [sequence], "b": torch.zeros(1)}, META)
     assert (moved["a"][0].data.is_meta, moved["b"].is_meta) == (True, True)
     assert moved["a"][0].batch_sizes.is_cpu
     assert torch.equal(moved["a"][0].batch_sizes, sequence.batch_sizes)
-
-    nodes = move(batches("object with to")[0].inputs, META)
-    assert (nodes.nodes.is_meta, nodes.count.is_cpu) == (True, True)
-    assert move(batches("mapping with to")[0].inputs, META)["ids"].is_meta
+    encoding = move(batches("mapping with to")[0].inputs, META)
+    assert isinstance(encoding, Encoding)
+    assert encoding["ids"].is_meta
+    assert move(batches("dataclass")[0].inputs, META).mask.is_meta
 
 
 def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
@@ -126,21 +117,11 @@ def built(**data: Any) -> Any:
     return build_sources(settings(**{"train": spec, "validation": spec, **data}))
 
 
-def first_batch(source: Source, workers: int = 0) -> Batch:
-    places = positions(Shuffled(12, 4, 0), 0, 1)
-    return next(load(source, places, Loading(workers), PRESET))
-
-
 def test_both_parts_are_of_one_data_set() -> None:
     """Also where it draws its samples: as two data sets, training and validation have others."""
     drawn = {"_target_": "tests.data.loading.Drawn", "samples": 12}
-    fold = {
-        "_target_": "seedbed.data.part.Fold",
-        "fold": 0,
-        "folds": 3,
-        "seed": 0,
-        "dataset": drawn,
-    }
+    fold = {"_target_": "seedbed.data.part.Fold", "fold": 0, "folds": 3, "seed": 0}
+    fold |= {"dataset": drawn}
     parts = built(train={**fold, "part": "train"}, validation={**fold, "part": "validation"})
     a, b = (parts[split].dataset.dataset.table for split in ("train", "validation"))
     assert torch.equal(a, b)
@@ -152,11 +133,12 @@ def test_both_parts_are_of_one_data_set() -> None:
 def test_mixing_is_for_training_alone() -> None:
     """Training gets mixed images and soft targets, with any workers; evaluation has its collate."""
     sources = built(training_collate="tests.zoo.parts.mix", collate=f"{__name__}.is_even")
-    mixed, there = first_batch(sources["train"]), first_batch(sources["train"], workers=2)
-    assert hashes([there]) == hashes([mixed])
-    assert mixed.targets.shape == (4, 4)
-    for source in (sources["validation"], sources["test"]):
-        assert first_batch(source).targets.tolist() == (first_batch(source).ids % 2).tolist()
+    mixed = loaded(sources["train"], ORDER, 3)
+    assert hashes(loaded(sources["train"], ORDER, 3, workers=2)) == hashes(mixed)
+    assert mixed[0].targets.shape == (4, 4)
+    for split in ("validation", "test"):
+        [batch] = loaded(sources[split], ORDER, 1)
+        assert batch.targets.tolist() == (batch.ids % 2).tolist()
 
 
 def test_a_collate_beside_fetch_is_refused() -> None:

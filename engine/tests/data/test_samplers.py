@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from seedbed.data.positions import Position, positions
+from seedbed.data.positions import Position
 from seedbed.data.samplers import Sampled, values_of
 from seedbed.data.source import Source
-from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from seedbed.worker import parts
 from tests import pages
-from tests.data.loading import PRESET, Fetched, hashes, settings
+from tests.data.loading import Fetched, hashes, loaded, settings
 from tests.running import TEMPLATE
 
 N = 40
@@ -92,20 +91,17 @@ def test_buckets_fit_and_hold_everything() -> None:
         )
 
 
-def loaded(order: Sampled, data: Dataset[Any], workers: int, first: int = 0) -> list[int]:
-    source, last = Source(data, "train", seed=0), 2 * order.steps_per_epoch + 2
-    return hashes(load(source, positions(order, first, last), Loading(workers), PRESET))
-
-
 @pytest.mark.parametrize("data", [Uneven(), Fetched(N)])
 @pytest.mark.parametrize("name", READY)
 def test_workers_and_a_resume_change_no_batch(name: str, data: Dataset[Any]) -> None:
     """Batches of any size, samples that come again: the same for 2 workers, and from any step."""
-    order = sampled(READY[name]())
-    here = loaded(order, data, 0)
-    assert loaded(order, data, 2) == here
-    assert loaded(sampled(READY[name]()), data, 2, first=5) == here[5:]
-    assert loaded(sampled(READY[name](), seed=1), data, 0) != here, "negative control"
+    source, order = Source(data, "train", seed=0), sampled(READY[name]())
+    last = 2 * order.steps_per_epoch + 2
+    here = hashes(loaded(source, order, last))
+    assert hashes(loaded(source, order, last, workers=2)) == here
+    again, other = sampled(READY[name]()), sampled(READY[name](), seed=1)
+    assert hashes(loaded(source, again, last, workers=2, first=5)) == here[5:]
+    assert hashes(loaded(source, other, last)) != here, "negative control"
 
 
 @pytest.mark.parametrize("data", [Uneven(), Fetched(N)])

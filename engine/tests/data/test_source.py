@@ -1,10 +1,9 @@
 """What is loaded is a function of the position: not of who loads it, when, or how."""
 
 import multiprocessing
-import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import torch
 from torch import Tensor
 
 from seedbed import fingerprint, record, rng
-from seedbed.data.positions import Position, Shuffled
-from seedbed.data.positions import positions as positions_of
+from seedbed.data.positions import Position, Shuffled, positions
 from seedbed.data.source import Source
 from seedbed.data.tensors import tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from tests import tiny
-from tests.data.loading import PRESET, Fetched, hashes
+from tests.data.loading import PRESET, Fetched, hashes, loaded
 from tests.end_to_end.live import processes
 from tests.running import command, trained
 from tests.tiny.data import Noisy
@@ -30,15 +28,14 @@ from tests.tiny.data import Noisy
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 SAMPLES, BATCH_SIZE, STEPS = 24, 4, 13  # two epochs and a step
-IN_THIS_PROCESS = Loading(num_workers=0)
-TWO_WORKERS = Loading(2)
-ANEW = Loading(5, persistent_workers=False, prefetch_factor=7)
+ORDER = Shuffled(SAMPLES, BATCH_SIZE, 0)
+ANEW = {"workers": 5, "persistent_workers": False, "prefetch_factor": 7}
 # Those of the last two import all that they need, which takes seconds.
-WAYS = [
-    *(("whole batches", TWO_WORKERS), ("a user's", TWO_WORKERS)),
+WAYS: list[tuple[str, dict[str, Any]]] = [
+    *(("whole batches", {"workers": 2}), ("a user's", {"workers": 2})),
     *(("whole batches", ANEW), ("a user's with a collate function", ANEW)),
-    ("a user's with a collate function", Loading(2, start_method="spawn")),
-    ("whole batches", Loading(2, start_method="forkserver")),
+    ("a user's with a collate function", {"workers": 2, "start_method": "spawn"}),
+    ("whole batches", {"workers": 2, "start_method": "forkserver"}),
 ]
 
 
@@ -90,14 +87,6 @@ SOURCES: dict[str, Callable[[], Source]] = {
 }
 
 
-def positions(first: int = 0, last: int = STEPS, seed: int = 0) -> Iterator[Position]:
-    return positions_of(Shuffled(SAMPLES, BATCH_SIZE, seed), first, last)
-
-
-def loaded(source: Source, how: Loading = IN_THIS_PROCESS, first: int = 0) -> list[int]:
-    return hashes(load(source, positions(first), how, PRESET))
-
-
 def test_each_epoch_is_a_permutation_of_its_own() -> None:
     """Batches of one size; negative control: another seed."""
 
@@ -111,22 +100,23 @@ def test_each_epoch_is_a_permutation_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("data", "way"), WAYS)
-def test_the_way_of_loading_changes_no_bit(data: str, way: Loading) -> None:
+def test_the_way_of_loading_changes_no_bit(data: str, way: dict[str, Any]) -> None:
     """Any number of workers, started and kept in any way, any prefetch: the same batches."""
-    assert loaded(SOURCES[data](), way) == loaded(SOURCES[data]())
+    here, there = (loaded(SOURCES[data](), ORDER, STEPS, **how) for how in ({}, way))
+    assert hashes(there) == hashes(here)
 
 
 def test_loading_can_fail_to_repeat() -> None:
     """Twin: another seed and unseeded generators change batches."""
-    seeded = loaded(SOURCES["a user's"]())
-    assert loaded(Source(Noisy(SAMPLES), "train", seed=1)) != seeded
 
-    unseeded = Source(Noisy(SAMPLES), "train", seed=0, seeded=False)
-    torch.manual_seed(0), random.seed(0), np.random.seed(0)
-    here = loaded(unseeded)
-    torch.manual_seed(0), random.seed(0), np.random.seed(0)
-    assert loaded(unseeded) == here, "the same history"
-    assert loaded(unseeded, TWO_WORKERS) != here, "another number of workers"
+    def found(workers: int = 0, **how: Any) -> list[int]:
+        rng.seed_globals(0)
+        return hashes(loaded(Source(Noisy(SAMPLES), "train", **how), ORDER, STEPS, workers))
+
+    assert found(seed=1) != found(seed=0)
+    here = found(seed=0, seeded=False)
+    assert found(seed=0, seeded=False) == here, "the same history"
+    assert found(workers=2, seed=0, seeded=False) != here, "another number of workers"
 
 
 def test_evaluation_draws_the_same_every_time() -> None:
@@ -144,12 +134,13 @@ def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> N
     Loading has one thread wherever it happens, and the training process keeps its own.
     """
     preset, before = PRESET | {"float32_matmul_precision": "high"}, torch.get_num_threads()
+    places = list(positions(ORDER, 0, 1))
     source = Source(Circumstances(SAMPLES), "train", 0)
     torch.set_default_dtype(torch.float64)  # as a model may do when it is built
     torch.set_num_threads(3)
     try:
-        (there,) = load(source, positions(0, 1), Loading(1, start_method="spawn"), preset)
-        (here,) = load(source, positions(0, 1), IN_THIS_PROCESS, preset)
+        (there,) = load(source, places, Loading(1, start_method="spawn"), preset)
+        (here,) = load(source, places, Loading(), preset)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_default_dtype(torch.float32)
@@ -162,24 +153,20 @@ def test_workers_get_the_preset_and_leave_signals_to_the_training_process() -> N
 def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> None:
     """Bits, types and shapes, and the strides, by which PyTorch chooses among its kernels."""
 
-    def told(how: Loading) -> list[Any]:
-        source = Source(OddTensors(SAMPLES), "train", seed=0)
-        tensors = tensors_of(next(load(source, positions(last=1), how, PRESET)))
-        return [
-            (t.dtype, t.shape, t.is_sparse or t.stride(), int(fingerprint.of_tensors([t])))
-            for t in tensors
-        ]
+    def told(**how: Any) -> list[Any]:
+        tensors = tensors_of(loaded(Source(OddTensors(SAMPLES), "train", 0), ORDER, 1, **how))
+        return [(t.dtype, t.shape, t.stride(), int(fingerprint.of_tensors([t]))) for t in tensors]
 
-    here = told(IN_THIS_PROCESS)
-    assert len(here) == 10
-    assert told(Loading(num_workers=1, start_method=start_method)) == here
+    assert len(told()) == 10
+    assert told(workers=1, start_method=start_method) == told()
 
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_no_worker_outlives_its_loading(persistent: bool) -> None:
     """Loading that ends early ends its processes."""
     others = set(multiprocessing.active_children())  # of earlier tests, about to end
-    batches = load(SOURCES["a user's"](), positions(), Loading(2, persistent), PRESET)
+    source = Source(Noisy(SAMPLES), "train", 0)
+    batches = load(source, positions(ORDER, 0, STEPS), Loading(2, persistent), PRESET)
     next(batches)
     assert len(set(multiprocessing.active_children()) - others) == 2
     batches.close()  # type: ignore[attr-defined]
@@ -228,11 +215,11 @@ def test_what_changes_a_batch_in_place_does_not_change_the_data_set() -> None:
     """`collate` need not copy; with workers, batches are copies in any case."""
     kept = [(torch.ones(1), torch.tensor(i)) for i in range(SAMPLES)]
     source = Source(kept, "train", 0, unstacked)
-    usual = loaded(source)
-    for batch in load(source, positions(), IN_THIS_PROCESS, PRESET):
-        for tensor in (*batch.inputs, *batch.targets["classes"]):
-            tensor.mul_(3)
-    assert loaded(source) == usual
+    batches = loaded(source, ORDER, STEPS)
+    usual = hashes(batches)
+    for tensor in tensors_of([batch[1:] for batch in batches]):
+        tensor.mul_(3)
+    assert hashes(loaded(source, ORDER, STEPS)) == usual
 
 
 @pytest.mark.parametrize("sample", [{"x": 1.0, "y": 1}, (torch.ones(3), 1, 2), torch.ones(3)])
