@@ -1,4 +1,4 @@
-"""What the zoo's settings name of its own: samples, and networks around a layer."""
+"""What the zoo's settings name of its own: samples, networks around a layer, habits of others."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as images
@@ -111,6 +112,54 @@ class Logits(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x).logits
+
+
+class PackedLSTM(nn.Module):
+    """An image as 96 steps of 32 values, of lengths that differ within the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(32, 8, batch_first=True)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = torch.arange(len(x)) % 4 + 6
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x.flatten(1, 2)[:, :12], lengths, batch_first=True, enforce_sorted=False
+        )
+        return self.head(self.lstm(packed)[1][0][-1])
+
+
+class GradientCheckpointing(nn.Module):
+    """Batch norm and dropout that are computed twice, the mean over the image, a lazy layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 6, 3, stride=2, padding=1),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Conv2d(6, 8, 3, stride=2, padding=1),
+        )
+        self.head = nn.LazyLinear(CLASSES)  # without a dry run
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = checkpoint(self.features, x, use_reentrant=False)
+        return self.head(features.mean((2, 3)))
+
+
+class RenormalizedEmbedding(nn.Module):
+    """An embedding with `max_norm`, which changes its weights when it looks them up, always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 6, max_norm=1.0)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = (images.flatten(1) * 4).long().clamp(0, 15)
+        return self.head(self.embedding(tokens).mean(1))
 
 
 def first(output: Any) -> Tensor:

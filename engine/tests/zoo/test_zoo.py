@@ -50,7 +50,7 @@ def models() -> Iterator[Case]:
         samples = IMAGES if "Image" in name else TOKENS
         yield f"transformers/{name}", {"_target_": f"{PARTS}.Logits", "model": model}, samples
     for name, given in read("habits").items():
-        yield f"habits/{name}", {"_target_": f"tests.zoo.habits.{name}", **given}, IMAGES
+        yield f"habits/{name}", {"_target_": f"{PARTS}.{name}", **given}, IMAGES
 
 
 def layers() -> Iterator[Case]:
