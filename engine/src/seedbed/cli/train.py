@@ -42,5 +42,5 @@ def train(composed: DictConfig) -> float | None:
 
 def main() -> int:
     configs = str(project.configs().resolve())
-    decorated = hydra.main(config_path=configs, config_name="config", version_base=None)
+    decorated = hydra.main(config_path=configs, config_name="config", **compose.VERSION)
     return compose.run(decorated(train))

@@ -21,6 +21,9 @@ from seedbed.config.trust import known_keys
 from seedbed.errors import InputError, one_line
 from seedbed.names import did_you_mean
 
+# Hydra 1.3 has to be told to behave as itself, 1.4 warns of being told so, and 1.5 does not know
+# the parameter any more.
+VERSION: dict[str, str] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 _ERRORS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
 # Called when train.py ends, however it does: is told whether by an exception, returns whether jobs
 # failed.
@@ -66,7 +69,7 @@ def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
     """
     folder = (folder or project.configs()).resolve()
     try:
-        with hydra.initialize_config_dir(str(folder), version_base=None):
+        with hydra.initialize_config_dir(str(folder), **VERSION):
             return hydra.compose("config", overrides=list(overrides))
     except _ERRORS as error:
         raise explain(error) from error
