@@ -13,9 +13,8 @@ import torch
 from seedbed import compare, testing
 from seedbed.config.compose import configuration
 
-GOLDEN = {
-    "2.15.0": "b0eed28a787bc100"
-}  # fingerprint of the weights after four steps, by PyTorch's version
+# Fingerprint of the weights after four steps, by PyTorch's version.
+GOLDEN = {"2.15.0": "b0eed28a787bc100"}
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")

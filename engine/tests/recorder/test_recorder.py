@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seedbed import fingerprint, record, rng
 from seedbed.config import build
@@ -25,31 +25,24 @@ from tests.worker import runs
 STEPS, SAMPLES, BATCH = 8, 48, 8
 
 
-class Loop:
-    """What a loop holds."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.loader = seeded_loader(Noisy(SAMPLES), BATCH, seed)
-        rng.seed_globals(rng.key(seed, "init"))
-        self.model = Convolution(outputs=3, channels=4)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
-
-    def run(self, recorder: Recorder) -> None:
-        batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
-        for step, (points, labels) in enumerate(itertools.islice(batches, STEPS), 1):
-            self.optimizer.zero_grad()
-            loss: Tensor = nn.functional.cross_entropy(self.model(points), labels)
-            loss.backward()
-            self.optimizer.step()
-            ids, batch = self.loader.ids(step), (points, labels)
-            recorder.step(step, ids, batch, loss, self.model, self.optimizer)
+def loop(recorder: Recorder, model: nn.Module, optimizer: Any, seed: int = 0) -> None:
+    """Train and record every step."""
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, seed)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    for step, (points, labels) in enumerate(itertools.islice(batches, STEPS), 1):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(points), labels)
+        loss.backward()
+        optimizer.step()
+        recorder.step(step, loader.ids(step), (points, labels), loss, model, optimizer)
 
 
 def recorded(folder: Path, seed: int = 0) -> Path:
     """Record a whole loop; return its folder."""
-    loop = Loop(seed)
+    model = Convolution(outputs=3, channels=4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     with Recorder(folder, {"seed": seed, "lr": 0.01}) as recorder:
-        loop.run(recorder)
+        loop(recorder, model, optimizer, seed)
         recorder.validation(STEPS, loss=0.5 + seed, accuracy=torch.tensor(0.75 + seed / 100))
     return folder
 
@@ -81,20 +74,18 @@ def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Pa
         "++data.task.label_smoothing=0.0",
     )
     settings: Any = record.read_config(run)
-    loop = Loop()
     rng.seed_globals(rng.key(0, "init"))
-    loop.model = build.build(settings.model, "model")
+    own = build.build(settings.model, "model")
     options = {k: v for k, v in settings.optimizer.items() if k not in ("name", "_target_")}
-    loop.optimizer = torch.optim.AdamW(loop.model.parameters(), **options)
+    optimizer = torch.optim.AdamW(own.parameters(), **options)
     with Recorder(tmp_path / "b", settings) as recorder:
 
         def clip(*_: Any) -> None:
-            recorder.note_gradients(loop.model)
-            norm = nn.utils.clip_grad_norm_(loop.model.parameters(), 0.05)
-            assert norm > 0.05
+            recorder.note_gradients(own)
+            assert nn.utils.clip_grad_norm_(own.parameters(), 0.05) > 0.05
 
-        loop.optimizer.register_step_pre_hook(clip)
-        loop.run(recorder)
+        optimizer.register_step_pre_hook(clip)
+        loop(recorder, own, optimizer)
     rows = record.read_fingerprints(run)
     assert rows == record.read_fingerprints(tmp_path / "b")
     assert len(rows) == STEPS
