@@ -55,7 +55,7 @@ def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
         resumed(tmp_path / str(check), reference, check, *LSTM, *overrides)
 
 
-def tests_of(run: Path) -> tuple[dict[str, Any], dict[int, float]]:
+def results(run: Path) -> tuple[dict[str, Any], dict[int, float]]:
     """Return the summary, and the losses of tests by step."""
     rows = [row for row in record.read_metrics(run) if row["phase"] == "test"]
     return record.read_summary(run), {int(row["step"]): float(row["loss"]) for row in rows}
@@ -67,7 +67,7 @@ def test_the_best_weights_are_tested_and_the_last_ones_stay(whole: Whole) -> Non
     Negative control, for early stopping as well: a run whose last weights are the best.
     """
     run, other = whole(*EARLY_STOPPING), whole(*EARLY_STOPPING, "trainer.test_weights=last")
-    (summary, losses), (last, last_losses) = tests_of(run), tests_of(other)
+    (summary, losses), (last, last_losses) = results(run), results(other)
     assert (summary["best_step"], summary["tested_step"], summary["steps"]) == (12, 12, 20)
     assert list(losses) == [20, 12]
     assert losses[12] < losses[20]
@@ -80,7 +80,7 @@ def test_the_best_weights_are_tested_and_the_last_ones_stay(whole: Whole) -> Non
     assert set(differences(run, other)) == {
         "metrics.csv", "test_predictions.csv", "summary: metrics", "summary: fingerprints",
     }  # fmt: skip
-    summary, losses = tests_of(whole())
+    summary, losses = results(whole())
     assert (summary["best_step"], summary["tested_step"], list(losses)) == (14, 14, [14])
     assert summary["stopped_early"] is None
 
