@@ -42,8 +42,8 @@ class Recording:
     def _begin(self, settings: object, done: int) -> None:
         """Begin the record, or resume it after the steps of a checkpoint."""
         settings = settings if self._settings is None else self._settings
-        resumed: Any = {"resume_from": done} if done and record.is_run(self._folder) else {}
-        self._recorder = Recorder(self._folder, settings, **resumed, **self._options)
+        resume_from = done if done and record.is_run(self._folder) else None
+        self._recorder = Recorder(self._folder, settings, resume_from=resume_from, **self._options)
 
     def _seed_step(self, step: int, rank: int) -> None:
         if self._seed is not None:

@@ -19,8 +19,7 @@ from seedbed.loading import process_group
 from seedbed.names import STAGES
 from seedbed.record import Origin, code, plots, untrusted
 from seedbed.recorder import folder as folders
-from seedbed.recorder import step as parts
-from seedbed.recorder.settings import config_yaml
+from seedbed.recorder import given
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker import environment, restore
 from seedbed.worker.imports import Imports
@@ -58,8 +57,7 @@ class Recorder:
                 the record are cut off.
 
         Raises:
-            InputError: the folder holds another record or is in use, or the settings cannot be
-                written.
+            InputError: the folder holds another record or is in use, or YAML cannot hold settings.
         """
         self._pid = os.getpid() if process_group()[0] == 0 else None
         self._is_open = True
@@ -75,7 +73,7 @@ class Recorder:
         self._files = ExitStack()
         if not self._is_recording():
             return
-        self._config, seed = config_yaml(settings, self._every)
+        self._config, seed = given.config_yaml(settings, self._every)
         opened = folders.opened(self._folder, resume_from)
         before, self._metrics, self._fingerprints = self._files.enter_context(opened)
         self._summary = {"seed": seed, "resumes": before.get("resumes", [])}
@@ -124,16 +122,16 @@ class Recorder:
         """
         if not self._is_recording():
             return
-        losses, metrics = parts.scalars(losses, "loss"), parts.scalars(metric, "metric")
-        self._require(step, self._last_step + 1, metrics, (*record.METRIC_FIELDS, *losses))
-        networks, optimizers = [[*parts.named(each).values()] for each in (model, optimizers)]
+        losses, metrics = given.scalars(losses, "loss"), given.scalars(metric, "metric")
+        self._check(step, self._last_step + 1, metrics, losses)
+        networks, optimizers = [[*given.named(each).values()] for each in (model, optimizers)]
         self._begin(networks)
         rate = optimizers[0].param_groups[0].get("lr") if optimizers else None
-        rates = parts.scalars(rate, "learning_rate")  # a copy: schedules may change it in place
+        rates = given.scalars(rate, "learning_rate")  # a copy: schedules may change it in place
         if self._every and step % self._every == 0:
-            gradients = [] if self._noted is not None else parts.gradients(networks)
+            gradients = [] if self._noted is not None else given.gradients(networks)
             self._hasher.add(
-                parts.sample_ids(ids), parts.contents(batch), [*losses.values()], gradients,
+                given.sample_ids(ids), given.contents(batch), [*losses.values()], gradients,
                 [p for network in networks for p in network.parameters()],
                 [b for network in networks for b in network.buffers()],
                 optimizer_tensors(*optimizers),
@@ -158,9 +156,9 @@ class Recorder:
         """
         if not self._is_recording():
             return
-        networks, before = parts.named(model).values(), self._noted
+        networks, before = given.named(model).values(), self._noted
         self._begin(networks)
-        self._hasher.add(parts.gradients(networks))
+        self._hasher.add(given.gradients(networks))
         noted = self._hasher.hashes()[0]
         self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
 
@@ -254,21 +252,19 @@ class Recorder:
 
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
-            self._require(step, self._last_step, metrics, record.METRIC_FIELDS)
-            values = parts.scalars({"loss": loss, **metrics}, "")
+            self._check(step, self._last_step, metrics, ())
+            values = given.scalars({"loss": loss, **metrics}, "")
             self._pending.append((phase, step, values))
             self.flush()
 
-    def _require(
-        self, step: int, least: int, metrics: Iterable[str], columns: Iterable[str]
-    ) -> None:
+    def _check(self, step: int, least: int, metrics: Iterable[str], losses: Iterable[str]) -> None:
         """Refuse a step that was before, and metrics by the names of other columns."""
         if type(step) is not int or step < least:
             raise InputError(
                 f"step: expected an integer of at least {least}, since {self._last_step} was the "
                 f"last one recorded, got {step!r}"
             )
-        if taken := {*metrics} & {*columns}:
+        if taken := {*metrics} & {*record.METRIC_FIELDS, *losses}:
             raise InputError(f"metric: expected a name that no other column has, got {min(taken)}")
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
