@@ -90,18 +90,14 @@ class Conv(nn.Conv2d):
         if self.fault == "weight_bit":
             flip_bit(self.weight, 7)
         if self.fault == "layer_in_bfloat16":
-            half = self.weight.bfloat16(), None if self.bias is None else self.bias.bfloat16()
-            return F.conv2d(x.bfloat16(), *half, padding=1).float()
-        result = super().forward(x)
+            return F.conv2d(x.bfloat16(), self.weight.bfloat16(), padding=1).float()
         if self.fault == "gradient_bit":
-            hook = self.weight.register_post_accumulate_grad_hook(self._flip)
-            self.hooks = [hook]
-        return result
+            self.hook = self.weight.register_post_accumulate_grad_hook(self._flip)
+        return super().forward(x)
 
     def _flip(self, weight: Tensor) -> None:
-        assert weight.grad is not None
         flip_bit(weight.grad, 3)
-        self.hooks.pop().remove()
+        self.hook.remove()
 
 
 class Block(nn.Module):
@@ -160,18 +156,12 @@ class Adam(torch.optim.AdamW):
     ) -> None:
         super().__init__(params, lr=lr, foreach=True)
         self._fault, self._step, self._where = fault, step, where
-        self._taken = 0
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        super().load_state_dict(state_dict)
-        self._taken = int(next(iter(self.state.values()))["step"])
 
     def step(self, closure: Any = None) -> Any:
-        self._taken += 1
-        fault = self._fault if self._taken == self._step else ""
         (group,) = self.param_groups
-        parameter = group["params"][self._where]
-        rate = group["lr"]
+        parameter, rate = group["params"][self._where], group["lr"]
+        taken = int(self.state[parameter].get("step", 0))
+        fault = self._fault if taken + 1 == self._step else ""
         if fault == "learning_rate_changed":
             group["lr"] = rate * 1.01
         if fault == "moment_bit":

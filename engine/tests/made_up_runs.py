@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
 
 from seedbed.names import STAGES, STREAMS
@@ -72,8 +71,9 @@ def write_run(
 ) -> Path:
     """Write a run folder; what is not given is the same in every run. Return the folder."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(merged(CONFIG, config or {})))
-    (folder / "environment.json").write_text(json.dumps(merged(ENVIRONMENT, environment or {})))
+    OmegaConf.save(OmegaConf.merge(CONFIG, config or {}), folder / "config.yaml")
+    whole = OmegaConf.to_container(OmegaConf.merge(ENVIRONMENT, environment or {}))
+    (folder / "environment.json").write_text(json.dumps(whole))
     fingerprints = fingerprint_rows(steps) if fingerprints is None else fingerprints
     write_csv(folder / "fingerprints.csv", FINGERPRINT_FIELDS, fingerprints)
     write_csv(folder / "metrics.csv", FIELDS, metrics(steps) if rows is None else rows)
@@ -123,11 +123,6 @@ def write_csv(path: Path, fields: tuple[str, ...], rows: list[Row]) -> None:
     """Write a table of a record as the training process does."""
     lines = [fields, *([row.get(field, "") for field in fields] for row in rows)]
     path.write_text("".join(",".join(line) + "\n" for line in lines))
-
-
-def merged(base: Tree, change: Tree) -> Tree:
-    """Return nested mappings with some leaves replaced."""
-    return dict(OmegaConf.to_container(OmegaConf.merge(base, change)))  # type: ignore[arg-type]
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

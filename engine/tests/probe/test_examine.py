@@ -10,7 +10,8 @@ from torch import Tensor
 
 from seedbed.data.positions import Shuffled
 from seedbed.probe.examine import examine
-from tests import fault_score, faults, refused
+from tests import fault_score, faults
+from tests.operations import test_refusals as refused
 from tests.running import command, typed
 
 
