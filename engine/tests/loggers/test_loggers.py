@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import struct
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -86,8 +85,12 @@ def in_wandb(run: Path) -> tuple[Values, dict[str, Any]]:
     assert len({file.name for file in files}) == 1  # one run, however often it was resumed
     values: Values = {}
     settings: dict[str, Any] = {}
-    for content in leveldb_records(files[-1].read_bytes()):
-        entry = Record.FromString(content)
+    data, position = files[-1].read_bytes(), 7  # a LevelDB log, after W&B's header
+    assert len(data) < 32768, "a log of several blocks, at whose ends records are split"
+    while position < len(data):
+        _, length, _ = struct.unpack_from("<IHB", data, position)
+        entry = Record.FromString(data[position + 7 : position + 7 + length])
+        position += 7 + length
         for item in entry.run.config.update:
             settings[item.key] = json.loads(item.value_json)
         row = {item.key or item.nested_key[0]: item.value_json for item in entry.history.item}
@@ -96,24 +99,6 @@ def in_wandb(run: Path) -> tuple[Values, dict[str, Any]]:
                 step = int(row["_step"])
                 values.setdefault(name, []).append((step, float(json.loads(row[name]))))
     return values, record.flatten(settings)
-
-
-def leveldb_records(data: bytes) -> Iterator[bytes]:
-    """Yield the records of a LevelDB log, the format of W&B's files (which have a header first).
-
-    https://github.com/google/leveldb/blob/main/doc/log_format.md
-    """
-    position, whole = 7, b""
-    while position + 7 <= len(data):
-        if 32768 - position % 32768 < 7:
-            position += 32768 - position % 32768
-            continue
-        _, length, kind = struct.unpack_from("<IHB", data, position)
-        whole += data[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # a whole record, or the last part of one
-            yield whole
-            whole = b""
 
 
 READERS = {"tensorboard": in_tensorboard, "mlflow": in_mlflow, "wandb": in_wandb}
@@ -211,15 +196,7 @@ class Writing:
         self.path.write_text(json.dumps([finished, self.told]))
 
 
-def made_up(kind: type, **arguments: str) -> dict[str, Any]:
-    return {"_target_": f"tests.loggers.test_loggers.{kind.__name__}", **arguments}
-
-
-def of_ours(kind: type, **arguments: str) -> tuple[str, ...]:
-    """Return the words for a logger of this file."""
-    return tuple(f"+logger.ours.{key}={value}" for key, value in made_up(kind, **arguments).items())
-
-
+DRAWING, WRITING = (f"tests.loggers.test_loggers.{name}" for name in ("Drawing", "Writing"))
 DROPOUT = "model.dropout=0.5"
 
 
@@ -233,7 +210,8 @@ def quiet(this_process_trains: None, shared: Path) -> Path:
 def test_no_logger_changes_a_bit(quiet: Path, tmp_path: Path, fails: str) -> None:
     """One that draws, because randomness is seeded before each step; one that fails is left behind,
     and the run says so once."""
-    run = begun(tmp_path / "run", DROPOUT, *of_ours(Drawing, fails=fails))
+    words = (f"+logger.ours._target_={DRAWING}", f"+logger.ours.fails={fails}")
+    run = begun(tmp_path / "run", DROPOUT, *words)
     assert work(run) == 0
     assert differences(quiet, run) == []
     text = (run / "train.log").read_text()
@@ -247,7 +225,8 @@ def test_a_logger_that_does_not_open_stops_the_run_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the first step somebody may still be there to read why. A replay has no loggers."""
-    run = begun(tmp_path / "run", *of_ours(Drawing, fails="open"))
+    words = (f"+logger.ours._target_={DRAWING}", "+logger.ours.fails=open")
+    run = begun(tmp_path / "run", *words)
     assert work(run) == 2
     error = "error: logger.ours: expected a logger that opens, got RuntimeError: the store is full"
     assert error in capsys.readouterr().err
@@ -259,9 +238,9 @@ def test_a_logger_that_does_not_open_stops_the_run_at_once(
 def test_a_resumed_run_may_have_other_loggers(tmp_path: Path) -> None:
     """Loggers are no part of the experiment: strict goes on, and the new one is told everything. An
     interrupted run is not said to be finished."""
-    run = stopped(tmp_path / "run", 9, *of_ours(Writing))
+    run = stopped(tmp_path / "run", 9, f"+logger.ours._target_={WRITING}")
     assert json.loads((run / "told.json").read_text())[0] is False
-    assert work(run, settings={"logger": {"new": made_up(Writing)}}) == 0
+    assert work(run, settings={"logger": {"new": {"_target_": WRITING}}}) == 0
     finished, told = json.loads((run / "told.json").read_text())
     assert finished
     assert {name: [tuple(row) for row in rows] for name, rows in told.items()} == in_record(run)
