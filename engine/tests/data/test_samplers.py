@@ -62,13 +62,6 @@ def ids_of(order: Sampled, epoch: int) -> list[list[int]]:
     return [place.ids.tolist() for place in places]
 
 
-def test_classes_come_equally_often() -> None:
-    """Of which one has seven times as many samples."""
-    order = sampled(READY["balanced"]())
-    taken = np.concatenate([ids for epoch in range(200) for ids in ids_of(order, epoch)])
-    assert abs(np.mean(taken % 8 == 0) - 0.5) < 0.02
-
-
 def test_values_are_those_of_the_samples() -> None:
     """Held or returned by the data set, or by the whole of a part; not by another number."""
     part = torch.utils.data.Subset(Uneven(), [3, 1])
@@ -78,8 +71,14 @@ def test_values_are_those_of_the_samples() -> None:
         values_of(Uneven(), "nothing")
 
 
-def test_buckets_fit_and_hold_everything() -> None:
-    """Every sample comes once; a padded batch is never too large."""
+def test_the_recipes_do_what_they_say() -> None:
+    """Classes come equally often, of which one has seven times as many samples.
+
+    In buckets every sample comes once, and a padded batch is never too large.
+    """
+    order = sampled(READY["balanced"]())
+    taken = np.concatenate([ids for epoch in range(200) for ids in ids_of(order, epoch)])
+    assert abs(np.mean(taken % 8 == 0) - 0.5) < 0.02
     batches = ids_of(sampled(RECIPES["Buckets"](Uneven(), 28, "lengths")), 0)
     assert sorted(i for batch in batches for i in batch) == list(range(N))
     assert len({len(batch) for batch in batches}) > 1
