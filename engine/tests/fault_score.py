@@ -101,13 +101,13 @@ def inject(name: str, seed: int) -> Result:
     right = difference.located and (difference.step, difference.stage) == (step, fault.stage)
     said = f"step {difference.step}, {difference.stage}"
     if found is not None:
-        said += f"; {found.phase}: {found.event.operation}"
+        said += f"; {found.event.place.phase}: {found.event.operation}"
         said += f" in module {found.event.place.module!r}, {found.reason}"
     texts = fault.operation, fault.module or "", fault.says
     operation, module, says = (text.format(i=block, name=NAMES[index]) for text in texts)
     fits = (
         found is not None
-        and found.phase == fault.phase
+        and found.event.place.phase == fault.phase
         and found.event.operation.startswith(operation)
         and (fault.module is None or found.event.place.module == module)
         and says in found.reason

@@ -6,18 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from seedbed import config, record
+from seedbed import config, record, rng
 from seedbed.explain import replay
-from seedbed.explain.replay import AFTER
-from seedbed.explain.trace import Event, traced
+from seedbed.explain.trace import AFTER, Event, traced
 from seedbed.explain.trace_compare import first_difference
+from seedbed.explain.trace_data import AUGMENTATION, LOADING, hashes_of
 from seedbed.operations.place import Place
-from tests import fault_score
+from tests import fault_score, faults
 from tests.faults import FAULTS
+from tests.running import typed
 from tests.worker.runs import of_method, trained
 
 # One fault of each part is injected by `make test`, and the others with it by `make test-all`.
@@ -51,31 +53,36 @@ def event(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **change
 
 
 A, B, C = event("a", (1,), (2,)), event("b", (2,), (3,)), event("c", (3,), (4,))
-END = Event(Place("m", "", AFTER), "weight", (), (9,))
+DRAW, END = replace(A, draws=True), Event(Place("", "", AFTER), "weight", (9,), (9,))
+NOISE = Event(Place("data.train.transform", "", AUGMENTATION), "noise", (6,), (7,))
+LOAD = Event(Place("data.train", "", LOADING), "__getitem__", (5,), (6,))
 
 
 CASES = [
     ([A, B, C], [A, B, C], None),
     ([A, B, C], [A, event("b", (7,), (8,)), C], ("b", "an input differs")),
-    # Another form of an operation is another operation.
+    # One that is called in another form.
     (
         [A, B, END],
-        [A, event("b", (2,), (8,), numbers=("5",)), replace(END, outputs=(8,))],
-        ("b", "runs in A only"),
+        [A, event("b", (2,), (8,), arguments=("5",)), replace(END, outputs=(8,))],
+        ("b", "is called with nothing in A, 5 in B"),
     ),
     # One that is missing.
     ([A, B, C], [A, event("c", (2,), (8,))], ("b", "runs in A only")),
     # One that is added and does nothing, before one that goes wrong itself, or none that does.
     ([A, B, C], [A, event("x", (2,), (2,)), B, event("c", (3,), (8,))], ("c", "gives diff")),
     ([A, B, C], [A, event("x", (2,), (2,)), B, C], None),
+    # A draw that moves the generator of the next one.
+    ([DRAW], [replace(C, draws=True), replace(DRAW, outputs=(8,))], ("c", "runs in B only")),
+    # A transform that gives what is loaded.
+    ([LOAD], [NOISE, replace(LOAD, outputs=(7,))], ("noise", "runs in B only")),
     # One whose effect is seen in the state alone.
     ([A, END], [A, event("x", (1,), ()), replace(END, outputs=(8,))], ("x", "runs in B only")),
-    ([A], [replace(A, inputs=(1, 1), outputs=(5,))], ("a", "gets 1 tensors in A, 2 in B")),
     # One that is given a tensor of another shape.
     (
-        [replace(A, taken=("float32 (4,)",))],
-        [replace(A, inputs=(5,), outputs=(6,), taken=("float32 (2,)",))],
-        ("a", "gets float32 (4,) in A, float32 (2,) in B"),
+        [replace(A, arguments=("float32 (4,)",))],
+        [replace(A, inputs=(5,), outputs=(6,), arguments=("float32 (2,)",))],
+        ("a", "is called with float32 (4,) in A, float32 (2,) in B"),
     ),
 ]
 
@@ -95,7 +102,36 @@ def test_weights_that_were_drawn_otherwise_are_named_before_the_step() -> None:
     sides = fault_score.settings(), fault_score.settings(seeds={"init": 7})
     found = first_difference(*(replay.replay(each, 1).events for each in sides))
     assert found is not None
-    assert (found.phase, found.event.operation) == ("before the step", "blocks.0.conv.weight")
+    assert found.event.place.phase == "before the step"
+    assert found.event.operation == "blocks.0.conv.weight"
+
+
+class Chained(faults.Images):
+    """Its transforms are a module; a class among its attributes is none of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transform, self.kind = nn.Sequential(nn.Tanh(), nn.ReLU()), np.float32
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = super().__getitem__(index)
+        return image + torch.from_numpy(np.ones(1, self.kind)), label
+
+    def batches(self, epoch: int, n: int, draw: np.random.Generator) -> list[Any]:
+        """Take some samples several times, as a sampler."""
+        return list(draw.integers(0, n, (8, 8)))
+
+
+def test_the_phases_of_the_data_are_told_apart() -> None:
+    """Of batches that a sampler makes."""
+    plain, own = fault_score.settings().plain, {"_target_": f"{__name__}.Chained"}
+    plain["data"] |= {"train": own, "sampler": own}
+    events = replay.replay(typed(**plain), 1).events
+    loaded = [("augmentation", "Sequential"), ("sample loading", "__getitem__")] * 8
+    data = [("data order", "sample ids"), *loaded, ("collate", "collate")]
+    assert [(e.place.phase, e.operation) for e in events[: len(data)]] == data
+    draws = hashes_of([rng.Draws(0, np.arange(2)) for _ in range(2)])
+    assert draws[0] == draws[1], "as objects of other processes"
 
 
 def test_what_lies_in_the_workspace_of_an_lstm_is_not_looked_at() -> None:
@@ -157,7 +193,8 @@ def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path:
     """From the newest checkpoint before it as from the start; each optimizer's state is named."""
     run = trained(tmp_path / "run", *of_method(method, "trainer.max_steps=5"))
     settings = config.check(record.read_config(run))
-    whole, trace = replay.replay(settings, 5), replay.replay(settings, 5, run / "checkpoints")
+    checkpoints = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
+    whole, trace = replay.replay(settings, 5), replay.replay(settings, 5, checkpoints)
     assert (whole.start, trace.start) == (0, 3), "there is one of step 5, too"
     recorded = [{k: v for k, v in row.items() if v} for row in record.read_fingerprints(run)]
     assert whole.rows == recorded

@@ -1,47 +1,20 @@
-"""From the first step that differs to the operation: that step replayed twice, under a trace."""
+"""Why two runs differ: the first step that does, replayed twice, and its first operation."""
 
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from omegaconf import DictConfig
-
-from seedbed import compare, launch, offline
+from seedbed import compare, launch, offline, record
 from seedbed.compare import Difference, Record, verify
 from seedbed.compare.checkout import Tree
 from seedbed.errors import InputError
 from seedbed.explain import replay
-from seedbed.explain.replay import BEFORE, Trace
+from seedbed.explain.replay import Trace
+from seedbed.explain.trace import BEFORE
 from seedbed.explain.trace_compare import Finding, describe, first_difference
-from seedbed.explain.trace_data import DATA_PHASES
-
-# An earlier step is traced instead if the replays diverge before it; with a nondeterministic
-# operation they may diverge at another step each time.
-_MOST_TRACES = 4
-# What was compared at these was measured after the step.
-_EVALUATIONS = ("validation_", "test_", "final_")
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two things that are replayed.
-
-    Attributes:
-        name: what the report calls it.
-        settings: its configuration, checked.
-        checkpoints: the folder of its checkpoints; None to start from the beginning.
-        record: its record.
-        tree: the code to replay it with, and variables beside those of its preset.
-    """
-
-    name: str
-    settings: DictConfig
-    checkpoints: Path | None
-    record: Record
-    tree: Tree
 
 
 def of_runs(
@@ -60,108 +33,87 @@ def of_runs(
         yield "\nNothing to explain: no recorded step differs"
         return
     names = ("run A", "run B") if len(runs) > 1 else ("the record",)
-    sides = [
-        Side(
-            name,
-            settings=verify.trusted_config(run, trust),
-            checkpoints=run / "checkpoints",
-            record=record,
-            tree=replace(tree, variables=offline.variables(online) | tree.variables),
-        )
-        for name, (run, record, tree) in zip(names, runs, strict=True)
-    ]
-    heading = "First that differs"
-    if len(sides) == 1:
-        sides *= 2
-        heading = "The two replays differ from each other: the step is nondeterministic"
-    traces, step, finding = trace_to_the_cause(sides, difference.step)
+    replays, shards = [], []
+    for name, (run, _, tree) in zip(names, runs, strict=True):
+        settings = verify.trusted_config(run, trust)
+        variables = launch.training_environment(settings) | offline.variables(online)
+        replays.append(partial(trace, name, run, variables | tree.variables))
+        shards.append(settings.trainer.shards)
+    if len(set(shards)) > 1:
+        yield f"\nNothing to explain: trainer.shards={shards[0]} and {shards[1]} give other bits"
+        return
+    traces, step, finding = trace_to_the_cause((replays * 2)[:2], difference.step)
     starts = sorted({f"step {t.start}" if t.start else "the beginning" for t in traces})
     count = len(traces[0].events)
     yield f"\nStep {step} replayed twice from {' and '.join(starts)}, {count:,} events traced"
-    if sides[0] is not sides[1]:  # verify.py prints that of its own
-        advice = [verify.advice_on_code(x.record) for x in sides if not x.tree.is_recorded]
+    if len(runs) > 1:  # verify.py prints that of its own
+        advice = [verify.advice_on_code(of) for _, of, tree in runs if not tree.is_recorded]
         yield from dict.fromkeys(f"note: {each}" for each in advice if each)
-    if not _same_shards(sides):
-        yield "note: trainer.shards is not the same, so the phases of the data are not compared"
     if finding is not None:
-        yield heading
-        yield from describe(finding, [side.tree.root for side in sides])
-    else:
-        yield from dict.fromkeys(_unexplained(sides, traces, difference))
-
-
-def trace_to_the_cause(sides: Sequence[Side], step: int) -> tuple[list[Trace], int, Finding | None]:
-    """Trace both sides at the step where they diverge; return what differs first there.
-
-    That is an earlier step where the replays diverge before it. What differs when a step begins is
-    older than it: then both are replayed from the beginning.
-    """
-    stages = compare.comparable_stages(*(side.settings.trainer.shards for side in sides))
-    # Other shards are loaded in other pieces, which cannot be aligned.
-    skipped = () if _same_shards(sides) else DATA_PHASES
-    for attempts_left in reversed(range(_MOST_TRACES)):
-        traces = [trace(side, step) for side in sides]
-        rows = (
-            [{key: row[key] for key in ("step", *stages) if key in row} for row in each.rows]
-            for each in traces
-        )
-        events = [[e for e in each.events if e.place.phase not in skipped] for each in traces]
-        diverged, finding = compare.first_difference(*rows), first_difference(*events)
-        is_older = finding is not None and finding.phase == BEFORE
-        if attempts_left and diverged is not None and diverged.step < step:
-            step = diverged.step
-        elif attempts_left and is_older and any(each.start for each in traces):
-            sides = [replace(side, checkpoints=None) for side in sides]
+        one = "The two replays differ from each other: the step is nondeterministic"
+        yield "First that differs" if len(runs) > 1 else one
+        yield from describe(finding, [tree.root for _, _, tree in runs])
+        return
+    yield (
+        "The two replays have the same bits; they ran in one process, without loader workers, and "
+        "not compiled"
+    )
+    for name, (_, of, _), replayed in zip(names, runs, traces, strict=False):
+        diverged = compare.first_difference(of.fingerprints, replayed.rows)
+        if diverged is None:
+            yield f"  {name}: the replay differs from no recorded fingerprint"
         else:
-            break
-    return traces, step, finding
+            place = f"at step {diverged.step}, stage {diverged.stage}"
+            yield f"  {name}: the replay differs from the record, {place}"
 
 
-def trace(side: Side, step: int) -> Trace:
-    """Trace a step of a side, in a process of its own.
+def trace_to_the_cause(
+    replays: Sequence[Callable[[int, bool], Trace]], step: int
+) -> tuple[list[Trace], int, Finding | None]:
+    """Trace both replays at the step where they diverge; return what differs first there.
+
+    That is an earlier step where they diverge before it, again and again with a nondeterministic
+    operation. What differs when a step begins is older than it: then both begin at the beginning.
+    """
+    from_checkpoint = True
+    while True:
+        traces = [replay(step, from_checkpoint) for replay in replays]
+        diverged = compare.first_difference(*(each.rows for each in traces))
+        finding = first_difference(*(each.events for each in traces))
+        if diverged is not None and diverged.step < step:
+            step = diverged.step
+        elif finding and finding.event.place.phase == BEFORE and any(each.start for each in traces):
+            from_checkpoint = False
+        else:
+            return traces, step, finding
+
+
+def trace(
+    name: str, run: Path, variables: Mapping[str, str], step: int, from_checkpoint: bool
+) -> Trace:
+    """Trace a step of a run, in a process of its own.
+
+    Args:
+        name: what the report calls the run.
+        variables: the environment of the process.
 
     Raises:
         InputError: it failed.
     """
-    with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as name:
-        folder, out = Path(name, "run"), Path(name, "trace.pt")
-        launch.create_run_folder(folder, side.settings)
-        command = [sys.executable, "-m", "seedbed.explain.replay", str(folder), str(step), str(out)]
+    checkpoints = [run / "checkpoints" / each for each in record.LAST_CHECKPOINTS]
+    with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as folder:
+        out = Path(folder, "trace.pt")
+        words = [run, step, out, *(checkpoints if from_checkpoint else ())]
         done = subprocess.run(
-            command + ([str(side.checkpoints)] if side.checkpoints else []),
-            env=launch.training_environment(side.settings) | side.tree.variables,
+            [sys.executable, "-m", "seedbed.explain.replay", *map(str, words)],
+            env=variables,
             capture_output=True,
             check=False,
         )
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
             raise InputError(
-                f"--explain: expected a replay of {side.name} that runs, got "
+                f"--explain: expected a replay of {name} that runs, got "
                 f"{lines[-1].removeprefix('error: ')}"
             )
         return replay.read(out)
-
-
-def _same_shards(sides: Sequence[Side]) -> bool:
-    return len({side.settings.trainer.shards for side in sides}) == 1
-
-
-def _unexplained(
-    sides: Sequence[Side], traces: Sequence[Trace], difference: Difference
-) -> Iterator[str]:
-    """Yield lines on replays that have the same bits though the records have not."""
-    yield (
-        "The two replays have the same bits; they ran in one process, without loader workers, and "
-        "not compiled"
-    )
-    for side, replayed in zip(sides, traces, strict=False):
-        diverged = compare.first_difference(side.record.fingerprints, replayed.rows)
-        if not side.record.fingerprints:
-            yield f"  {side.name}: holds no fingerprints to compare a replay with"
-        elif diverged is not None:
-            place = f"at step {diverged.step}, stage {diverged.stage}"
-            yield f"  {side.name}: the replay differs from the record, {place}"
-        else:
-            yield f"  {side.name}: the replay has the bits that were recorded"
-    if difference.stage.startswith(_EVALUATIONS):
-        yield "  the difference is not in the step, but in an evaluation after it"

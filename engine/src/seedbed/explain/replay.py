@@ -1,14 +1,14 @@
 """One step of a run replayed with everything noted: its data, its operations, its state.
 
-python -m seedbed.explain.replay FOLDER STEP OUT [CHECKPOINTS]
+python -m seedbed.explain.replay RUN STEP OUT [CHECKPOINT...]
 
-FOLDER/config.yaml is a resolved configuration. The run starts from the newest checkpoint before
-STEP in CHECKPOINTS, or from the beginning; what is noted of STEP goes to OUT.
+RUN/config.yaml is a resolved configuration. The run starts from the first of the checkpoints that
+is of a step before STEP, or from the beginning; what is noted of STEP goes to OUT.
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -17,17 +17,15 @@ import torch
 from seedbed import config, fingerprint, offline, record
 from seedbed.data.positions import positions
 from seedbed.errors import InputError, exit_status
-from seedbed.explain.trace import Event, hashes, state, traced
+from seedbed.explain.trace import Event, traced
 from seedbed.explain.trace_data import noted
 from seedbed.operations.place import Place
 from seedbed.record import Row
 from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
-from seedbed.training.state import TrainingState
+from seedbed.training.state import Progress, TrainingState
 from seedbed.training.step import train_step
 from seedbed.worker import assemble, parts
-
-BEFORE, AFTER = "before the step", "after the step"
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,16 @@ class Trace:
 def replay(
     settings: config.Settings,
     step: int,
-    checkpoints: Path | None = None,
-    before_last: Callable[[TrainingState], None] | None = None,
+    checkpoints: Iterable[Path] = (),
+    save: Path | None = None,
 ) -> Trace:
     """Train to a step, and note everything in the last one.
 
     All shards are worked on in this process, which changes no bit of a sum in a tree.
 
     Args:
-        before_last: is called with the training state before the last step.
+        checkpoints: to start from, newest first.
+        save: where to write a checkpoint before the last step.
     """
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.shards)
@@ -66,45 +65,33 @@ def replay(
     plan = assemble.make_plan(settings, order.steps_per_epoch)
     start = restore(training, checkpoints, step)
     shards.begin(training, start)
-    hashes, events = list[tuple[int, torch.Tensor]](), list[Event]()
-    hasher = fingerprint.Hasher(device)
+    hashes, hasher = list[tuple[int, torch.Tensor]](), fingerprint.Hasher(device)
+    nothing: AbstractContextManager[list[Event]] = nullcontext([])
     for number, position in enumerate(positions(order, start, step), start + 1):
-        factor = plan.learning_rate_factor(number - 1)
-        schedules.set_learning_rates(training.optimizers, factor)
+        schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(number - 1))
         places = list(shards.divide(iter([position])))
-        if number < step:
+        is_last = number == step
+        if is_last and save is not None:
+            checkpoint.save(checkpoint.capture(training, Progress(step=step - 1)), save)
+        with noted(source, places) if is_last else nothing as loaded:
             batches = [source[place] for place in places]
-            stages = train_step(training, batches, number, shards, False, hasher)[2]
-        else:
-            if before_last is not None:
-                before_last(training)
-            with noted(source, events):
-                batches = [source[place] for place in places]
-            events += state_events(training, BEFORE)
-            with traced(training.model, training.optimizers.values()) as operations:
-                stages = train_step(training, batches, number, shards, False, hasher)[2]
-            events += [*operations, *state_events(training, AFTER)]
+        model, optimizers = training.model, training.optimizers.values()
+        with traced(model, optimizers) if is_last else nothing as operations:
+            stages = train_step(training, batches, number, shards, False, hasher).stages
         assert stages is not None  # they were asked for
         hashes.append((number, stages))
     rows = [{k: str(cell) for k, cell in row.items()} for row in fingerprint.rows(hashes)]
-    return Trace(start, rows, events)
+    return Trace(start, rows, loaded + operations)
 
 
-def restore(training: TrainingState, folder: Path | None, step: int) -> int:
-    """Load the newest checkpoint before a step; return its step, 0 if there is none."""
-    for path in [folder / name for name in record.LAST_CHECKPOINTS] if folder else []:
-        with suppress(InputError):  # none, or a damaged one: the beginning is always there
+def restore(training: TrainingState, checkpoints: Iterable[Path], step: int) -> int:
+    """Load the first checkpoint of a step before this one; return its step, 0 without one."""
+    for path in checkpoints:
+        with suppress(InputError):  # damaged, or not there: the beginning always is
             kept = checkpoint.load(path, training.device)
             if checkpoint.progress_of(kept).step < step:
                 return checkpoint.restore(training, kept).step
     return 0
-
-
-def state_events(training: TrainingState, phase: str) -> Iterator[Event]:
-    """Yield an event for each tensor that is kept from step to step."""
-    for name, tensor in state(training.model, training.optimizers.values()):
-        module = name.rpartition(" of ")[2].rpartition(".")[0]
-        yield Event(Place(module, "", phase), name, (), hashes([tensor]))
 
 
 def read(path: Path) -> Trace:
@@ -122,14 +109,12 @@ def read(path: Path) -> Trace:
 
 def main() -> int:
     """Trace the step that the command line names."""
-    folder, step, out, *checkpoints = sys.argv[1:]
-    resolved = record.read_config(Path(folder))
-    settings = config.check(resolved)
+    run, step, out, *checkpoints = sys.argv[1:]
+    settings = config.check(record.read_config(Path(run)))
     offline.enforce()
     settings.trainer.compile = False  # a compiled model's operations cannot be seen
     assemble.prepare_backends(settings)
-    trace = replay(settings, int(step), Path(checkpoints[0]) if checkpoints else None)
-    torch.save(astuple(trace), out)
+    torch.save(astuple(replay(settings, int(step), map(Path, checkpoints))), out)
     return 0
 
 

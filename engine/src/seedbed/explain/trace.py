@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from seedbed import fingerprint
@@ -18,17 +18,17 @@ from seedbed.operations.refusals import REFUSED
 # What these return is memory that nobody has written yet.
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
 _NUMBERS = (bool, int, float, complex, str, torch.dtype)
+BEFORE, AFTER = "before the step", "after the step"
 
 
 @dataclass(frozen=True)
 class Event:
-    """One operation as it ran.
+    """One operation as it ran, or a tensor that is kept from step to step.
 
     Attributes:
         inputs, outputs: hashes of the tensors; those changed in place count among the outputs, and
             so do those that they are views of.
-        numbers: the arguments that are no tensors, as text.
-        taken: dtype and shape of each input, as text.
+        arguments: numbers, and dtype and shape of tensors, as text.
         names: of the inputs that the model or the optimizer holds, "" for the others.
         is_view: whether it made nothing but another view of what it was given.
         draws: whether it drew random numbers.
@@ -39,8 +39,7 @@ class Event:
     operation: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    numbers: tuple[str, ...] = ()
-    taken: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     is_view: bool = False
     draws: bool = False
@@ -50,77 +49,71 @@ class Event:
 class Tracer(Places):  # type: ignore[no-untyped-call]
     """Notes each operation while it is active."""
 
-    def __init__(self, model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    def __init__(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
         super().__init__(model)
         self.events: list[Event] = []
-        self.warned: Sequence[warnings.WarningMessage] = ()
-        self._parameters = list(model.named_parameters())
-        self._known = {_address(tensor): name for name, tensor in state(model, optimizers)}
-        self._workspaces: dict[int | None, Tensor] = {}  # held, so that no other takes their place
+        self._model, self._optimizers = model, optimizers
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation between hashing what goes in and what comes out."""
         leaves = tree_leaves((args, kwargs))
-        taken = [t for t in _tensors(leaves) if _address(t) not in self._workspaces]
+        taken = _tensors(func, leaves)
         inputs, names = hashes(taken), self._names_of(taken)
-        warned_before = len(self.warned)
-        result = func(*args, **kwargs)
-        warned = [str(each.message) for each in self.warned[warned_before:]]
-        given = _tensors(tree_leaves(result))
-        if "rnn" in str(func):  # it writes parts of its workspace, and reads no others
-            workspaces = [t for t in given if t.dtype is torch.uint8 and t.numel()]
-            self._workspaces |= {_address(t): t for t in workspaces}
-            given = [t for t in given if t.dtype is not torch.uint8]
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            result = func(*args, **kwargs)
+        messages = [str(each.message) for each in warned]
         # Not every schema says what is changed in place: batch norm's running averages are not in
         # native_batch_norm's.
         after = hashes(taken)
         changed = [t for t, x, y in zip(taken, inputs, after, strict=True) if x != y]
-        given += changed + [t._base for t in changed if t._base is not None]
+        bases = [t._base for t in changed if t._base is not None]
+        given = [*_tensors(func, tree_leaves(result)), *changed, *bases]
         returned = [each.alias_info for each in func._schema.returns]
         self.events.append(
             Event(
                 *(self.place, str(func), inputs),
                 outputs=() if str(func).startswith(_UNWRITTEN) else hashes(given),
-                numbers=tuple(str(x) for x in leaves if isinstance(x, _NUMBERS)),
-                taken=tuple(map(_shape, taken)),
+                arguments=tuple(_text(x) for x in leaves if isinstance(x, (Tensor, *_NUMBERS))),
                 names=names,
                 is_view=any(alias is not None and not alias.is_write for alias in returned),
                 draws=torch.Tag.nondeterministic_seeded in func.tags,
-                refusal=next((text for text in warned if REFUSED.search(text)), ""),
+                refusal=next((text for text in messages if REFUSED.search(text)), ""),
             )
         )
         return result
 
     def _names_of(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
         """Return what the model or the optimizer calls tensors, "" where it knows none."""
-        known = self._known | {None: ""}
-        if self.place.phase == "update":
-            gradients = [(name, p.grad) for name, p in self._parameters if p.grad is not None]
-            known |= {_address(tensor): f"gradient of {name}" for name, tensor in gradients}
+        known = {_address(tensor): name for name, tensor in _state(self._model, self._optimizers)}
+        for name, parameter in self._model.named_parameters():
+            if parameter.grad is not None:
+                known[_address(parameter.grad)] = f"gradient of {name}"
         return tuple(known.get(_address(t), "") for t in tensors)
 
 
 @contextmanager
-def traced(
-    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()
-) -> Iterator[list[Event]]:
-    """Collect the operations that run meanwhile."""
+def traced(model: nn.Module, optimizers: Iterable[Optimizer] = ()) -> Iterator[list[Event]]:
+    """Collect the operations that run meanwhile, and the state before and after them."""
+
+    def state(phase: str) -> Iterator[Event]:
+        for name, tensor in _state(model, optimizers):
+            bits = hashes([tensor])
+            yield Event(Place("", "", phase), name, bits, bits, names=(name,))
+
     tracer = Tracer(model, optimizers)
-    with warnings.catch_warnings(record=True) as tracer.warned, tracer:
-        warnings.simplefilter("always")
+    tracer.events += state(BEFORE)
+    with tracer:
         yield tracer.events
+    tracer.events += state(AFTER)
 
 
-def state(
-    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()
-) -> Iterator[tuple[str, Tensor]]:
+def _state(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that a model and optimizers keep from step to step, with their names."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    yield from ((name, tensor) for name, tensor in tensors if not is_lazy(tensor))
-    groups = ((each, group) for each in optimizers for group in each.param_groups)
-    for optimizer, group in groups:
-        for parameter in group["params"]:
+    yield from (*model.named_parameters(), *model.named_buffers())
+    for optimizer in optimizers:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     yield f"{key} of {names.get(parameter, 'a parameter')}", value
@@ -128,20 +121,28 @@ def state(
 
 def hashes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Hash the bits of each tensor."""
-    return tuple(fingerprint.of_lists([[x] for x in tensors]).tolist()) if tensors else ()
+    return tuple(fingerprint.of_lists([[x] for x in tensors]).tolist())
 
 
-def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors among values that have bits."""
-    tensors = [x for x in values if isinstance(x, Tensor) and not is_lazy(x)]
-    return [x for x in tensors if not x.is_meta and not x._is_zerotensor()]
+def _tensors(func: Any, values: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors with bits among what an operation takes or gives.
+
+    The workspace of an RNN is none of them: its kernel writes parts of it, and reads no others.
+    """
+    tensors = [x for x in values if isinstance(x, Tensor)]
+    tensors = [x for x in tensors if not x.is_meta and not x._is_zerotensor()]
+    return [x for x in tensors if "rnn" not in str(func) or x.dtype is not torch.uint8]
 
 
-def _address(tensor: Tensor) -> int | None:
-    """Return where a tensor's memory begins, None for one that has none or lies in parts."""
-    return tensor.data_ptr() if tensor.layout is torch.strided and tensor.numel() else None
+def _address(tensor: Tensor) -> int:
+    """Return where a tensor's memory begins, its identity for one that has none or several."""
+    in_memory = tensor.layout is torch.strided and tensor.numel()
+    return tensor.data_ptr() if in_memory else id(tensor)
 
 
-def _shape(tensor: Tensor) -> str:
-    shape = "nested" if tensor.is_nested else tuple(tensor.shape)
-    return f"{str(tensor.dtype).removeprefix('torch.')} {shape}"
+def _text(argument: Any) -> str:
+    """Return a number as text, of a tensor its dtype and shape."""
+    if not isinstance(argument, Tensor):
+        return str(argument)
+    shape = "nested" if argument.is_nested else tuple(argument.shape)
+    return f"{str(argument.dtype).removeprefix('torch.')} {shape}"

@@ -4,16 +4,11 @@ import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 
-from seedbed.explain.replay import AFTER, BEFORE
-from seedbed.explain.trace import Event
-from seedbed.explain.trace_data import AUGMENTATION, DATA_PHASES, LOADING
-
-_STATE = {
-    BEFORE: "differs when the step begins",
-    AFTER: "differs after the step, but no PyTorch operation of the step changed it",
-}
+from seedbed.explain.trace import AFTER, Event
+from seedbed.explain.trace_data import AUGMENTATION, LOADING
 
 
 @dataclass(frozen=True)
@@ -21,23 +16,14 @@ class Finding:
     """The first event of two traces that did not give the same.
 
     Attributes:
-        a, b: as A and B have it; None in a side that does not run it.
-        phase: a phase of the data, or forward, backward, update; or before or after
-            the step.
+        event: as B has it, or A if only A has it.
+        lines: where A and B, if they do, run it, as `file:line`; empty in code of no user.
         reason: what is different about it.
     """
 
-    a: Event | None
-    b: Event | None
-    phase: str
+    event: Event
+    lines: dict[str, str]
     reason: str
-
-    @property
-    def event(self) -> Event:
-        """Return the event as B has it, or A if only A has it."""
-        event = self.b or self.a
-        assert event is not None
-        return event
 
 
 def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
@@ -47,92 +33,71 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
     runs does not set off all those after it. It is blamed if what it made is what the first event
     that differs took.
     """
-    only: dict[str, list[Event]] = {"A": [], "B": []}
-    for before, after in _aligned(a, b):
-        if before is None or after is None:
-            only["A"] += [before] if before else []
-            only["B"] += [after] if after else []
-        elif before.outputs != after.outputs:
-            return _blame(before, after, only)
+    keys_a, keys_b = (
+        [(e.operation, e.place.module, e.place.phase, len(e.inputs)) for e in side]
+        for side in (a, b)
+    )
+    pieces: Sequence[tuple[str, int, int, int, int]] = [("equal", 0, len(a), 0, len(b))]
+    if keys_a != keys_b:
+        pieces = SequenceMatcher(None, keys_a, keys_b, autojunk=False).get_opcodes()
+    only_a, only_b = list[Event](), list[Event]()
+    for kind, from_a, to_a, from_b, to_b in pieces:
+        if kind != "equal":
+            only_a += a[from_a:to_a]
+            only_b += b[from_b:to_b]
+            continue
+        for x, y in zip(a[from_a:to_a], b[from_b:to_b], strict=True):
+            finding = _blame(x, y, only_a, only_b) if x.outputs != y.outputs else None
+            if finding is not None:
+                return finding
     return None
 
 
-def _aligned(a: Sequence[Event], b: Sequence[Event]) -> Iterator[tuple[Event | None, Event | None]]:
-    """Yield pairs of events, None for the side that lacks one."""
-    keys_a, keys_b = (
-        [(e.operation, e.place.module, e.place.phase, len(e.numbers)) for e in side]
-        for side in (a, b)
-    )
-    if keys_a == keys_b:
-        yield from zip(a, b, strict=True)
-        return
-    matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
-    for kind, from_a, to_a, from_b, to_b in matcher.get_opcodes():
-        if kind == "equal":
-            yield from zip(a[from_a:to_a], b[from_b:to_b], strict=True)
-        else:
-            yield from ((event, None) for event in a[from_a:to_a])
-            yield from ((None, event) for event in b[from_b:to_b])
-
-
-def _blame(a: Event, b: Event, only: dict[str, list[Event]]) -> Finding:
-    """Return what is different about the first aligned event with another outcome.
+def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Finding | None:
+    """Return what is to blame for another outcome of an event; None if a later one will tell.
 
     Args:
-        only: the events before it that run in one side only.
+        only_a, only_b: the events before it that run in one side only.
     """
-
-    def alone(side: str, event: Event) -> Finding:
-        a, b = (event, None) if side == "A" else (None, event)
-        return Finding(a, b, event.place.phase, f"runs in {side} only")
-
-    phase = a.place.phase
-    changed = [i for i, (x, y) in enumerate(zip(a.inputs, b.inputs, strict=False)) if x != y]
-    for side, taken in (("A", a), ("B", b)):
-        source = _source(only[side], [taken.inputs[i] for i in changed])
+    same = (a.inputs, a.arguments) == (b.inputs, b.arguments)
+    for side, only, x, y in (("A", only_a, a, b), ("B", only_b, b, a)):
+        source = _source(only, _involved(x) - _involved(y))
+        # Outcomes do not show all effects on the state, nor that a draw moved the generator.
+        draws = [event for event in only if event.draws] if same and a.draws else []
+        hidden = only if a.place.phase == AFTER else draws
+        source = source or next(iter(hidden), None)
         if source is not None:
-            return alone(side, source)
-    # Those whose effect the outcomes of operations do not show: on the state, or a draw that
-    # moved the generator.
-    moved = a.draws and a.inputs == b.inputs and a.numbers == b.numbers
-    for side, events in only.items():
-        for event in events:
-            if phase in _STATE or (moved and event.draws and event.place.phase == phase):
-                return alone(side, event)
-    if phase in _STATE:
-        reason = _STATE[phase]
-    elif len(a.inputs) != len(b.inputs):
-        reason = f"gets {len(a.inputs)} tensors in A, {len(b.inputs)} in B"
-    elif a.taken != b.taken:
-        pairs = zip(a.taken, b.taken, strict=True)
-        x, y = next((x, y) for x, y in pairs if x != y)
-        reason = f"gets {x} in A, {y} in B"
-    elif a.numbers != b.numbers and not changed:
-        x, y = next((x, y) for x, y in zip(a.numbers, b.numbers, strict=True) if x != y)
-        reason = f"is called with {x} in A, {y} in B"
-    elif not changed:
+            return Finding(source, {side: source.place.line}, f"runs in {side} only")
+    if a.arguments != b.arguments:
+        arguments = zip_longest(a.arguments, b.arguments, fillvalue="nothing")
+        in_a, in_b = next((x, y) for x, y in arguments if x != y)
+        reason = f"is called with {in_a} in A, {in_b} in B"
+    elif same:
         reason = "gives different results for the same inputs"
+    elif a.place.phase == AUGMENTATION:  # of what was loaded differently, which is noted after it
+        return None
     else:
-        names = ", ".join(name for i in changed for name in a.names[i : i + 1] if name)
-        reason = f"input {names} differs" if names else "an input differs"
-        if phase in DATA_PHASES:
-            phase = LOADING if phase == AUGMENTATION else phase
-            reason += ": it was loaded differently"
-        else:
-            reason += ", but no PyTorch operation produced the difference"
-    return Finding(a, b, phase, reason)
+        inputs = zip(a.inputs, b.inputs, b.names, strict=False)
+        what = ", ".join(name for x, y, name in inputs if x != y and name) or "an input"
+        reason = f"{what} differs, but no PyTorch operation of the step produced the difference"
+    return Finding(b, {"A": a.place.line, "B": b.place.line}, reason)
 
 
-def _source(events: list[Event], taken: Sequence[int]) -> Event | None:
+def _involved(event: Event) -> set[int]:
+    """Return what led to an outcome: what the event took, and what transforms gave it meanwhile."""
+    return {*event.inputs, *(event.outputs if event.place.phase == LOADING else ())}
+
+
+def _source(events: list[Event], taken: set[int]) -> Event | None:
     """Return the first of the events that led to what was taken, None if none of them did.
 
     One that gave a view only made nothing, and is passed over.
     """
     source = None
     for event in reversed(events):
-        if set(event.outputs) & set(taken):
+        if taken.intersection(event.outputs):
             source = source if event.is_view else event
-            taken = [*taken, *event.inputs]
+            taken = taken.union(event.inputs)
     return source
 
 
@@ -140,19 +105,19 @@ def describe(finding: Finding, roots: Sequence[Path]) -> Iterator[str]:
     """Yield a few lines on where two traces diverge, and what is written there.
 
     Args:
-        roots: the folders of the code of A and of B.
+        roots: the folders of the code of A and of B, which are left out.
     """
-    event = finding.event
-    module = f" in module {event.place.module}" if event.place.module else ""
-    yield f"  {finding.phase}: {event.operation}{module}"
+    place = finding.event.place
+    module = f" in module {place.module}" if place.module else ""
+    yield f"  {place.phase}: {finding.event.operation}{module}"
     yield f"    {finding.reason}"
-    seen = set()
-    for name, side, root in zip("AB", (finding.a, finding.b), roots, strict=True):
-        file, _, number = (side.place.line if side else "").rpartition(":")
-        if not file:
-            continue
-        text = linecache.getline(file, int(number)).strip()
-        where = f"{file.removeprefix(f'{root}/')}:{number}"
-        if (where, text) not in seen:  # otherwise the same line of both
-            yield f"    at {where} in {name}" + (f": {text}" if text else "")
-        seen.add((where, text))
+    written: dict[tuple[str, str], str] = {}
+    for side, line in finding.lines.items():
+        file, _, number = line.rpartition(":")
+        if file:
+            text = linecache.getline(file, int(number)).strip()
+            for root in roots:
+                file = file.removeprefix(f"{root}/")
+            written.setdefault((f"{file}:{number}", text), side)
+    for (where, text), side in written.items():  # once, if both have it there
+        yield f"    at {where} in {side}: {text}"

@@ -20,7 +20,6 @@ from seedbed.explain.trace_compare import describe, first_difference
 from seedbed.operations import refusals
 from seedbed.training import checkpoint
 from seedbed.training.shards import Shards
-from seedbed.training.state import Progress, TrainingState
 from seedbed.worker import assemble, statistics
 
 
@@ -62,13 +61,9 @@ def resumed(settings: config.Settings) -> list[str]:
     generator in a model or a data set.
     """
     with tempfile.TemporaryDirectory() as folder:
-
-        def save(training: TrainingState) -> None:
-            state = checkpoint.capture(training, Progress(step=1))
-            checkpoint.save(state, Path(folder, checkpoint.LAST))
-
-        trace = replay(settings, 2, before_last=save)
-        return difference(trace, replay(settings, 2, Path(folder)), "is taken by a resumed run")
+        path = Path(folder, checkpoint.LAST)
+        trace = replay(settings, 2, save=path)
+        return difference(trace, replay(settings, 2, [path]), "is taken by a resumed run")
 
 
 def difference(a: Trace, b: Trace, when: str) -> list[str]:
