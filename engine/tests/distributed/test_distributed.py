@@ -1,5 +1,6 @@
 """Several processes compute what one computes alone, and who is missing is named."""
 
+import gc
 import itertools
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
 from types import SimpleNamespace
@@ -42,42 +43,46 @@ from tests.tiny import methods
 SHARDS, BATCH_SIZE = 4, 16
 # Long, so that a slow machine is not taken for a rank that hangs; short where one does.
 TIMEOUT_SECONDS, SHORT_SECONDS = 60, 3
-Work = Callable[[Processes], Any]
-Found = dict[int, Any]
 
 
 def in_processes(
-    count: int, work: Work, missing: tuple[int, ...] = (), timeout: int = TIMEOUT_SECONDS
-) -> Found:
-    """Do some work in so many real processes that have met; what each returned, or its error."""
-    context = multiprocessing.get_context("fork")
-    results: Any = context.SimpleQueue()
+    count: int, work: Callable[[Any], Any], missing: tuple[int, ...] = (),
+    timeout: int = TIMEOUT_SECONDS,
+) -> dict[int, Any]:  # fmt: skip
+    """Do some work in so many real processes that have met; what each returned, or its error.
 
-    def be(rank: int) -> None:
+    A process that dies or hangs is missing. One alone meets nobody; it works with None.
+    """
+    context = multiprocessing.get_context("fork")
+
+    def be(rank: int, result: Any) -> None:
         torch.set_num_threads(1)
+        gc.freeze()  # as in a training process: to look through all imports takes 0.1 s a time
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), STORE: f"{place}/store"}
         try:
-            processes = find(timeout)
-            processes.meet(torch.device("cpu"), lambda: False)
-            results.put((rank, work(processes)))
+            processes = find(timeout) if count > 1 else None
+            if processes is not None:
+                processes.meet(torch.device("cpu"), lambda: False)
+            result.send(work(processes))
         except (InputError, Interrupted) as error:
-            results.put((rank, error))
+            result.send(error)
         except BaseException:
-            results.put((rank, traceback.format_exc()))
+            result.send(traceback.format_exc())
         os._exit(0)
 
-    with tempfile.TemporaryDirectory() as place:
-        there = [rank for rank in reversed(range(count)) if rank not in missing]
-        ranks = [context.Process(target=be, args=(rank,)) for rank in there]
-        for process in ranks:
+    found = {}
+    with tempfile.TemporaryDirectory() as place, ExitStack() as at_end:
+        results = {}
+        for rank in sorted({*range(count)} - {*missing}, reverse=True):
+            results[rank], theirs = context.Pipe(duplex=False)
+            process = context.Process(target=be, args=(rank, theirs))
             process.start()
-        for process in ranks:
-            process.join(120)
-            process.kill()  # one that hangs is missing below
-    found: Found = {}
-    while not results.empty():
-        rank, result = results.get()
-        found[rank] = result
+            at_end.callback(process.kill)
+            theirs.close()  # so that the end of a process that dies is the end of its pipe
+        for rank, result in results.items():
+            with suppress(EOFError):
+                if result.poll(120):
+                    found[rank] = result.recv()
     return found
 
 

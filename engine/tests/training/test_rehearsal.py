@@ -4,9 +4,7 @@ Each is trained, resumed from a checkpoint in another process, and rehearsed: wh
 in the step after a resume is refused, what gives the same bits passes, none is judged wrongly.
 """
 
-import gc
 import itertools
-import multiprocessing
 import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -27,6 +25,7 @@ from seedbed.training.loop import Logger
 from seedbed.training.rehearsal import Rebuilt, Rehearsal
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Plan, Progress, TrainingState
+from tests.distributed.test_distributed import in_processes
 from tests.odd_optimizers import NumPyScale
 from tests.training import cases
 from tests.training.cases import CLASSES, FEATURES, HARMFUL, HARMLESS, LATE, SAMPLES, Case, Data
@@ -113,19 +112,8 @@ def run(
 
 def ran(case: Case, **how: Any) -> Found:
     """Do so in a process of its own: variables of modules are as they begin."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-
-    def work() -> None:
-        torch.set_num_threads(1)
-        gc.freeze()  # as in a training process: to look through all imports takes 0.1 s a time
-        theirs.send(run(case, **how))
-
-    process = context.Process(target=work)
-    process.start()
-    theirs.close()  # so that the end of a process that crashes is the end of the pipe
-    found: Found = ours.recv()
-    process.join()
+    found = in_processes(1, lambda _: run(case, **how))[0]
+    assert isinstance(found, Found), found
     return found
 
 
