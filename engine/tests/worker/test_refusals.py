@@ -1,6 +1,6 @@
 """What only the training process can know is refused in one line, where it can before a step."""
 
-import itertools
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,9 +247,7 @@ class Tabled(Noisy):
 
 
 class Stream(IterableDataset[Any]):
-    """Begins elsewhere at each reading, as WebDataset does that shuffles without a seed."""
-
-    readings = itertools.count()
+    """Has another order at each reading, as WebDataset has that shuffles without a seed."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -258,9 +256,8 @@ class Stream(IterableDataset[Any]):
         return self.samples
 
     def __iter__(self) -> Iterator[Any]:
-        first = next(self.readings)
-        for number in range(first, first + self.samples):
-            yield torch.randn(tiny.FEATURES) + number % self.samples, number % tiny.CLASSES
+        for number in random.SystemRandom().sample(range(self.samples), self.samples):
+            yield torch.randn(tiny.FEATURES) + number, number % tiny.CLASSES
 
 
 TABLED = f"data.train._target_={__name__}.Tabled"
