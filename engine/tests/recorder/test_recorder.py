@@ -193,6 +193,7 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
             "step: expected an integer of at least 2, .* got 2.0": lambda: step(recorder, 2.0),
             "an integer of at least 1": lambda: recorder.validation(0, loss=1.0),
             "metric: .* got phase": lambda: recorder.validation(1, phase=1.0),
+            "losses.* got phase": lambda: step(recorder, 2, {"phase": 1.0}),
         }.items():
             with pytest.raises(InputError, match=message):
                 late()

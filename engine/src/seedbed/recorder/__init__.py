@@ -258,14 +258,17 @@ class Recorder:
             self.flush()
 
     def _check(self, step: int, least: int, metrics: Iterable[str], losses: Iterable[str]) -> None:
-        """Refuse a step that was before, and metrics by the names of other columns."""
+        """Refuse a step that was before, and losses and metrics by the names of other columns."""
         if type(step) is not int or step < least:
             raise InputError(
                 f"step: expected an integer of at least {least}, since {self._last_step} was the "
                 f"last one recorded, got {step!r}"
             )
-        if taken := {*metrics} & {*record.METRIC_FIELDS, *losses}:
-            raise InputError(f"metric: expected a name that no other column has, got {min(taken)}")
+        others = {*record.METRIC_FIELDS} - {"loss"}
+        if taken := {*metrics} & {"loss", *losses} | {*metrics, *losses} & others:
+            raise InputError(
+                f"losses, metric: expected names that no other column has, got {min(taken)}"
+            )
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
