@@ -24,12 +24,12 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1413,
+    "single files": 1411,
     "config": 757,
     "launch, worker": 2164,
     "training": 1965,
     "record": 980,
-    "engine": 12731,
+    "engine": 12730,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

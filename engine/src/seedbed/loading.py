@@ -48,18 +48,16 @@ def seeded_loader(
         options: more of DataLoader's: pin_memory, prefetch_factor, worker_init_fn, ...
 
     Raises:
-        InputError: the data set fills no batch, or the processes get no equal slices of one.
+        InputError: the data set fills no batch, or (in `iter`) the processes get unequal slices.
     """
     if not 1 <= batch_size <= len(dataset):  # of no batch, an epoch would end at once
         raise InputError(
             f"batch_size: expected from 1 to {len(dataset)}, the samples, got {batch_size}"
         )
-    steps = _Steps(len(dataset), batch_size, seed, drop_last)
-    steps.position(0, 0)  # refuses what later steps would
     return SeededLoader(
         _Batches(dataset, "train", seed, collate),
         batch_size=None,
-        sampler=steps,
+        sampler=_Steps(len(dataset), batch_size, seed, drop_last),
         num_workers=workers,
         collate_fn=as_it_is,
         # Of the workers' base seed, in whose place every sample is seeded.

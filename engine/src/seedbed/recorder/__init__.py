@@ -266,9 +266,7 @@ class Recorder:
             )
         others = {*record.METRIC_FIELDS} - {"loss"}
         if taken := {*metrics} & {"loss", *losses} | {*metrics, *losses} & others:
-            raise InputError(
-                f"losses, metric: expected names that no other column has, got {min(taken)}"
-            )
+            raise InputError(f"losses, metric: expected names of no other column, got {min(taken)}")
 
     def _write_summary(self, status: str, error: str | None = None) -> None:
         tensors = [t for each in self._networks for t in (*each.parameters(), *each.buffers())]
