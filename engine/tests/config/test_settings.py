@@ -45,9 +45,9 @@ def test_a_seed_reaches_every_stream() -> None:
         *("trainer.shards=3", "fingerprint.every_steps=0"),
         # types
         *("seed=abc", "seed=1.5", "seed=true", "seed=[1, 2]", "seeds.order=null", "files=x"),
-        *("trainer.compile=maybe", "trainer.monitor=[a]", "model.accepts=5", "data.task=x"),
+        *("trainer.compile=maybe", "trainer.monitor=[a]", "model.accepts=[[a]]", "data.task=x"),
         *("determinism.env=null", "determinism.cudnn=x", "determinism.env.X=[1]"),
-        *("trainer=5", "model=null", "data=[1]", "determinism.cudnn=[1]", "schedule=x"),
+        *("trainer=5", "model=null", "data=[1]", "schedule=1"),
         # choices
         *("data.start_method=thread", "trainer.device='cuda:'", "trainer.mode=best"),
         *("determinism.on_nondeterministic=panic", "data.task={name: x}", "data.loading_threads=2"),

@@ -49,6 +49,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "a comment": lambda: archive.zipped(FILES)[:-2] + b"\1\0x",
     "cut off": lambda: archive.zipped(FILES)[:-9],
     "damaged content": lambda: archive.zipped(FILES).replace(b"A = 1", b"A = 2"),
+    "damaged compression": lambda: holding(("a", b"x"), kind=8).replace(b"a\xab", b"a\xff"),
     "an encrypted entry": lambda: archive.zipped(FILES).replace(ENTRY, ENTRY[:-1] + b"\1"),
     "100,000 entries": many,
     "more than it says": lambda: many()[:-14] + struct.pack("<2H", 1, 1) + many()[-10:],

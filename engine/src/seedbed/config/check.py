@@ -75,7 +75,7 @@ def check(config: DictConfig) -> Settings:
     if accepts is not None and kind is not None and kind not in accepts:
         raise InputError(
             f"model: expected a model for data of kind {kind} (data={settings.data.name}), got "
-            f"{settings.model.name}, which takes {' or '.join(accepts)}"
+            f"{settings.model.name}, which takes {' or '.join(map(str, accepts))}"
         )
     if settings.method._target_ == "seedbed.methods.Supervised" and settings.data.task is None:
         raise InputError(
@@ -97,9 +97,9 @@ def _typed(config: DictConfig) -> Settings:
     """Return a configuration as an object; in `config`, values get their types as well."""
     merged: Any = OmegaConf.structured(Settings)
     kinds: dict[str, Any] = {it.name: it.type for it in fields(Settings) if is_dataclass(it.type)}
-    kinds["schedule"] = Chosen if "_target_" in (config.get("schedule") or ()) else Schedule
-    name = "configuration"
+    name = "schedule"
     try:
+        kinds[name] = Chosen if OmegaConf.select(config, f"{name}._target_") else Schedule
         for name in sorted(map(str, config), key=lambda name: name != "seed"):  # all seeds follow
             if name in kinds:
                 merged[name] = OmegaConf.structured(kinds[name])

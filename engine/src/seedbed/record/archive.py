@@ -4,6 +4,7 @@ import io
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ MAX_CODE_BYTES = 64 << 20
 MAX_RUN_BYTES = 8 << 30
 MAX_DIRECTORY_BYTES = 4 << 20  # of the list of entries at the end of a zip file
 MAX_RATIO = 200  # zeros shrink to a thousandth; tables and weights to a tenth at best
-_UNREADABLE = (OSError, EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile)
+_UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
