@@ -25,11 +25,11 @@ BUDGETS = {
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
     "single files": 1411,
-    "config": 757,
+    "config": 751,
     "launch, worker": 2164,
     "training": 1965,
     "record": 980,
-    "engine": 12730,
+    "engine": 12724,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

@@ -46,9 +46,7 @@ def typed(**sections: Any) -> Settings:
 
     Classes that users choose come with all of their arguments.
     """
-    whole: Any = OmegaConf.to_container(
-        config.resolve(compose.compose(*tiny.OVERRIDES, folder=ROOT / "configs"))
-    )
+    whole: Any = OmegaConf.to_container(config.resolve(composed(*tiny.OVERRIDES)))
     for name, value in sections.items():
         kept = whole.get(name) if isinstance(value, Mapping) and "_target_" not in value else None
         whole[name] = {**kept, **value} if kept else value

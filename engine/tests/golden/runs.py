@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from omegaconf import DictConfig
 
-from seedbed import record, testing
+from seedbed import project, record, testing
 from seedbed.config import compose
 from seedbed.names import SPLITS
 from tests import tiny
@@ -61,8 +61,8 @@ FingerprintRows = list[dict[str, str]]
 
 def configuration(model: str, *overrides: str) -> DictConfig:
     """Return the resolved configuration of a short run; later overrides win."""
-    folder = TEMPLATE / "configs"  # whose models these are
-    return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides, folder=folder)
+    with patch.dict(os.environ, {project.PROJECT: str(TEMPLATE)}):  # whose models these are
+        return compose.configuration(*EXPERIMENTS[model], *SHORT, *overrides)
 
 
 def train(place: Path, configurations: Mapping[str, DictConfig]) -> dict[str, FingerprintRows]:

@@ -5,7 +5,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -61,23 +60,18 @@ def run(main: Callable[[], object]) -> int:
     return 1 if jobs_failed else 0
 
 
-def compose(*overrides: str, folder: Path | None = None) -> DictConfig:
-    """Return what train.py composes of overrides, of which later ones win; nothing is resolved.
-
-    Args:
-        folder: where config.yaml and the groups are; by default configs/ of this checkout.
-    """
-    folder = (folder or project.configs()).resolve()
+def compose(*overrides: str) -> DictConfig:
+    """Return what train.py composes of overrides, of which later ones win; nothing is resolved."""
     try:
-        with hydra.initialize_config_dir(str(folder), **VERSION):
+        with hydra.initialize_config_dir(str(project.configs().resolve()), **VERSION):
             return hydra.compose("config", overrides=list(overrides))
     except _ERRORS as error:
         raise explain(error) from error
 
 
-def configuration(*overrides: str, folder: Path | None = None) -> DictConfig:
+def configuration(*overrides: str) -> DictConfig:
     """Return the configuration of a run, resolved and checked; see `compose`."""
-    resolved = resolve(compose(*overrides, folder=folder))
+    resolved = resolve(compose(*overrides))
     check(resolved)
     return resolved
 

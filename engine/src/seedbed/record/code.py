@@ -86,8 +86,7 @@ def read_here(name: str, root: Path | None = None) -> bytes | None:
     """Return what this process would import under a name; None if there is none."""
     places = [(root or project.root()) / name]
     if name.startswith(f"{ELSEWHERE}/"):
-        path = os.environ.get(PATH, "").split(os.pathsep) + sys.path
-        places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in path if place]
+        places += [Path(place, name.removeprefix(f"{ELSEWHERE}/")) for place in sys.path]
     for place in places:
         with suppress(OSError, InputError):
             return untrusted.read_bytes(place, archive.MAX_CODE_BYTES)
