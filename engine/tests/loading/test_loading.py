@@ -95,3 +95,13 @@ def test_an_epoch_left_early_leaves_no_gap_in_the_steps() -> None:
                 break
     assert found == expected[: len(found)]
     assert len(found) > PER_EPOCH
+
+
+def test_an_epoch_begins_where_a_trainer_says() -> None:
+    """By `set_epoch`, counted from 0, unless `seek` has just said something else."""
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 3)
+    loader.seek(PER_EPOCH + 2)
+    for epoch, first in ((0, PER_EPOCH + 3), (0, 1), (3, 3 * PER_EPOCH + 1)):
+        loader.set_epoch(epoch)
+        next(iter(loader))
+        assert loader.step == first
