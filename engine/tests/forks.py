@@ -271,11 +271,8 @@ def _become(asked: Asked, streams: Sequence[int]) -> NoReturn:
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            try:
-                if stream is not None and not stream.closed:
-                    stream.flush()
-            except (OSError, ValueError):
-                status = 120 if stream is sys.stdout else status
+            with suppress(OSError, ValueError):  # whose reader has gone, or that is closed
+                stream.flush()
         os._exit(status & 0xFF)
 
 

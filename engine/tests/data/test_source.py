@@ -1,6 +1,5 @@
 """What is loaded is a function of the position: not of who loads it, when, or how."""
 
-import multiprocessing
 import signal
 import time
 from collections.abc import Callable
@@ -161,18 +160,6 @@ def test_tensors_arrive_from_a_worker_as_they_are_here(start_method: str) -> Non
     assert told(workers=1, start_method=start_method) == told()
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-def test_no_worker_outlives_its_loading(persistent: bool) -> None:
-    """Loading that ends early ends its processes."""
-    others = set(multiprocessing.active_children())  # of earlier tests, about to end
-    source = Source(Noisy(SAMPLES), "train", 0)
-    batches = load(source, positions(ORDER, 0, STEPS), Loading(2, persistent), PRESET)
-    next(batches)
-    assert len(set(multiprocessing.active_children()) - others) == 2
-    batches.close()  # type: ignore[attr-defined]
-    assert set(multiprocessing.active_children()) <= others
-
-
 ENDS_EARLY = """
 import multiprocessing, os, signal, sys, torch
 from seedbed.data import workers
@@ -196,10 +183,15 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("ending", "status"),
-    [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)],
+    [
+        ("batches.close(); sys.exit(len(multiprocessing.active_children()))", 0),
+        ("sys.exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
 )
-def test_no_worker_outlives_its_process(ending: str, status: int, tmp_path: Path) -> None:
-    """Workers ignore the signal by which Python would end them, and nobody tells them of a kill."""
+def test_no_worker_outlives_its_loading(ending: str, status: int, tmp_path: Path) -> None:
+    """Nor its process: it ignores the signal by which Python would end it, and nobody tells it of
+    a kill."""
     (tmp_path / "early.py").write_text(ENDS_EARLY.format(preset=PRESET, ending=ending))
     done = command(str(tmp_path / "early.py"), timeout_seconds=60)
     assert done.returncode == status, done.stderr

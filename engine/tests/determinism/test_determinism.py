@@ -123,17 +123,13 @@ class Switching(Supervised):
             torch.set_float32_matmul_precision("medium")
 
 
-@pytest.mark.parametrize(("at", "steps"), [(0, 0), (7, 4), (99, 12)])
+@pytest.mark.parametrize(("at", "steps"), [(0, 0), (7, 4)])
 def test_a_run_stops_where_code_switches_a_flag(at: int, steps: int, tmp_path: Path) -> None:
-    """After the parts are built, before a checkpoint; or not."""
+    """After the parts are built, before a checkpoint. Control: the checkpoint before the switch."""
     method = (f"method._target_={__name__}.Switching", f"+method.at={at}")
-    words = (*QUICK, *method, "trainer.checkpoint_every_steps=4")
-    done = train(tmp_path / "run", *words)
-    if at == 99:
-        assert done.returncode == 0, done.stderr
-    else:
-        line = "determinism.float32_matmul_precision: expected highest, got medium in force"
-        assert refusal(done).startswith(line)
+    done = train(tmp_path / "run", *QUICK, *method, "trainer.checkpoint_every_steps=4")
+    line = "determinism.float32_matmul_precision: expected highest, got medium in force"
+    assert refusal(done).startswith(line)
     last = tmp_path / "run" / "checkpoints" / "last.pt"
     saved = torch.load(last)["progress"]["step"] if last.exists() else 0
     assert saved == steps
