@@ -1,4 +1,4 @@
-"""Samplers: pure functions of the epoch and the seed, whose batches any workers load alike."""
+"""Samplers, pure functions of the epoch and the seed; folds, and what the parts have in common."""
 
 import itertools
 from collections.abc import Callable
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
-from seedbed.data.positions import Position
+from seedbed.data.part import Fold
+from seedbed.data.positions import Position, Shuffled
 from seedbed.data.samplers import Sampled, values_of
 from seedbed.data.source import Source
 from seedbed.errors import InputError
@@ -64,7 +65,7 @@ def ids_of(order: Sampled, epoch: int) -> list[list[int]]:
 
 def test_values_are_those_of_the_samples() -> None:
     """Held or returned by the data set, or by the whole of a part; not by another number."""
-    part = torch.utils.data.Subset(Uneven(), [3, 1])
+    part = Subset(Uneven(), [3, 1])
     assert values_of(part, "lengths").tolist() == [4, 2]
     assert values_of(Uneven(), "labels").tolist() == Uneven().labels()
     with pytest.raises(InputError, match=r"data\.sampler: expected a number for each of 40"):
@@ -140,3 +141,74 @@ def test_a_sampler_that_is_not_pure_or_gives_other_batches_is_refused(
 def test_what_gives_no_order_is_refused(key: str, value: int) -> None:
     with pytest.raises(InputError, match=rf"^data\.{key}: expected"):
         parts.build_order(settings(**{key: value}), Source(Uneven(), "train", seed=0))
+
+
+def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    images, classes = zip(*samples, strict=True)
+    return torch.stack(images), torch.tensor(classes) % 2
+
+
+def built(**data: Any) -> Any:
+    spec = {"_target_": "tests.zoo.parts.Samples", "samples": 12, "shape": [1, 4, 4]}
+    return parts.build_sources(settings(**{"train": spec, "validation": spec, **data}))
+
+
+def test_both_parts_are_of_one_data_set() -> None:
+    """Also where it draws its samples: as two data sets, training and validation have others."""
+    drawn = {"_target_": "tests.data.loading.Drawn", "samples": 12}
+    fold = {"_target_": "seedbed.data.part.Fold", "fold": 0, "folds": 3, "seed": 0}
+    fold |= {"dataset": drawn}
+    both = built(train={**fold, "part": "train"}, validation={**fold, "part": "validation"})
+    a, b = (both[split].dataset.dataset.table for split in ("train", "validation"))
+    assert torch.equal(a, b)
+    plain = built(train=drawn, validation=drawn)
+    a, b = (plain[split].dataset.table for split in ("train", "validation"))
+    assert not torch.equal(a, b), "negative control"
+
+
+def test_mixing_is_for_training_alone() -> None:
+    """Training gets mixed images and soft targets, with any workers; evaluation has its collate."""
+    sources = built(training_collate="tests.zoo.parts.mix", collate=f"{__name__}.is_even")
+    order = Shuffled(12, 4, 0)
+    mixed = loaded(sources["train"], order, 3)
+    assert hashes(loaded(sources["train"], order, 3, workers=2)) == hashes(mixed)
+    assert mixed[0].targets.shape == (4, 4)
+    for split in ("validation", "test"):
+        [batch] = loaded(sources[split], order, 1)
+        assert batch.targets.tolist() == (batch.ids % 2).tolist()
+
+
+def test_a_collate_beside_fetch_is_refused() -> None:
+    """It would be ignored: such a data set makes its batches itself."""
+    whole = {"_target_": "tests.data.loading.Fetched", "samples": 12}
+    with pytest.raises(InputError, match=r"data\.training_collate: expected .* got Fetched"):
+        built(train=whole, training_collate=f"{__name__}.is_even")
+
+
+def fold_ids(fold: int, part: str, folds: int = 5, seed: int = 0) -> list[int]:
+    dataset = Fold(TensorDataset(torch.arange(N)), part, fold, folds, seed)
+    return [int(dataset[index][0]) for index in range(len(dataset))]
+
+
+@pytest.mark.parametrize("folds", [2, 7, N])
+def test_folds_hold_each_sample_out_once(folds: int) -> None:
+    """Training and validation samples are the whole data set; sizes differ by one at most."""
+    held_out = [fold_ids(fold, "validation", folds) for fold in range(folds)]
+    assert sorted(i for fold in held_out for i in fold) == list(range(N))
+    assert {len(fold) for fold in held_out} <= {N // folds, N // folds + 1}
+    for fold in range(folds):
+        both = fold_ids(fold, "train", folds) + held_out[fold]
+        assert sorted(both) == list(range(N))
+    assert fold_ids(1, "train", folds) != fold_ids(1, "train", folds, seed=1)
+
+
+def test_a_fold_loads_whole_batches_if_the_whole_does() -> None:
+    """Its samples by `fetch`; a data set without one has none."""
+    whole, plain = Fetched(N), TensorDataset(torch.arange(N))
+    whole.sha256 = {"file": "abc"}
+    part, other = (Fold(each, "train", fold=0, folds=5, seed=0) for each in (whole, plain))
+    batch = Source(part, "train", seed=0)[Position(0, np.array([2, 0]))]
+    assert batch.targets.tolist() == part.indices[[2, 0]].tolist()
+    assert part.sha256 == {"file": "abc"}
+    assert not hasattr(other, "fetch")
+    assert not hasattr(other, "sha256")

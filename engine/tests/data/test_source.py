@@ -1,8 +1,10 @@
-"""What is loaded is a function of the position: not of who loads it, when, or how."""
+"""What is loaded is a function of the position, of whatever make: not of who loads it, or how."""
 
 import signal
 import time
+from collections import UserDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence, pad_sequence
+from torch.utils.data import Dataset
 
 from seedbed import fingerprint, record, rng
 from seedbed.data.positions import Position, Shuffled, positions
-from seedbed.data.source import Source
-from seedbed.data.tensors import tensors_of
+from seedbed.data.source import Batch, Source
+from seedbed.data.tensors import move, tensors_of
 from seedbed.data.workers import Loading, load
 from seedbed.errors import InputError
 from tests import tiny
@@ -23,8 +27,10 @@ from tests.end_to_end.live import processes
 from tests.running import command, trained
 from tests.tiny.data import Noisy
 
-# Five workers are more than this machine may have cores.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [  # five workers are more than this machine may have cores
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+]
 
 SAMPLES, BATCH_SIZE, STEPS = 24, 4, 13  # two epochs and a step
 ORDER = Shuffled(SAMPLES, BATCH_SIZE, 0)
@@ -86,6 +92,46 @@ SOURCES: dict[str, Callable[[], Source]] = {
 }
 
 
+class Uneven(Dataset[Any]):
+    """Sequences of different lengths."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(1 + index % 4, 3), torch.randn(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """What a user's collate function may return."""
+
+    values: Tensor
+    lengths: tuple[int, ...]
+    mask: Tensor
+
+
+class Encoding(UserDict[str, Any]):
+    """A mapping with a method `to`, as tokenizers return it."""
+
+    def to(self, device: torch.device) -> "Encoding":
+        return Encoding({name: tensor.to(device) for name, tensor in self.items()})
+
+
+def padded(sequences: list[Tensor]) -> Padded:
+    values = pad_sequence(sequences, batch_first=True)
+    return Padded(values, tuple(map(len, sequences)), values != 0)
+
+
+# What makes the inputs of a batch, and how many tensors they hold.
+MAKES: dict[str, tuple[Callable[[list[Tensor]], Any], int]] = {
+    "packed sequence": (lambda s: pack_sequence(s, enforce_sorted=False), 4),
+    "dataclass": (padded, 2),
+    "mapping with to": (lambda s: Encoding(ids=padded(s).values), 1),
+    "jagged": (lambda s: torch.nested.nested_tensor(s, layout=torch.jagged), 2),
+}
+
+
 def test_each_epoch_is_a_permutation_of_its_own() -> None:
     """Batches of one size; negative control: another seed."""
 
@@ -103,6 +149,45 @@ def test_the_way_of_loading_changes_no_bit(data: str, way: dict[str, Any]) -> No
     """Any number of workers, started and kept in any way, any prefetch: the same batches."""
     here, there = (loaded(SOURCES[data](), ORDER, STEPS, **how) for how in ({}, way))
     assert hashes(there) == hashes(here)
+
+
+def batches(make: str, workers: int = 0) -> list[Batch]:
+    def collate(samples: list[tuple[Tensor, Tensor]]) -> tuple[Any, Tensor]:
+        sequences, targets = zip(*samples, strict=True)
+        return MAKES[make][0](list(sequences)), torch.stack(targets)
+
+    return loaded(Source(Uneven(), "train", 0, collate), ORDER, STEPS, workers)
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_no_worker_changes_a_bit_and_each_tensor_is_seen(make: str) -> None:
+    """A batch holds all its tensors in order; another value in any is another fingerprint."""
+    here, there = batches(make), batches(make, 2)
+    assert hashes(there) == hashes(here)
+    assert type(there[0].inputs) is type(here[0].inputs)
+    inputs = here[0].inputs
+    assert len(tensors_of(inputs)) == MAKES[make][1]
+    for tensor in tensors_of(inputs):
+        before = hashes([inputs])
+        flat = tensor.detach().view(-1)
+        flat[0] = not flat[0] if tensor.dtype is torch.bool else flat[0] + 1
+        assert hashes([inputs]) != before
+
+
+def test_a_batch_moves_by_its_own_method() -> None:
+    """What has a method `to` decides what is moved; of all else every tensor is.
+
+    A packed sequence leaves its batch sizes on the CPU.
+    """
+    sequence = batches("packed sequence")[0].inputs
+    moved = move({"a": [sequence], "b": torch.zeros(1)}, torch.device("meta"))
+    assert (moved["a"][0].data.is_meta, moved["b"].is_meta) == (True, True)
+    assert moved["a"][0].batch_sizes.is_cpu
+    assert torch.equal(moved["a"][0].batch_sizes, sequence.batch_sizes)
+    encoding = move(batches("mapping with to")[0].inputs, torch.device("meta"))
+    assert isinstance(encoding, Encoding)
+    assert encoding["ids"].is_meta
+    assert move(batches("dataclass")[0].inputs, torch.device("meta")).mask.is_meta
 
 
 def test_loading_can_fail_to_repeat() -> None:
