@@ -67,32 +67,26 @@ class Model(LightningModule):  # type: ignore[misc]
 
 
 def fit(
-    folder: Path, model: Model, checkpoint: Path | None = None, callbacks: Any = (), **options: Any
+    folder: Path, fault: str = "", checkpoint: Path | None = None, callbacks: Any = (), **how: Any
 ) -> None:
     """Train two epochs of eight batches with Lightning, by seeded loading."""
+    seed_everything(0)
     loader = seeded_loader(DATA, 8, seed=0)
 
     def ids(step: int) -> Any:
-        return loader.ids(step) + (model.fault == "sample_ids" and step == FAULT_AT)
+        return loader.ids(step) + (fault == "sample_ids" and step == FAULT_AT)
 
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     usual = {"max_epochs": 2, "gradient_clip_val": 0.1, "enable_checkpointing": False}
-    recorder = RecorderCallback(folder, seed=0, ids=ids)
-    trainer = Trainer(
-        accelerator="cpu", callbacks=[recorder, *callbacks], **quiet, **usual | options
-    )
-    trainer.fit(model, loader, DataLoader(DATA, 16), ckpt_path=checkpoint)
-
-
-def model(fault: str = "") -> Model:
-    seed_everything(0)
-    return Model(fault=fault)
+    recorders = [RecorderCallback(folder, seed=0, ids=ids), *callbacks]
+    trainer = Trainer(accelerator="cpu", callbacks=recorders, **quiet, **usual | how)
+    trainer.fit(Model(fault=fault), loader, DataLoader(DATA, 16), ckpt_path=checkpoint)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lightning") / "a"
-    fit(folder, model())
+    fit(folder)
     return folder
 
 
@@ -110,31 +104,29 @@ def test_an_example_of_the_page(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert record.read_summary(tmp_path / "a")["status"] == "finished"
 
 
-class TestLightning:
-    @pytest.mark.parametrize("stage", STAGES)
-    def test_compare_names_step_and_stage_of_a_planted_fault(
-        self, run: Path, tmp_path: Path, stage: str
-    ) -> None:
-        fit(tmp_path / "b", model(stage))
-        assert difference(run, tmp_path / "b") == f"step {FAULT_AT}: {stage}"
+@pytest.mark.parametrize("stage", STAGES)
+def test_compare_names_step_and_stage_of_a_planted_fault(
+    run: Path, tmp_path: Path, stage: str
+) -> None:
+    fit(tmp_path / "b", stage)
+    assert difference(run, tmp_path / "b") == f"step {FAULT_AT}: {stage}"
 
-    def test_the_record(self, run: Path) -> None:
-        """Validation and hyperparameters are in it."""
-        assert record.read_config(run).lr == 0.01
-        metrics = record.read_summary(run)["metrics"]
-        assert metrics["validation_acc"] == 0.5
-        assert metrics["validation_loss"] > 0
-        assert (run / "loss_curve.png").exists()
 
-    def test_a_run_resumed_in_the_middle_of_an_epoch(self, run: Path, tmp_path: Path) -> None:
-        """The same bits as of one that never stopped; Lightning's checkpoint has the loader's."""
-        saving = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1)
-        fit(tmp_path / "b", model(), callbacks=[saving], max_steps=6, enable_checkpointing=True)
-        (checkpoint,) = tmp_path.glob("*.ckpt")
-        fit(tmp_path / "b", model(), checkpoint)
-        rows = [record.read_fingerprints(folder) for folder in (run, tmp_path / "b")]
-        assert rows[0] == rows[1]
-        assert record.read_summary(tmp_path / "b")["resumes"][0]["step"] == 5
+def test_a_run_resumed_in_the_middle_of_an_epoch(run: Path, tmp_path: Path) -> None:
+    """The same bits as of one that never stopped; Lightning's checkpoint has the loader's.
+    Hyperparameters and what a validation logged are in the record."""
+    saving = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1)
+    fit(tmp_path / "b", callbacks=[saving], max_steps=6, enable_checkpointing=True)
+    (checkpoint,) = tmp_path.glob("*.ckpt")
+    fit(tmp_path / "b", checkpoint=checkpoint)
+    rows = [record.read_fingerprints(folder) for folder in (run, tmp_path / "b")]
+    assert rows[0] == rows[1]
+    assert record.read_config(run).lr == 0.01
+    summary = record.read_summary(tmp_path / "b")
+    assert summary["resumes"][0]["step"] == 5
+    assert summary["metrics"]["validation_acc"] == 0.5
+    assert summary["metrics"]["validation_loss"] > 0
+    assert (run / "loss_curve.png").exists()
 
 
 def hugging(folder: Path, out: Path, fault: bool = False, resume: bool = False) -> None:
