@@ -17,9 +17,9 @@ from seedbed.explain.trace import AFTER, Event, traced
 from seedbed.explain.trace_compare import first_difference
 from seedbed.explain.trace_data import AUGMENTATION, LOADING, hashes_of
 from seedbed.operations.place import Place
-from tests import fault_score, faults
+from tests import fault_score, faults, running, tiny
+from tests.compare.test_verify import edit_stage
 from tests.faults import FAULTS
-from tests.running import typed
 from tests.worker.runs import of_method, trained
 
 # One fault of each part is injected by `make test`, and the others with it by `make test-all`.
@@ -126,7 +126,7 @@ def test_the_phases_of_the_data_are_told_apart() -> None:
     """Of batches that a sampler makes."""
     plain, own = fault_score.settings().plain, {"_target_": f"{__name__}.Chained"}
     plain["data"] |= {"train": own, "sampler": own}
-    events = replay.replay(typed(**plain), 1).events
+    events = replay.replay(running.typed(**plain), 1).events
     loaded = [("augmentation", "Sequential"), ("sample loading", "__getitem__")] * 8
     data = [("data order", "sample ids"), *loaded, ("collate", "collate")]
     assert [(e.place.phase, e.operation) for e in events[: len(data)]] == data
@@ -204,3 +204,48 @@ def test_a_step_of_several_updates_is_replayed_to_the_bit(method: str, tmp_path:
     inner = "critic.0.weight" if method == "WassersteinGAN" else "0.weight"
     assert f"exp_avg of {inner}" in names
     assert {event.place.phase for event in trace.events} >= {"backward", "update"}
+
+
+IMAGES = {key: {"_target_": "tests.faults.Images"} for key in ("train", "validation", "test")}
+DATA = tiny.DATA | IMAGES | {"collate": "tests.faults.collate"}
+WORDS = tiny.overrides({"name": "faulty", "_target_": "tests.faults.Net"}, DATA)
+
+
+def explained(*words: object) -> str:
+    """Run a command that must say that bits differ, and return what it says."""
+    done = running.command(*map(str, words), "--explain", "--trust", "tests.faults")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+def test_compare_names_the_stage_of_the_data(tmp_path: Path) -> None:
+    """Classes numbered by a set of strings follow the seed of its hashes: sample loading."""
+    fault = ("+data.train.fault=set_of_strings", "+data.train.sample_id=5")
+    a, b = (
+        running.trained(tmp_path / seed, *WORDS, *fault, f"determinism.env.PYTHONHASHSEED='{seed}'")
+        for seed in ("1", "2")
+    )
+    text = explained("scripts/compare.py", a, b)
+    assert "batch contents (augmentation or loading)" in text
+    assert "sample loading: __getitem__ in module data.train" in text
+    assert "determinism.env.PYTHONHASHSEED" in text
+
+
+@pytest.mark.long
+def test_verify_names_what_does_not_repeat(tmp_path: Path) -> None:
+    """An unseeded generator in a layer differs between two replays of one configuration.
+
+    Twin: a record with a bit flipped in it has two replays that agree, and no operation.
+    """
+    fault = ("+model.fault=unseeded_generator", "+model.step=3", "+model.where=0")
+    text = explained("scripts/verify.py", running.trained(tmp_path / "run", *WORDS, *fault))
+    assert "diverge at step 3: loss" in text
+    assert "The two replays differ from each other: the step is nondeterministic" in text
+    assert "forward: aten.rand.generator in module blocks.0" in text
+
+    edit_stage(running.trained(tmp_path / "clean", *WORDS), 4, "gradients")
+    text = explained("scripts/verify.py", tmp_path / "clean")
+    assert "The two replays have the same bits" in text
+    assert "the replay differs from the record, at step 4, stage gradients" in text
+    assert "aten." not in text

@@ -155,10 +155,6 @@ def test_groups_of_a_sweep_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert (unpaired["paired"], unpaired["verdict"]) == (False, "undecided")
     assert unpaired["seeds_to_decide"] > 100
     assert found["groups"][0]["means"]["validation_accuracy"] == pytest.approx(0.95 * 2.65 / 2.85)
-    header = described(tmp_path).splitlines()[0]
-    assert [cell.strip() for cell in header.split("|")][1:-1] == [
-        "model", "metric", "n", "mean", "sd", "95 % interval", "mean test_loss",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
