@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -183,26 +183,38 @@ class Seen:
     values: Mapping[str, Any]
 
 
-class Run(Protocol):
-    """What a callback is given of a run.
+class Run:
+    """A run as callbacks see it.
 
     Attributes:
         model: to read from.
         folder: of the run, for files of the callback's own.
+        phase: `train`, `validation` or `test`.
         optimizer: name of the optimizer whose update is made.
         logs: whether what is logged now goes to metrics.csv.
     """
 
-    model: nn.Module
-    folder: Path
-    optimizer: str
-    logs: bool
+    def __init__(
+        self, model: nn.Module, folder: Path, show: Callable[[str, int, Path], None]
+    ) -> None:
+        """Begin; `show` takes name, step and file of a figure."""
+        self.model, self.folder, self._show = model, folder, show
+        self.optimizer, self.phase, self.step, self.logs = "", "train", 0, False
+        self.logged: dict[str, Tensor | float] = {}
 
     def log(self, name: str, value: Tensor | float) -> None:
         """Log a scalar by a name: a column of metrics.csv."""
+        if self.logs:
+            self.logged[name] = value
 
     def log_figure(self, name: str, figure: Any) -> None:
         """Log a figure of matplotlib: a file in `figures/` of the run folder, and to loggers."""
+        if self.logs:
+            from seedbed.record import plots  # matplotlib takes a second
+
+            path = self.folder / "figures" / f"{self.phase}_{name}_{self.step}.png"
+            path.parent.mkdir(exist_ok=True)
+            self._show(f"{self.phase}/{name}", self.step, plots.save(figure, path))
 
 
 class Callback:

@@ -1,42 +1,19 @@
 """Callbacks look at a run, and what they would change in it is refused; the scalars they log."""
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seedbed import rng
 from seedbed.config import build
 from seedbed.errors import InputError
 from seedbed.fingerprint import of_tensors
-from seedbed.methods import Callback, Value, require_hooks
+from seedbed.methods import Callback, Run, Value, require_hooks
 from seedbed.names import CALLBACK
 
-Show = Callable[[str, int, Path], None]
 _COLUMNS = ("step", "epoch", "phase", "learning_rate")  # of metrics.csv, which methods do not name
-
-
-class Run:
-    """What callbacks are given; see `methods.Run`."""
-
-    def __init__(self, model: nn.Module, folder: Path, show: Show) -> None:
-        self.model, self.folder, self._show = model, folder, show
-        self.optimizer, self.phase, self.step, self.logs = "", "train", 0, False
-        self.logged: dict[str, Tensor] = {}
-
-    def log(self, name: str, value: Tensor | float) -> None:
-        if self.logs:
-            self.logged[name] = scalar(name, value)
-
-    def log_figure(self, name: str, figure: Any) -> None:
-        if self.logs:
-            from seedbed.record import plots  # matplotlib takes a second
-
-            path = self.folder / "figures" / f"{self.phase}_{name}_{self.step}.png"
-            path.parent.mkdir(exist_ok=True)
-            self._show(f"{self.phase}/{name}", self.step, plots.save(figure, path))
 
 
 class Callbacks:
@@ -47,10 +24,10 @@ class Callbacks:
         self._called: set[str] = set()
         self.run: Run | None = None
 
-    def open(self, model: nn.Module, folder: Path, show: Show) -> None:
-        """Begin to call them; `show` passes a figure on, by its name, step and file."""
+    def open(self, run: Run) -> None:
+        """Begin to call them."""
         if self._callbacks:
-            self.run = Run(model, folder, show)
+            self.run = run
 
     @property
     def look_at_evaluations(self) -> bool:
@@ -102,7 +79,7 @@ class Callbacks:
                     "on_step_end"
                 )
         logged, run.logged = run.logged, {}
-        return logged
+        return {name: scalar(name, value) for name, value in logged.items()}
 
     def state(self) -> dict[str, Any]:
         """Return what checkpoints hold of each, by what they call it."""

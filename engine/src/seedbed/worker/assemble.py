@@ -63,8 +63,7 @@ def import_targets(settings: Settings) -> None:
 
     What they draw while they are imported is seeded by their names.
     """
-    if settings.determinism.seeding:
-        seed_imports(settings.seeds.data)
+    seed(settings, "data")
     for key, target in config.targets_of(settings.plain):
         if not key.startswith("logger"):
             with suppress(Exception):

@@ -69,7 +69,6 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
     run_logger = Logger()
     if job.leads:
         run_logger = RunLogger(job, parts, imports, state)
-        parts.training.callbacks.open(parts.training.model, job.folder, run_logger.log_figure)
     print_header(run_logger, parts, progress, job.starts_over)
     with closing(run_logger):
         if progress.step == 0:  # a run that is resumed has been looked at

@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from seedbed import fingerprint, record
+from seedbed.methods import Run
 from seedbed.training import checkpoint, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Progress
@@ -38,6 +39,7 @@ class RunLogger(Logger):
         """Start the tables, or cut them back to where the checkpoint was made, if there is one."""
         self._folder, self._settings, self._imports = job.folder, parts.settings.plain, imports
         self._training, self._plan = parts.training, parts.plan
+        parts.training.callbacks.open(Run(parts.training.model, job.folder, self.log_figure))
         progress = checkpoint.progress_of(resumed_from)
         keeps = partial(is_kept, progress=progress, plan=self._plan) if resumed_from else None
         self._metrics, self._fingerprints = record.tables.open_tables(job.folder, keeps)
