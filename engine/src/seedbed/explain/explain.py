@@ -104,12 +104,8 @@ def trace(
     with tempfile.TemporaryDirectory(prefix="seedbed-explain-") as folder:
         out = Path(folder, "trace.pt")
         words = [run, step, out, *(checkpoints if from_checkpoint else ())]
-        done = subprocess.run(
-            [sys.executable, "-m", "seedbed.explain.replay", *map(str, words)],
-            env=variables,
-            capture_output=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", "seedbed.explain.replay", *map(str, words)]
+        done = subprocess.run(command, env=variables, capture_output=True)
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
             raise InputError(

@@ -53,6 +53,7 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
         super().__init__(model)
         self.events: list[Event] = []
         self._model, self._optimizers = model, optimizers
+        self._known, self._known_in = dict[int, str](), ""  # names by address, in which phase
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation between hashing what goes in and what comes out."""
@@ -85,11 +86,13 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
 
     def _names_of(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
         """Return what the model or the optimizer calls tensors, "" where it knows none."""
-        known = {_address(tensor): name for name, tensor in _state(self._model, self._optimizers)}
-        for name, parameter in self._model.named_parameters():
-            if parameter.grad is not None:
-                known[_address(parameter.grad)] = f"gradient of {name}"
-        return tuple(known.get(_address(t), "") for t in tensors)
+        if self.place.phase != self._known_in:  # the gradients are there when the update begins
+            self._known_in = self.place.phase
+            parameters = self._model.named_parameters()
+            gradients = [(f"gradient of {k}", p.grad) for k, p in parameters if p.grad is not None]
+            named = (*_state(self._model, self._optimizers), *gradients)
+            self._known = {_address(tensor): name for name, tensor in named}
+        return tuple(self._known.get(_address(t), "") for t in tensors)
 
 
 @contextmanager
