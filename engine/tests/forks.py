@@ -152,10 +152,8 @@ def _variables(asked: Asked) -> str:
     if _trains(asked):
         return at_start(environment)
     preset = [word for word in words if word.startswith(("determinism=", "determinism.threads="))]
-    if not any(word.startswith("determinism.threads=") for word in preset):
-        preset += [] if words[0].endswith("train.py") else ["determinism.threads=1"]
-    try:
-        return at_start({**environment, **_of_preset(*preset)})
+    try:  # most run with one thread, as tests share the machine
+        return at_start({**environment, **_of_preset("determinism.threads=1", *preset)})
     except Exception:  # the command itself will say why
         return at_start(environment)
 

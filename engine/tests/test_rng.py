@@ -110,10 +110,8 @@ def test_all_accelerators_are_seeded(name: str, monkeypatch: pytest.MonkeyPatch)
     Apple's has no function for all devices.
     """
     seeds: list[int] = []
-    module, found = (
-        SimpleNamespace(**{"manual_seed": None, name: seeds.append}),
-        torch.device("xpu"),
-    )
+    module = SimpleNamespace(**{"manual_seed": None, name: seeds.append})
+    found = torch.device("xpu")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
     monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
     monkeypatch.setattr(rng, "_accelerators", rng._accelerators.__wrapped__)  # not the cached one

@@ -1,18 +1,23 @@
-"""The configuration: types, ranges and names are checked, classes are built or not trusted."""
+"""The configuration and its command line: values and names are checked, classes built or not
+trusted."""
 
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from seedbed import config
-from seedbed.config import build
-from seedbed.config.compose import compose, configuration
+from seedbed.config import build, compose
+from seedbed.config.compose import configuration
 from seedbed.config.settings import Settings, Trainer
 from seedbed.errors import InputError
+from seedbed.sweeps import plan
+from tests.running import ROOT
 
 BASE = configuration()
 RUN = Path("run")
@@ -81,7 +86,8 @@ def test_a_missing_key_is_named(key: str) -> None:
 
 def test_values_get_their_types() -> None:
     """In the object and in the mapping alike; keys that have a default may be missing."""
-    resolved = config.resolve(compose("trainer.max_steps='12'", "trainer.gradient_clip_norm=1"))
+    words = ("trainer.max_steps='12'", "trainer.gradient_clip_norm=1")
+    resolved = config.resolve(compose.compose(*words))
     resolved.trainer.pop("test_weights", None)
     settings = config.check(resolved)
     assert isinstance(settings, Settings)
@@ -198,3 +204,30 @@ def test_a_users_error_has_its_traceback(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="nosuchpackage"):
         build.build({"_target_": "half_done.Model"}, "model")
+
+
+def test_options_come_first_and_overrides_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later of two overrides of a key wins, so they may not change places."""
+    words = ["seed=1", "-m", "seed=2", "--config-dir", "folder", "~trainer", "--config-name=a"]
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+    assert compose.run(lambda: None) == 0
+    options = ["-m", "--config-dir", "folder", "--config-name=a"]
+    assert sys.argv[1:] == [*options, "seed=1", "seed=2", "~trainer"]
+
+
+def test_jobs_are_named_by_what_varies() -> None:
+    """As Hydra makes their folders, in each job's own configuration; a group by its choice."""
+    overrides = [compose.job_names(["model", "model.x"]), "model=rnn", "+model.x=1"]
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        composed = hydra.compose("config", overrides, return_hydra_config=True)
+    OmegaConf.set_readonly(composed, False)
+    composed.hydra.job.num = 7
+    assert composed.hydra.sweep.subdir == "7_model=rnn,model.x=1"
+
+
+def test_values_that_are_paths_name_no_folder() -> None:
+    """They would lead out of the sweep, or two jobs to one folder; the others name it as before."""
+    words = ["seed=0,1", "notes='../a','../../b'", "model=cnn,sub/cnn", "hydra/launcher=joblib"]
+    overrides = {"sweeper": {"_target_": "x.BasicSweeper"}, "overrides": {"task": words}}
+    named, varied, jobs = plan._jobs(OmegaConf.create(overrides))
+    assert (named, varied, len(jobs)) == (["seed"], ["model", "notes", "seed"], 8)

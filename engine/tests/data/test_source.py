@@ -85,10 +85,10 @@ def unstacked(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], dict[
     return [x for x, _ in samples], {"classes": [target for _, target in samples]}
 
 
-SOURCES: dict[str, Callable[[], Source]] = {
-    "whole batches": lambda: Source(Fetched(SAMPLES), "train", seed=0),
-    "a user's": lambda: Source(Noisy(SAMPLES), "train", seed=0),
-    "a user's with a collate function": lambda: Source(Noisy(SAMPLES), "train", 0, noisy_collate),
+SOURCES = {
+    "whole batches": Source(Fetched(SAMPLES), "train", seed=0),
+    "a user's": Source(Noisy(SAMPLES), "train", seed=0),
+    "a user's with a collate function": Source(Noisy(SAMPLES), "train", 0, noisy_collate),
 }
 
 
@@ -147,7 +147,7 @@ def test_each_epoch_is_a_permutation_of_its_own() -> None:
 @pytest.mark.parametrize(("data", "way"), WAYS)
 def test_the_way_of_loading_changes_no_bit(data: str, way: dict[str, Any]) -> None:
     """Any number of workers, started and kept in any way, any prefetch: the same batches."""
-    here, there = (loaded(SOURCES[data](), ORDER, STEPS, **how) for how in ({}, way))
+    here, there = (loaded(SOURCES[data], ORDER, STEPS, **how) for how in ({}, way))
     assert hashes(there) == hashes(here)
 
 
@@ -251,15 +251,11 @@ from seedbed.data import workers
 from seedbed.data.positions import Shuffled, positions
 from seedbed.data.source import Source
 
-class Wide:
-    def __len__(self): return 64
-    def __getitem__(self, index):
-        return torch.zeros(50_000), torch.tensor(index)
-
 if __name__ == "__main__":
+    wide = torch.utils.data.TensorDataset(torch.zeros(64, 50_000), torch.arange(64))
     places = positions(Shuffled(64, 4, 0), 0, 16)
     how = workers.Loading(2)
-    batches = workers.load(Source(Wide(), "train", 0), places, how, {preset!r})
+    batches = workers.load(Source(wide, "train", 0), places, how, {preset!r})
     next(batches)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     {ending}
