@@ -1,5 +1,6 @@
 """Runs in the process of a test: begun as train.py does, stopped at a check, gone on with."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ LSTM = (
 EARLY_STOPPING = ("optimizer.lr=0.3", "schedule=constant", "trainer.max_steps=24",
                   "trainer.early_stopping_patience=2")  # fmt: skip
 METHODS = "tests.tiny.methods"
+_PLACE = tempfile.TemporaryDirectory(prefix="seedbed-")  # of the runs that tests share
+_WHOLE: dict[tuple[str, ...], Path] = {}  # no `cache`: a rehearsal empties those
 _NETS = {"VAE": "Autoencoder", "WassersteinGAN": "Players", "Teacher": "Averaged"}
 
 
@@ -73,6 +76,13 @@ def trained(folder: Path, *words: str) -> Path:
     """Train to the end."""
     assert work(begun(folder, *words)) == 0
     return folder
+
+
+def whole(*words: str) -> Path:
+    """Return a run that nobody stopped, one for each command line."""
+    if words not in _WHOLE:
+        _WHOLE[words] = trained(Path(tempfile.mkdtemp(dir=_PLACE.name), "run"), *words)
+    return _WHOLE[words]
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:

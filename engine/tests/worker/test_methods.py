@@ -1,7 +1,6 @@
 """Methods and callbacks: whatever is trained has the promises of supervised training."""
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from seedbed.training import checkpoint
 from seedbed.worker import parts
 from tests import tiny
 from tests.running import typed
-from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, work
+from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, whole, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
-Whole = Callable[..., Path]
 VAE = of_method("VAE", "~data.task")  # it needs none
 GAN, TEACHER, TUNING, TOKENS = (
     of_method(name) for name in ("WassersteinGAN", "Teacher", "FineTuning", "Tokens")
@@ -57,7 +55,7 @@ CASES: dict[str, tuple[str, ...]] = {
     ids=[*CASES, "compiled"],
 )
 def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
-    words: tuple[str, ...], whole: Whole, tmp_path: Path
+    words: tuple[str, ...], tmp_path: Path
 ) -> None:
     resumed(tmp_path / "run", whole(*words), 6, *words)
 
@@ -79,7 +77,7 @@ def weights(folder: Path, name: str = "last.pt") -> dict[str, Tensor]:
 
 
 class TestWhatIsLogged:
-    def test_each_part_of_a_loss_is_a_column(self, whole: Whole) -> None:
+    def test_each_part_of_a_loss_is_a_column(self) -> None:
         """In training and in evaluations; the loss is their sum, and what best.pt follows."""
         run = whole(*VAE)
         for phase in ("train", "validation", "test"):
@@ -93,7 +91,7 @@ class TestWhatIsLogged:
         assert summary["metrics"]["best_validation_loss"] == float(best)
         assert not (run / "test_predictions.csv").exists()
 
-    def test_each_optimizer_has_its_loss_and_learning_rate(self, whole: Whole) -> None:
+    def test_each_optimizer_has_its_loss_and_learning_rate(self) -> None:
         """A cell is empty in steps that do not update it."""
         run = whole(*GAN)
         assert [bool(cell) for cell in column(run, "generator_loss")] == 7 * [True, False]
@@ -103,7 +101,7 @@ class TestWhatIsLogged:
         ratios = {round(float(a) / float(b), 6) for a, b in zip(*rates, strict=True)}
         assert ratios == {round(0.01 / 0.006, 6)}
 
-    def test_monitor_and_mode_choose_what_best_pt_follows(self, whole: Whole) -> None:
+    def test_monitor_and_mode_choose_what_best_pt_follows(self) -> None:
         """The columns do not depend on it, byte for byte; control: another seed."""
         run = whole(*VAE, "trainer.monitor=validation_kl", "trainer.mode=max")
         best = checkpoint.load(run / "checkpoints" / "best.pt")
@@ -118,9 +116,7 @@ class TestWhatIsLogged:
 
 
 class TestWhatIsTrained:
-    def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(
-        self, whole: Whole
-    ) -> None:
+    def test_frozen_parameters_are_trained_from_the_step_on_that_says_so(self) -> None:
         first, third, fourth = (
             weights(whole(*TUNING, f"trainer.max_steps={steps}")) for steps in (1, 3, 4)
         )
@@ -128,9 +124,7 @@ class TestWhatIsTrained:
         assert not torch.equal(first["3.weight"], third["3.weight"])
         assert not torch.equal(third["0.weight"], fourth["0.weight"])
 
-    def test_a_closure_is_run_at_the_weights_that_an_optimizer_has_moved(
-        self, whole: Whole
-    ) -> None:
+    def test_a_closure_is_run_at_the_weights_that_an_optimizer_has_moved(self) -> None:
         """Sharpness-aware minimisation; negative control: it moves by nothing."""
         for words in (SAM, UNMOVED):
             state = checkpoint.load(whole(*words) / "checkpoints" / "last.pt")["optimizer"]["state"]
@@ -138,7 +132,7 @@ class TestWhatIsTrained:
             assert len(before) == 14
             assert torch.equal(before, moved) == (words == UNMOVED)
 
-    def test_each_stream_has_a_seed_of_its_own(self, whole: Whole) -> None:
+    def test_each_stream_has_a_seed_of_its_own(self) -> None:
         """That of the order changes the order; those of dropout and initial weights the loss."""
         first, order, *others = (
             whole(*TOKENS, f"seeds.{name}")
@@ -149,14 +143,14 @@ class TestWhatIsTrained:
             assert stages(first, "batch") == stages(other, "batch")
             assert stages(first, "loss")[0] != stages(other, "loss")[0]
 
-    def test_bfloat16_is_another_computation(self, whole: Whole) -> None:
+    def test_bfloat16_is_another_computation(self) -> None:
         """Twin: the weights stay float32, and the bits are not those of float32."""
         for words in (VAE, GAN):
             run = whole(*words, *BFLOAT16)
             assert stages(run, "loss")[0] != stages(whole(*words), "loss")[0]
             assert {each.dtype for each in weights(run).values()} == {torch.float32}
 
-    def test_gradients_are_weighted_by_what_a_shard_counts(self, whole: Whole) -> None:
+    def test_gradients_are_weighted_by_what_a_shard_counts(self) -> None:
         """The mean over tokens does not depend on how a batch is cut, but for its rounding."""
         words = (*TOKENS, "model.dropout=0", "trainer.max_steps=1")
         one, four = (whole(*words, f"trainer.shards={n}") for n in (1, 4))
@@ -164,7 +158,7 @@ class TestWhatIsTrained:
         a, b = weights(one), weights(four)
         assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
 
-    def test_each_group_has_the_factor_of_its_name(self, whole: Whole) -> None:
+    def test_each_group_has_the_factor_of_its_name(self) -> None:
         """As metrics.csv logs it, truly; a function is a schedule, too."""
         run = whole(*SAWTOOTH)
         first = [float(cell) for cell in column(run, "learning_rate_first")]
@@ -176,13 +170,13 @@ class TestWhatIsTrained:
 
 
 class TestCallbacks:
-    def test_callbacks_read_everything_and_change_no_bit(self, whole: Whole) -> None:
+    def test_callbacks_read_everything_and_change_no_bit(self) -> None:
         """They draw, switch modes and keep state."""
         for words in (GAN, TEACHER):
             prints = [record.read_fingerprints(whole(*each)) for each in (words, (*words, NORMS))]
             assert prints[0] == prints[1]
 
-    def test_what_callbacks_log_is_a_column(self, whole: Whole) -> None:
+    def test_what_callbacks_log_is_a_column(self) -> None:
         """Of the gradients before they are clipped; negative control: clipped, they are shorter."""
         run = whole(*VAE, NORMS, "trainer.gradient_clip_norm=0.001", "trainer.max_steps=8")
         assert min(float(cell) for cell in column(run, "gradient_norm")) > 0.01
@@ -205,7 +199,7 @@ class TestCallbacks:
 
 
 def test_a_run_starts_from_the_best_weights_of_another(
-    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whose file the record knows by its digest: another content refuses to resume."""
     file = tmp_path / "weights.pt"
@@ -232,7 +226,7 @@ def test_a_run_starts_from_the_best_weights_of_another(
     assert line.startswith("model.file: expected the weights of")
 
 
-def test_without_a_test_set_there_are_no_test_values(whole: Whole) -> None:
+def test_without_a_test_set_there_are_no_test_values() -> None:
     """Those of the validation set are no test's; negative control: with one, there are."""
     for words, has in (((*TOKENS, "++data.test=null"), False), (TOKENS, True)):
         run = whole(*words)
@@ -270,9 +264,7 @@ UNSEEN = (*TUNING, "data.eval_batch_size=7")
 SEEING = (*UNSEEN, f"+callbacks.own._target_={__name__}.Confusion")
 
 
-def test_callbacks_see_validation_and_test_whole_and_change_no_bit(
-    whole: Whole, tmp_path: Path
-) -> None:
+def test_callbacks_see_validation_and_test_whole_and_change_no_bit(tmp_path: Path) -> None:
     """Stopped and resumed as well; what they log of the test is a column and in the summary."""
     run, plain = whole(*SEEING), whole(*UNSEEN)
     resumed(tmp_path / "stopped", run, 9, *SEEING)

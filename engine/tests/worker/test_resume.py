@@ -23,16 +23,11 @@ from tests.worker.runs import EARLY_STOPPING, LSTM, StopAt, resumed, work
 
 pytestmark = pytest.mark.usefixtures("this_process_trains")
 
-Whole = Callable[..., Path]
+whole = partial(runs.whole, *LSTM)
 
 
 def begun(folder: Path, *overrides: str) -> Path:
     return runs.begun(folder, *LSTM, *overrides)
-
-
-@pytest.fixture
-def whole(whole: Whole) -> Whole:
-    return partial(whole, *LSTM)
 
 
 def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
@@ -45,7 +40,7 @@ def stopped(folder: Path, check: int = 9, *overrides: str) -> Path:
     ("every", "overrides"), [pytest.param(1, (), marks=pytest.mark.long), (7, EARLY_STOPPING)]
 )
 def test_a_run_stopped_at_any_point_ends_with_the_same_bits(
-    every: int, overrides: tuple[str, ...], whole: Whole, tmp_path: Path
+    every: int, overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Between any two steps, in any validation, in the test; early stopping counts on."""
     reference, counted = whole(*overrides), StopAt()
@@ -61,7 +56,7 @@ def results(run: Path) -> tuple[dict[str, Any], dict[int, float]]:
     return record.read_summary(run), {int(row["step"]): float(row["loss"]) for row in rows}
 
 
-def test_the_best_weights_are_tested_and_the_last_ones_stay(whole: Whole) -> None:
+def test_the_best_weights_are_tested_and_the_last_ones_stay() -> None:
     """Which are tested changes no bit of the training. tools/test_evaluate.py tests both anew.
 
     Negative control, for early stopping as well: a run whose last weights are the best.
@@ -85,7 +80,7 @@ def test_the_best_weights_are_tested_and_the_last_ones_stay(whole: Whole) -> Non
     assert summary["stopped_early"] is None
 
 
-def test_what_is_written_down_comes_when_planned_and_changes_no_bit(whole: Whole) -> None:
+def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
     """Validation, logging, fingerprints and checkpoints, however often, and at the end."""
     often = ("trainer.validate_every_epochs=2", "trainer.log_every_steps=4",
              "fingerprint.every_steps=3", "trainer.checkpoint_every_steps=0")  # fmt: skip
@@ -98,7 +93,7 @@ def test_what_is_written_down_comes_when_planned_and_changes_no_bit(whole: Whole
 
 
 def test_a_damaged_checkpoint_falls_back_and_says_so(
-    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run goes on from the one before it, to the same bits."""
     folder = stopped(tmp_path / "run")
@@ -164,7 +159,7 @@ def test_what_would_not_have_the_same_bits_is_refused(
 
 
 def test_what_cannot_alter_bits_may_change(
-    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is said, recorded and kept, and the bits are the same."""
     folder = stopped(tmp_path / "run")
@@ -184,7 +179,7 @@ def test_what_cannot_alter_bits_may_change(
 
 
 def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
-    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is printed and recorded, with the step from which on it holds; older code is kept."""
     folder = stopped(tmp_path / "run")
@@ -201,7 +196,7 @@ def test_a_change_that_can_alter_bits_is_allowed_where_it_is_asked_for(
 
 
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(
-    whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed before its first one, and it says so; negative control: a new run does not."""
     folder = stopped(tmp_path / "run")
@@ -231,7 +226,7 @@ def test_the_code_of_steps_that_are_left_is_kept_for_good(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("moment", ["before best.pt", "after best.pt", "at the very end"])
 def test_best_weights_are_those_that_the_checkpoint_calls_the_best(
-    moment: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before or after they are written, or while the picture is drawn: the record says that
     the run goes on; who resumes has them, and ends with the same."""
