@@ -7,7 +7,6 @@ import resource
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -23,14 +22,6 @@ from tests.ways import differences
 pytestmark = pytest.mark.long
 SPAWN, FORKSERVER = (("data.num_workers=2", f"data.start_method={how}")
                      for how in ("spawn", "forkserver"))  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def closed_terminals_are_noticed() -> Iterator[None]:
-    """Runs inherit what becomes of SIGHUP, which tests under nohup ignore."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +83,7 @@ def test_a_signal_leaves_a_run_that_goes_on(
 def test_a_closed_terminal_saves_a_checkpoint(whole: Path, tmp_path: Path) -> None:
     """SIGHUP and a dead terminal, for all processes: 129. Its progress bar is not in train.log."""
     folder = tmp_path / "run"
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # inherited; tests under nohup ignore it
     terminal, end = pty.openpty()
     process = started(folder, *FORKSERVER, stdout=end, stderr=end)
     os.close(end)

@@ -6,7 +6,6 @@ import random
 import shlex
 import shutil
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,14 +18,8 @@ from tests.end_to_end.live import begin, processes, rows, until
 from tests.running import QUICK, refusal
 from tests.running import command as run
 
-BASIC: tuple[str, ...] = ()
 SEEDS = 2  # of the fixture quick_sweep
 different = Case("", (), "sweeps").differences
-
-
-def again(folder: Path, *words: str, seeds: int = SEEDS) -> "subprocess.CompletedProcess[str]":
-    """Run the command of quick_sweep, into a folder, with further arguments."""
-    return run(*sweep_words(folder, seeds, *words))
 
 
 @pytest.fixture
@@ -51,7 +44,7 @@ def test_finished_jobs_are_skipped_and_lost_ones_started(quick_sweep: Path, copy
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
+@pytest.mark.parametrize("launcher", [(), JOBLIB])
 def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
     launcher: tuple[str, ...], quick_sweep: Path, tmp_path: Path
 ) -> None:
@@ -63,20 +56,22 @@ def test_a_sweep_killed_at_a_random_moment_ends_with_the_same_bits(
 @pytest.mark.long
 def test_a_sweep_may_get_more_seeds(quick_sweep: Path, copy: Path) -> None:
     """Jobs of the plan keep their numbers. Negative control: fewer are refused."""
-    done = again(copy, seeds=3)
+    done = run(*sweep_words(copy, 3))
     assert done.returncode == 0, done.stderr
     assert "| 3 |" in done.stdout
-    assert "expected the jobs" in refusal(again(copy))
+    assert "expected the jobs" in refusal(run(*sweep_words(copy, SEEDS)))
 
 
 def test_another_sweep_or_process_in_its_folder_is_refused(copy: Path) -> None:
     """In one line, before the first job; the plan stays. Control: the tests above."""
     before = (copy / record.SWEEP).read_text()
     for words in (["trainer.max_steps=5"], ["seed=0,1", "model.channels=[4],[8]"]):
-        assert refusal(again(copy, *words)).startswith("hydra.sweep.dir: expected ")
+        assert refusal(run(*sweep_words(copy, SEEDS, *words))).startswith(
+            "hydra.sweep.dir: expected "
+        )
     assert (copy / record.SWEEP).read_text() == before
     with record.lock(copy, "sweep"):
-        refusal(again(copy))
+        refusal(run(*sweep_words(copy, SEEDS)))
 
 
 def test_a_damaged_plan_is_refused(copy: Path) -> None:
@@ -91,7 +86,7 @@ def test_a_damaged_plan_is_refused(copy: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
+@pytest.mark.parametrize("launcher", [(), JOBLIB])
 def test_a_failed_job_leaves_the_others(launcher: tuple[str, ...], tmp_path: Path) -> None:
     """It is named in the report and in the exit status, also when it is repeated."""
     words = ("--multirun", f"hydra.sweep.dir={tmp_path}", *QUICK, "data.batch_size=64,4001")
@@ -106,7 +101,7 @@ def test_a_failed_job_leaves_the_others(launcher: tuple[str, ...], tmp_path: Pat
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("launcher", [BASIC, JOBLIB])
+@pytest.mark.parametrize("launcher", [(), JOBLIB])
 def test_a_signal_stops_the_jobs_with_checkpoints(
     number: signal.Signals, launcher: tuple[str, ...], tmp_path: Path
 ) -> None:

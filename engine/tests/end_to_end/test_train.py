@@ -1,4 +1,4 @@
-"""The headline: the same record in, the same bits out, from the shell."""
+"""From the shell: the same record in, the same bits out; bad input is refused in one line."""
 
 import json
 import subprocess
@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from seedbed import record
+from seedbed import project, record
+from seedbed.cli import train as train_command
 from tests import forks
-from tests.running import QUICK, ROOT, trained
+from tests.running import QUICK, ROOT, called, refusal, trained
 from tests.ways import differences
 
 
@@ -72,3 +73,45 @@ def test_two_runs_in_the_same_instant_never_share_a_folder(wanted: bool, tmp_pat
     for folder in folders:
         assert record.read_summary(folder)["status"] == "finished"
         assert [*record.read_json(folder / "environment.json")["files_sha256"]] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        ("trainer.max_epoch=3", "trainer.max_epoch: expected a known key or option, got another"),
+        ("data=squars", "did you mean squares"),
+        ("modle=cnn", "did you mean model"),
+        ("+sed=1", "did you mean seed"),
+        ("+lr=1", "did you mean optimizer.lr"),
+        ("optimizer=lion", "Available options in 'optimizer': adamw sgd"),
+        ("model.classes=2", "To append to your config use +model.classes=2"),
+        ("data=adding", "which takes image"),
+        ("seed=1,2", "seed: "),
+        ("seed=[", "overrides: "),
+        ("model=null", "overrides: "),
+        ("--resolve", "overrides: "),
+        ("--config-name=nothing", "nothing: "),
+        ("data.batch_size=0", "data.batch_size: "),
+        ("~data.train", "data.train"),
+        ("+seed=1", "seed: "),
+        ("hydra.run.dir=null", "hydra.run.dir"),
+        ("-m hydra.sweep.dir=/proc/x", "hydra.sweep.dir: expected a folder that can be written"),
+        ("--config-dir=/nonexistent", "/nonexistent"),
+        ("--config-dir=own experiment=broken", "broken.yaml, line 2"),
+    ],
+)
+def test_a_bad_command_line_is_refused_in_one_line(
+    overrides: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line names the key or the nearest one, or file and line; no run folder is left."""
+    broken = tmp_path / "own" / "experiment" / "broken.yaml"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("a: [1, 2\nb: }")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(project.PROJECT, str(ROOT))
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it; here it is unset again
+    message = refusal(called(train_command.main, *overrides.split()))
+    assert key in message
+    assert ": expected " in message
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [broken]
+    assert not list(tmp_path.glob("runs/*"))
