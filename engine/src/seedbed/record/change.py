@@ -57,11 +57,11 @@ def changes(before: Origin, now: Origin) -> list[Change]:
     return [
         *sorted(of_settings, key=lambda change: not change.key.startswith("seed")),
         *(c for c in of_environment if preset.isdisjoint((c.key, c.key.partition(".")[2]))),
-        *changes_of_code(before, now, bool(settings[0]) and settings[0] == settings[1]),
+        *changes_of_code(before, now),
     ]
 
 
-def changes_of_code(before: Origin, now: Origin, same_settings: bool = False) -> Iterator[Change]:
+def changes_of_code(before: Origin, now: Origin) -> Iterator[Change]:
     """Yield the commit and the imported files that differ.
 
     A file that only one of them has imported can follow from the settings, such as another model's:
@@ -73,8 +73,8 @@ def changes_of_code(before: Origin, now: Origin, same_settings: bool = False) ->
     if not (a and b):
         return
     shared = [name for name in a if name in b and a[name] != b[name]]
-    single = a.keys() ^ b.keys() if same_settings or shared else ()
-    for name in sorted([*shared, *single]):
+    is_change = shared or before.settings == now.settings
+    for name in sorted([*shared, *(a.keys() ^ b.keys() if is_change else ())]):
         one, other = before.digest(name), now.digest(name)
         if one != other:
             yield Change(name, one and one[:12], other and other[:12], kind="code")
