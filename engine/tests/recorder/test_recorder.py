@@ -16,7 +16,7 @@ from seedbed.errors import InputError, one_line
 from seedbed.loading import seeded_loader
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
-from tests import pages
+from tests import made_up_runs, pages
 from tests.running import command, printed, refusal
 from tests.tiny.data import Noisy
 from tests.tiny.models import Convolution
@@ -181,10 +181,11 @@ def test_a_device_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
     """A folder or a step that is there already, a resume from none, whatever comes after close."""
-    folder = tmp_path / "a"
+    folder, trained = tmp_path / "a", made_up_runs.write_run(tmp_path / "trained")
     with Recorder(folder) as recorder:
         step(recorder, 1)
         for message, late in {
+            "expected the record of a Recorder": lambda: Recorder(trained, resume_from=1),
             r"folder: expected a new one, got .*resume_from": lambda: Recorder(run),
             "expected a run folder": lambda: Recorder(tmp_path / "none", resume_from=3),
             f"from: expected at most {STEPS}": lambda: Recorder(run, resume_from=STEPS + 1),

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.style import context
 from numpy.typing import NDArray
 
 from seedbed.errors import printable
@@ -62,6 +60,8 @@ def draw(
         runs: one or two tables, by what the legend calls them.
         marked_step: where the runs differ first.
     """
+    from matplotlib.figure import Figure  # takes half a second
+
     with style():
         figure = Figure(figsize=(3.6 * len(names) + 0.4, 2.9), layout="constrained")
         panels = figure.subplots(1, len(names), squeeze=False)[0]
@@ -100,11 +100,13 @@ def literal(text: str) -> str:
 
 def style() -> Any:
     """Return a context in which figures look like Seedbed's, whatever the user's matplotlibrc."""
+    from matplotlib.style import context
+
     return context(["default", _STYLE])
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as a PNG file, atomically; return its path."""
+def save(figure: Any, path: Path) -> Path:
+    """Write a figure of matplotlib as a PNG file, atomically; return its path."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=200, metadata={"Software": None})
     write_atomically(path, picture.getvalue())

@@ -23,8 +23,11 @@ def opened(
                 "give the last step of the checkpoint: Recorder(..., resume_from=STEP)"
             )
         folder.mkdir(parents=True, exist_ok=True)
-    else:
-        record.require_run(folder)
+    elif "recorder" not in untrusted.read_yaml(record.require_run(folder)):
+        raise InputError(
+            f"folder: expected the record of a Recorder, got {folder}, a run of train.py; resume "
+            "it with scripts/resume.py"
+        )
     with record.lock(folder):
         if resume_from is None:
             before, both = {}, record.tables.open_tables(folder)
