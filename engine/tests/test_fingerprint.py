@@ -116,7 +116,6 @@ def test_a_list_has_its_hash_whatever_was_hashed_before_it() -> None:
         assert hasher.hashes().tolist() == [expected[index] for index in chosen]
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
     """Gradients of `nn.Embedding(sparse=True)` have a stage; negative control: another value,
     another hash."""
@@ -126,4 +125,3 @@ def test_a_sparse_tensor_has_the_hash_of_what_it_stands_for() -> None:
     expected = fingerprint.of_tensors([dense])
     assert fingerprint.of_tensors([dense.to_sparse(1)]) == expected
     assert fingerprint.of_tensors([other.to_sparse(1)]) != expected
-    assert fingerprint.of_tensors([dense.to_sparse_csr()]) == expected

@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 needs_x86_64 = pytest.mark.skipif(
-    platform.machine() not in ("x86_64", "AMD64"), reason="the variables are those of x86-64"
+    platform.machine() not in ("x86_64", "AMD64"), reason="portable is for x86-64"
 )
 
 

@@ -1,19 +1,14 @@
 """Portable: whatever CPU this is, it has the golden fingerprints of the repository."""
 
-import platform
 from pathlib import Path
 
 import pytest
 
 from seedbed import record
-from tests.determinism.test_determinism import applied, environment_of, preset
+from tests.determinism.test_determinism import applied, environment_of, needs_x86_64, preset
 from tests.golden import runs
 from tests.running import TEMPLATE, made_once, printed
 
-on_x86_64 = pytest.mark.skipif(
-    platform.machine() not in ("x86_64", "AMD64"),
-    reason=f"portable promises bits on x86-64 CPUs; this is {platform.machine()}",
-)
 VERSIONS = record.read_json(runs.GOLDEN)
 GOLDEN = VERSIONS.get(runs.TORCH, {})
 of_this_torch = pytest.mark.skipif(
@@ -32,7 +27,7 @@ def trained(shared: Path) -> Path:
     return made_once(shared / "golden", train)
 
 
-@on_x86_64
+@needs_x86_64
 @of_this_torch
 @pytest.mark.parametrize("model", runs.EXPERIMENTS)
 def test_this_cpu_has_the_golden_fingerprints(model: str, trained: Path) -> None:
@@ -42,7 +37,7 @@ def test_this_cpu_has_the_golden_fingerprints(model: str, trained: Path) -> None
     )
 
 
-@on_x86_64
+@needs_x86_64
 @of_this_torch
 def test_another_seed_is_another_fingerprint(trained: Path) -> None:
     """Negative control: the golden fingerprints can be missed, from the first step on."""
@@ -57,7 +52,7 @@ def test_the_pinned_torch_has_golden_fingerprints() -> None:
     assert set(VERSIONS[torch]) == set(runs.EXPERIMENTS)
 
 
-@on_x86_64
+@needs_x86_64
 def test_every_library_reports_its_pin() -> None:
     """Every run reads PyTorch's and MKL's back, and misses them; oneDNN says what it takes."""
     portable = preset("portable")
@@ -72,7 +67,7 @@ def test_every_library_reports_its_pin() -> None:
     assert onednn.endswith(",isa:Intel AVX")
 
 
-@on_x86_64
+@needs_x86_64
 @of_this_torch
 @pytest.mark.long
 @pytest.mark.processor
