@@ -130,6 +130,7 @@ def test_the_phases_of_the_data_are_told_apart() -> None:
     loaded = [("augmentation", "Sequential"), ("sample loading", "__getitem__")] * 8
     data = [("data order", "sample ids"), *loaded, ("collate", "collate")]
     assert [(e.place.phase, e.operation) for e in events[: len(data)]] == data
+    assert "container.py:" in events[1].place.line, "where the module's forward pass is written"
     draws = hashes_of([rng.Draws(0, np.arange(2)) for _ in range(2)])
     assert draws[0] == draws[1], "as objects of other processes"
 

@@ -80,8 +80,8 @@ class _Noted:
 
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         name = getattr(function, "__name__", type(function).__name__)
-        called = function if hasattr(function, "__code__") else type(function).__call__
-        code = getattr(called, "__code__", None)
+        call = getattr(function, "forward", type(function).__call__)  # of modules: what is written
+        code = getattr(function, "__code__", getattr(call, "__code__", None))
         line = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
         taken = hashes_of((args, kwargs))
         result = function(*args, **kwargs)
