@@ -195,8 +195,7 @@ def training_of(name: str = "Supervised", model: nn.Module | None = None) -> Tra
     method.task = Classification(0.1)
 
     def make(parameters: Any, lr: float = 0.01, **options: Any) -> torch.optim.Optimizer:
-        named = [each if isinstance(each, dict) else each[1] for each in parameters]
-        trained = [each for each in named if isinstance(each, dict) or each.requires_grad]
+        trained = [parameter for _, parameter in parameters if parameter.requires_grad]
         kind = Langevin if isinstance(model, Net) else torch.optim.AdamW
         return kind(trained, lr=lr, **options)
 

@@ -33,9 +33,7 @@ from tests.test_fingerprint import of
 from tests.training.cases import CLASSES, FEATURES, Case
 from tests.training.test_rehearsal import STEPS, run
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "foreach", "fused", "nesterov")
-Build = Callable[[Any], torch.optim.Optimizer]
 
 
 def state(step: int) -> dict[str, Any]:
@@ -268,9 +266,9 @@ def facts(value: Any) -> Any:
     return type(value), repr(value)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("build", [*usable(), AllKinds])
-def test_every_optimizer_goes_on_as_if_never_stopped(build: Build, dtype: torch.dtype) -> None:
+def test_every_optimizer_goes_on_as_if_never_stopped(build: Any, dtype: torch.dtype) -> None:
     """PyTorch's in every variant; others with master weights, counts, nested state, names."""
     case = Case(model=partial(Matrices, dtype), optimizer=build)
     whole = run(case)

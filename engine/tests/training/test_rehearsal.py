@@ -60,11 +60,6 @@ class Notes(Logger):
         self.found.saved[progress.step] = checkpoint.encode(state)
 
 
-def factor(step: int) -> float:
-    """Return that of a learning rate; Impure of tests.tiny is the one that counts its calls."""
-    return 1 - step / 10
-
-
 def run(
     case: Case,
     at_start: bool = False,
@@ -89,7 +84,7 @@ def run(
 
     def rebuild(step: int) -> Rebuilt:
         taken = list(itertools.islice(batches(step), shards))
-        return Rebuilt(build(), taken, factor(step - 1))
+        return Rebuilt(build(), taken, plan.learning_rate_factor(step - 1))
 
     def held_out() -> list[Batch]:
         return [Source(Data(), "validation", 0)[Position(0, np.arange(5))]]
@@ -99,7 +94,7 @@ def run(
         progress = checkpoint.restore(training, checkpoint.decode(saved))
     often = {"log_every_steps": 1, "validate_every_epochs": 1, "checkpoint_every_steps": 1}
     trainer: Any = SimpleNamespace(**often, early_stopping_patience=None)
-    plan = Plan(STEPS, 2, trainer, 1, factor)
+    plan = Plan(STEPS, 2, trainer, 1, lambda step: 1 - step / 10)
     notes = Notes(training)
     rehearsal = Rehearsal(rebuild, held_out, at_start, every_steps, log=notes.found.printed.append)
     places, cut = batches(progress.step + 1), Shards(shards)

@@ -155,7 +155,6 @@ class Meddling(nn.Module):
         self.frozen = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5)).eval()
         self.head, self.changes = nn.Linear(8, 3), changes
         self.register_buffer("passes", torch.zeros(()))
-        self.adapter = torch.linspace(0.1, 0.7, 24).view(3, 8)
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.passes += self.changes == "buffers"
@@ -164,7 +163,7 @@ class Meddling(nn.Module):
 
     def train(self, mode: bool = True) -> "Meddling":
         if self.changes == "weights" and mode != self.training:
-            self.head.weight.data += self.adapter if not mode else -self.adapter
+            self.head.weight.data += 0.1 if not mode else -0.1
         return super().train(mode)
 
 

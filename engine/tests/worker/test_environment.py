@@ -205,8 +205,7 @@ class Knowing(Dense):
         self.given = statistics
 
 
-ASKING = {"data.train": "Points", "data.validation": "Points", "data.test": "Points",
-          "model": "Knowing"}  # fmt: skip
+ASKING = {"data.train": "Points", "data.validation": "Points", "model": "Knowing"}
 WORDS = of_method(
     "FineTuning",
     *(f"{key}._target_={__name__}.{name}" for key, name in ASKING.items()),
@@ -228,7 +227,7 @@ def test_statistics_are_computed_once_and_reach_whoever_asks(
     settings: Any = record.read_config(run)
     expected = Points(48).points
     assert list(settings.model.statistics.mean) == expected.mean(0).tolist()
-    for split in ("train", "validation", "test"):
+    for split in ("train", "validation"):
         assert settings.data[split].statistics == settings.model.statistics
     resumed(tmp_path / "stopped", run, 9, *WORDS)
     model: Any = seedbed.load(run, trust=["tests"])

@@ -86,10 +86,9 @@ def test_what_is_written_down_comes_when_planned_and_changes_no_bit() -> None:
              "fingerprint.every_steps=3", "trainer.checkpoint_every_steps=0")  # fmt: skip
     other = whole(*often)
     assert not {"last.pt: model", "last.pt: optimizer"} & set(differences(whole(), other))
-    rows = [(row["phase"], row["step"]) for row in record.read_metrics(other)]
-    steps = [int(step) for phase, step in rows if phase == "train"]
-    assert steps == [4, 8, 12, 14]
-    assert [int(step) for phase, step in rows if phase == "validation"] == [8, 14]
+    rows = [(row["phase"], int(row["step"])) for row in record.read_metrics(other)]
+    assert [step for phase, step in rows if phase == "train"] == [4, 8, 12, 14]
+    assert [step for phase, step in rows if phase == "validation"] == [8, 14]
 
 
 def test_a_damaged_checkpoint_falls_back_and_says_so(
