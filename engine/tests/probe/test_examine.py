@@ -84,8 +84,6 @@ def test_refused_operations_are_named_with_module_and_line(preset: str) -> None:
 
 
 FIRST = int(Shuffled(faults.SAMPLES, fault_score.BATCH, 0).position(0, 0).ids[0])
-
-
 NOISE = {"fault": "unseeded_generator", "step": 1}
 TRANSFORM = {"fault": "unseeded_transform", "sample_id": FIRST}
 CASES = [

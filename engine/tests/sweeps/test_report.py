@@ -258,17 +258,14 @@ X, Y = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 9.0])
 
 
 def test_a_paired_difference_has_another_interval_than_an_unpaired_one() -> None:
-    """t of 2 degrees of freedom is 4.3027; of Welch's 2.309, 3.7998."""
+    """t of 2 degrees of freedom is 4.3027; of Welch's 2.309, 3.7998. What has no spread has none:
+    one value, or a difference that is the same in each pair but for rounding."""
     paired = statistics.difference(X, Y, paired=True)  # 1, 2 and 6
     assert (paired.n, paired.mean, paired.sd) == (3, 3.0, pytest.approx(math.sqrt(7)))
     assert paired.interval == pytest.approx((3 - 6.5724, 3 + 6.5724), abs=1e-3)
     welch = statistics.difference(X, Y, paired=False)
     assert (welch.n, welch.mean, welch.sd) == (3, 3.0, pytest.approx(math.sqrt((1 + 13) / 2)))
     assert welch.interval == pytest.approx((3 - 8.208, 3 + 8.208), abs=1e-2)
-
-
-def test_what_has_no_spread_has_no_interval() -> None:
-    """One value, or a difference that is the same in each pair but for rounding."""
     assert statistics.mean_of(np.array([1.0])) == statistics.Estimate(1, 1.0)
     assert statistics.difference(0.1 * X, 0.1 * X + 0.1, paired=True).interval is None
     assert statistics.difference(0.1 * X, 0.1 * X + 0.1, paired=False).interval is not None
