@@ -371,9 +371,6 @@ def test_shards_divide_a_batch_and_processes_divide_them(
         config.check_shards(shards, processes, batch_size)
 
 
-FOUR = SimpleNamespace(rank=1, count=4)
-
-
 @pytest.mark.parametrize(
     ("asked", "gpus", "expected"),
     [("auto", 0, "cpu"), ("cpu", 8, "cpu"), ("auto", 4, "cuda:1"), ("cuda", 8, "cuda:1"),
@@ -386,9 +383,9 @@ def test_each_process_has_a_gpu_of_its_own_or_the_cpu(
     """Process 1 of 4 takes GPU 1 if there are 4; more processes than GPUs are refused."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    refused = expected.startswith("trainer")
+    refused, four = expected.startswith("trainer"), SimpleNamespace(rank=1, count=4)
     with pytest.raises(InputError, match=f"^{expected}: ") if refused else nullcontext():
-        assert Processes.device_name(FOUR, asked, gpus) == expected  # type: ignore[arg-type]
+        assert Processes.device_name(four, asked, gpus) == expected  # type: ignore[arg-type]
 
 
 # What forward passes change of a model, and after how many.

@@ -156,6 +156,7 @@ def test_imported_files_are_kept_and_imported_from_their_zip(places: Path) -> No
         shutil.rmtree(places / name)
     with zipfile.ZipFile(places / "run" / code.ARCHIVE) as made:
         made.extractall(places / "again")
+        assert {entry.date_time[0] for entry in made.infolist()} == {1980}, "whenever it is made"
     command = 'PYTHONPATH=$(cat PYTHONPATH) "$0" -c "import mine.model; print(mine.model.SUM)"'
     assert run(places / "again", "sh", "-c", command, sys.executable).stdout == "3\n"
 
