@@ -177,6 +177,8 @@ def test_seeds_come_first_then_settings_then_the_environment_then_code(made: Mak
         *("determinism.threads", "optimizer.lr"),
         *("cpu.model", "env.TORCH_LOGS", "src/project/cnn.py"),
     ]
+    undefined = made(config={"optimizer": {"lr": math.nan}})
+    assert changes(undefined, undefined) == [], "NaN is what it was"
     harmless = changes(a, b, alters_bits=False)
     assert {"data.num_workers", "data.root", "fingerprint.x", "cpu.cores"} <= set(harmless)
 

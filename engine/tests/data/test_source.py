@@ -284,15 +284,15 @@ def test_no_worker_outlives_its_loading(ending: str, status: int, tmp_path: Path
     assert not workers & {*processes()}
 
 
-def test_what_changes_a_batch_in_place_does_not_change_the_data_set() -> None:
+def test_what_changes_a_batch_in_place_changes_neither_data_set_nor_order() -> None:
     """`collate` need not copy; with workers, batches are copies in any case."""
     kept = [(torch.ones(1), torch.tensor(i)) for i in range(SAMPLES)]
     source = Source(kept, "train", 0, unstacked)
-    batches = loaded(source, ORDER, STEPS)
+    batches = loaded(source, ORDER, 2)
     usual = hashes(batches)
-    for tensor in tensors_of([batch[1:] for batch in batches]):
+    for tensor in tensors_of([[*batch] for batch in batches]):
         tensor.mul_(3)
-    assert hashes(loaded(source, ORDER, STEPS)) == usual
+    assert hashes(loaded(source, ORDER, 2)) == usual
 
 
 @pytest.mark.parametrize("sample", [{"x": 1.0, "y": 1}, (torch.ones(3), 1, 2), torch.ones(3)])

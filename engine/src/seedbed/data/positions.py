@@ -16,7 +16,7 @@ class Position(NamedTuple):
     """Which samples, and in which epoch: all that a batch depends on.
 
     Attributes:
-        ids: int64 (B,).
+        ids: int64 (B,), not the kept order itself: users' code may write to it.
         repeats: int64 (B,), how often each sample came before in the epoch; None if none did.
     """
 
@@ -64,7 +64,7 @@ class Shuffled:
 
     def position(self, epoch: int, index: int) -> Position:
         size = self._batch_size
-        return Position(epoch, _order(self._seed, epoch, self._n)[index * size :][:size])
+        return Position(epoch, _order(self._seed, epoch, self._n)[index * size :][:size].copy())
 
 
 def evaluation_positions(n: int, batch_size: int) -> list[Position]:

@@ -88,7 +88,7 @@ def _differing(
     before: Mapping[str, Any], now: Mapping[str, Any], kind: str, neutral: Iterable[str]
 ) -> Iterator[Change]:
     for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
+        if repr(before.get(key)) != repr(now.get(key)):  # NaN is no other value, 1.0 is not 1
             yield Change(key, before.get(key), now.get(key), not matches(key, neutral), kind)
 
 
