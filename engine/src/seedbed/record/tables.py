@@ -1,6 +1,7 @@
 """The tables of a record, which only grow: metrics.csv and fingerprints.csv."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ class Table:
     ) -> None:
         """Start the file, or resume it with those rows that `keeps` returns true for."""
         self._path = path
-        rows = [] if keeps is None else list(filter(keeps, untrusted.read_rows(path, fields)))
+        rows = [] if keeps is None else list(filter(keeps, self._rows(fields)))
         # A column that came later than these rows is empty in all of them.
         used = dict.fromkeys(name for row in rows for name, cell in row.items() if cell)
         self._write((*fields, *(name for name in used if name not in fields)), rows)
@@ -31,7 +32,7 @@ class Table:
         for row in rows:
             if new := [name for name in row if name not in self._fields]:
                 self.close()
-                self._write((*self._fields, *new), untrusted.read_rows(self._path, self._fields))
+                self._write((*self._fields, *new), self._rows(self._fields))
             self._file.write(self._line(row))
         self._file.flush()
 
@@ -41,6 +42,10 @@ class Table:
 
     def close(self) -> None:
         self._file.close()
+
+    def _rows(self, fields: Sequence[str]) -> list[Row]:
+        """Return the rows so far, of a run of our own: there may be any number."""
+        return untrusted.read_rows(self._path, fields, sys.maxsize)
 
     def _write(self, fields: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> None:
         """Replace the file by these columns and rows, and open it for more."""

@@ -20,8 +20,8 @@ from seedbed.errors import InputError
 MAX_TEXT_BYTES = 16 << 20
 MAX_YAML_CHARACTERS = 1 << 20
 MAX_YAML_NODES = 20_000
-MAX_TABLE_BYTES = 1 << 30
 MAX_CELLS = 50_000_000
+MAX_CELL_BYTES = 20  # on average
 MAX_LINE_BYTES = 1 << 15
 MAX_DEPTH = 32
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -80,14 +80,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return _parsed(path, "JSON", lambda text: _bounded(json.loads(text)))  # type: ignore[no-any-return]
 
 
-def read_rows(path: Path, fields: Sequence[str]) -> list[dict[str, str]]:
+def read_rows(
+    path: Path, fields: Sequence[str], most_cells: int = MAX_CELLS
+) -> list[dict[str, str]]:
     """Return the rows of a table of a record, which may have more columns after `fields`.
 
     A last line that is cut off, as of a process that was killed, is left out.
     """
     rows = []
     try:
-        with open_file(path, MAX_TABLE_BYTES) as file:
+        with open_file(path, MAX_CELL_BYTES * most_cells) as file:
             lines = iter(lambda: file.readline(MAX_LINE_BYTES), b"")
             header = next(lines, b"").decode().rstrip("\r\n").split(",")
             known = header[: len(fields)]
@@ -99,8 +101,8 @@ def read_rows(path: Path, fields: Sequence[str]) -> list[dict[str, str]]:
                 cells = line.decode().rstrip("\r\n").split(",")
                 if len(cells) != len(header) or not line.endswith(b"\n"):
                     raise ValueError(f"line {number}, too long or with other columns")
-                if number * len(header) > MAX_CELLS:
-                    raise ValueError(f"more than {MAX_CELLS:,} cells")
+                if number * len(header) > most_cells:
+                    raise ValueError(f"more than {most_cells:,} cells")
                 rows.append(dict(zip(header, cells, strict=True)))
     except (OSError, ValueError) as error:
         asked, got = ",".join(fields), first_line(error)
