@@ -97,16 +97,12 @@ def test_ranks_of_the_callers_do_not_reach_a_training_process() -> None:
     assert run(program, {**os.environ, **variables}) == 0b100
 
 
-@pytest.mark.parametrize(
-    ("status", "objective"),
-    [("finished", 0.25), ("failed", None), ("interrupted", None), ("running", None)],
-)
-def test_sweepers_get_the_metric_of_a_run_that_finished(
-    status: str, objective: float | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("status", ["finished", "failed", "interrupted", "running"])
+def test_sweepers_get_the_metric_of_a_run_that_finished(status: str, tmp_path: Path) -> None:
     """What another had reached is no result: Optuna counts a failed trial."""
     summary = {"status": status, "objective": {"name": "x", "value": 0.25}}
-    assert launch.objective(write_run(tmp_path / "run", summary=summary)) == objective
+    found = launch.objective(write_run(tmp_path / "run", summary=summary))
+    assert found == (0.25 if status == "finished" else None)
 
 
 @pytest.mark.parametrize("ignored", [True, False])
