@@ -19,7 +19,7 @@ SOURCE = "engine/src/seedbed"
 BUDGETS = {
     "single files": 850, "config": 650, "launch, worker": 1520, "training": 1500, "data": 850,
     "record": 700, "determinism": 330, "operations": 250, "distributed, loggers": 570,
-    "compare": 750, "explain, probe": 970, "sweeps": 700, "recorder, integrations": 770,
+    "compare": 750, "explain": 620, "probe": 350, "sweeps": 700, "recorder, integrations": 770,
     "tools": 230, "cli": 400,
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
@@ -43,8 +43,11 @@ def main() -> int:
             places = [f":(glob){SOURCE}/*.py"]
         rows.append((room, count(*places), budget))
     rows.append(("engine", sum(row[1] for row in rows), 11000))
+    others = rows[list(BUDGETS).index("compare") : len(BUDGETS)]
+    with_loading = count(f"{SOURCE}/loading.py") + sum(row[1] for row in others)
+    rows.append(("compare to cli, loading.py", with_loading, 3700))
     rows.append(("template", count(*TEMPLATE), 2500))
-    rows.append(("engine/tests", count("engine/tests/*.py"), 12000))
+    rows.append(("tests of both", count("tests/*.py", "engine/tests/*.py"), 12000))
     rows.append(("engine/measure", count("engine/measure/*.py"), 1000))
     words = sum(len(text.split()) for text in texts("*.md", ":!*CHANGELOG*"))
     rows.append(("words of docs", words, 15000))
