@@ -77,7 +77,7 @@ def test_processors_that_share_a_name_are_told_apart(
 
     def of(text: str) -> dict[str, str | None]:
         (tmp_path / "cpuinfo").write_text(text)
-        return environment.processor(tmp_path / "cpuinfo")
+        return environment.cpu(tmp_path / "cpuinfo")
 
     found = [of(CPUINFO.format(model=model, stepping=stepping))
              for model, stepping in ((85, 4), (85, 7), (106, 6), (85, 4))]  # fmt: skip

@@ -51,10 +51,22 @@ def describe(device: torch.device) -> dict[str, Any]:
         "torch_git": torch.version.git_version,
         "cuda": torch.version.cuda,
     }
+    gpus = []
+    if device.type == "cuda":
+        versions |= gpu_versions()
+        properties = torch.cuda.get_device_properties(device)
+        gpus.append(
+            {
+                "name": properties.name,
+                "multiprocessors": properties.multi_processor_count,
+                "capability": f"{properties.major}.{properties.minor}",
+                "memory_bytes": properties.total_memory,
+            }
+        )
     return {
-        "versions": versions | (gpu_versions() if device.type == "cuda" else {}),
+        "versions": versions,
         "cpu": cpu(),
-        "gpu": [gpu(device.index or 0)] if device.type == "cuda" else [],
+        "gpu": gpus,
         "device": device.type,
         "platform": platform.platform(),
         "env": {
@@ -144,11 +156,15 @@ def gpu_versions() -> dict[str, str | None]:
     }
 
 
-def cpu() -> dict[str, Any]:
+def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     """Return what tells processors apart, the instruction set in use, and the threads in force."""
+    # What the kernel says of the first processor; clouds give many kinds one name.
+    text = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.is_file() else ""  # not Linux
+    lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE))
     found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return {
-        **processor(),
+        "model": lines.get("model name", platform.processor()),
+        "kind": ", ".join(f"{name} {lines[name]}" for name in _CPUINFO if name in lines),
         "features": " ".join(sorted(name for name, value in found.items() if value is True)),
         "l1d_bytes": found.get("l1d_cache_size"),
         "l2_bytes": found.get("l2_cache_size"),
@@ -156,24 +172,3 @@ def cpu() -> dict[str, Any]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
-
-
-def gpu(index: int) -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(index)
-    return {
-        "name": properties.name,
-        "multiprocessors": properties.multi_processor_count,
-        "capability": f"{properties.major}.{properties.minor}",
-        "memory_bytes": properties.total_memory,
-    }
-
-
-def processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """Return what the kernel says of the first processor; clouds give many kinds one name."""
-    try:
-        text = path.read_text().partition("\n\n")[0]
-    except OSError:  # not Linux
-        text = ""
-    lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE))
-    kind = ", ".join(f"{name} {lines[name]}" for name in _CPUINFO if name in lines)
-    return {"model": lines.get("model name", platform.processor()), "kind": kind}

@@ -81,7 +81,7 @@ class NotFinite(InputError):
 def explained(error: NotFinite, parts: Parts) -> InputError:
     """Return the error with its cause, if that is found by doing the work once more."""
     try:
-        (_take_step if error.phase == "train" else _validate)(parts, error.step)
+        _repeat(parts, error.phase, error.step)
     except NotFinite as cause:
         return cause
     except Exception:  # whatever users' code provokes the second time; memory for another model
@@ -89,31 +89,31 @@ def explained(error: NotFinite, parts: Parts) -> InputError:
     return error
 
 
-def _take_step(parts: Parts, step: int) -> None:
-    """Load the batch of a step of all processes; take the step, if it is the first."""
-    settings, shards = parts.settings, Shards(parts.shards.count)
-    source = build_source(settings, "train")  # anew: loader workers may share what the other opened
-    if step > 1 and isinstance(source, StreamSource):
-        return  # it would be read from its beginning
-    places = shards.divide(positions(build_order(settings, source), step - 1, step))
-    batches = [_finite("data.train", source[place], f"step {step}") for place in places]
-    if step == 1:
-        training = assemble.build_training_state(settings, parts.training.device, source)
-        with _watched(training.model, "the first forward pass, before any update"):
-            train_step(replace(training, callbacks=Callbacks()), batches, 1, shards, False, None)
+def _repeat(parts: Parts, phase: str, step: int) -> None:
+    """Load the batch of a step of all processes, or the validation set after it, and look at it.
 
-
-def _validate(parts: Parts, step: int) -> None:
-    """Load the validation set, and evaluate it unless training has spoilt the weights."""
-    where, shards = f"the validation after step {step}", Shards()
-    source = build_source(parts.settings, "validation")
-    batches: Iterator[Batch] = (
-        _finite("data.validation", batch, where)
-        for batch in evaluation_batches(parts.settings, source, shards)
-    )
-    if all(bool(p.isfinite().all()) for p in parts.training.model.parameters()):
-        with _watched(parts.training.model, f"{where}, of finite samples and with finite weights"):
-            measure(replace(parts.training, callbacks=Callbacks()), batches, shards)
+    The first step is taken again, the evaluation repeated unless training has spoilt the weights.
+    """
+    settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
+    source = build_source(settings, phase)  # anew: loader workers may share what the other opened
+    if phase == "validation":
+        where = f"the validation after step {step}"
+        loaded = evaluation_batches(settings, source, Shards())
+    elif step == 1 or not isinstance(source, StreamSource):
+        where = f"step {step}"
+        order = positions(build_order(settings, source), step - 1, step)
+        loaded = (source[place] for place in shards.divide(order))
+    else:  # it would be read from its beginning
+        return
+    batches = (_finite(f"data.{phase}", batch, where) for batch in loaded)
+    if phase == "validation" and all(p.isfinite().all() for p in training.model.parameters()):
+        with _watched(training.model, f"{where}, of finite samples and with finite weights"):
+            measure(replace(training, callbacks=Callbacks()), batches, Shards())
+    elif phase == "train" and step == 1:
+        slices = list(batches)
+        again = assemble.build_training_state(settings, training.device, source)
+        with _watched(again.model, "the first forward pass, before any update"):
+            train_step(replace(again, callbacks=Callbacks()), slices, 1, shards, False, None)
     for _ in batches:
         pass
 
@@ -138,12 +138,10 @@ def _watched(model: nn.Module, where: str) -> Iterator[None]:
 
     def look(path: str, module: nn.Module, _inputs: Any, output: Any) -> None:
         if bad := _first_bad(output):
-            is_spoilt = not all(p.isfinite().all() for p in module.parameters())
-            advice = "look for divisions, logarithms and roots there"
             raise NotFinite(
                 f"{f'model.{path}' if path else 'model'}: expected finite outputs of "
-                f"{type(module).__name__}, got {bad[0]} in {where}; "
-                + ("its weights are not finite either" if is_spoilt else advice)
+                f"{type(module).__name__}, got {bad[0]} in {where}; look for divisions, "
+                "logarithms and roots there, and at its weights"
             )
 
     modules = model.named_modules()

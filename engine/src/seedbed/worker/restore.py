@@ -42,7 +42,7 @@ def resume(
         if job.leads and not job.request.allow_changed:  # the others do not know all of it
             refuse_changes(state, changes)
         require_steps(folder, state, parts.plan)
-        state = rewound(state, parts.plan)
+        state = rewound(state, parts.plan, changes)
         restore(folder, parts.training, state, changes)
     parts.shards.gather(lambda: None)  # all of them have read it
     if not job.leads:
@@ -81,8 +81,9 @@ def changes_since(
     changes = record.changes(before, now)
     if not any(change.key in record.folder.LENGTHS for change in changes):
         return changes
-    rates = plan_before(state, plan).learning_rate_factor, plan.learning_rate_factor
-    if any(rates[0](n) != rates[1](n) for n in range(state["progress"]["step"])):
+    settings = config.check(OmegaConf.create(state["origin"]["settings"]))
+    then = assemble.make_plan(settings, plan.steps_per_epoch).learning_rate_factor
+    if any(then(n) != plan.learning_rate_factor(n) for n in range(state["progress"]["step"])):
         return changes
     return [replace(c, alters_bits=False) if c.key in record.folder.LENGTHS else c for c in changes]
 
@@ -113,22 +114,15 @@ def require_steps(folder: Path, state: Mapping[str, Any], plan: Plan) -> None:
         )
 
 
-def plan_before(state: Mapping[str, Any], plan: Plan) -> Plan:
-    """Return the plan that a checkpoint was made by."""
-    settings = config.check(OmegaConf.create(state["origin"]["settings"]))
-    return assemble.make_plan(settings, plan.steps_per_epoch)
-
-
-def rewound(state: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def rewound(state: dict[str, Any], plan: Plan, changes: Iterable[Change]) -> dict[str, Any]:
     """Return a checkpoint without the validation after a run's last step, which a longer run lacks.
 
     Raises:
         InputError: the validation found the best weights, or callbacks may have counted it.
     """
     progress = checkpoint.progress_of(state)
-    step = progress.step
-    was_last = progress.validated_step == step == plan_before(state, plan).total_steps
-    if not was_last or plan.validates_after(step):
+    step, is_longer = progress.step, any(change.key in record.folder.LENGTHS for change in changes)
+    if not is_longer or progress.validated_step != step or plan.validates_after(step):
         return state
     if progress.best_step == step or any(state[k] for k in state if k.startswith("callback.")):
         raise InputError(

@@ -5,12 +5,11 @@ each `statistics: null`, of data sets, transforms, the model, the method or metr
 written to config.yaml, so a resumed or evaluated run has the same values without computing them.
 """
 
-import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
-from torch.utils._pytree import tree_map
+from torch.utils import _pytree as pytree
 
 from seedbed import config
 from seedbed.config import Settings, build
@@ -27,11 +26,9 @@ def fill(settings: Settings, shards: Shards) -> Settings:
     Raises:
         InputError: they are no mapping of numbers by name.
     """
-    spec = settings.data.statistics
-    filled = copy.deepcopy(settings.plain)
-    asked = [each for each in _mappings(filled) if each.get("statistics", 0) is None]
-    if spec is None or not asked:
-        return settings
+
+    def asks(path: pytree.KeyPath, value: Any) -> bool:
+        return value is None and path[-1] == pytree.MappingKey("statistics")
 
     def compute() -> Any:
         if not shards.writes_record:
@@ -40,22 +37,18 @@ def fill(settings: Settings, shards: Shards) -> Settings:
         assemble.seed(settings, "data", len(SPLITS))
         # Arrays and tensors as lists: YAML holds their numbers to the last bit.
         computed = build.build(spec, "data.statistics", dataset)
-        return tree_map(lambda v: v.tolist() if hasattr(v, "tolist") else v, computed)
+        return pytree.tree_map(lambda v: v.tolist() if hasattr(v, "tolist") else v, computed)
 
+    spec, (entries, _) = settings.data.statistics, pytree.tree_flatten_with_path(settings.plain)
+    if spec is None or not any(asks(*each) for each in entries):
+        return settings
     statistics = shards.gather(compute)[0]
     if not isinstance(statistics, Mapping):
         raise InputError(
             f"data.statistics: expected a mapping of numbers by name from {spec['_target_']}, got "
             f"{statistics!r:.80}"
         )
-    for place in asked:
-        place["statistics"] = copy.deepcopy(statistics)
+    filled: dict[str, Any] = pytree.tree_map_with_path(
+        lambda path, value: statistics if asks(path, value) else value, settings.plain
+    )
     return config.check(OmegaConf.create(filled))
-
-
-def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-    if isinstance(tree, dict | list):
-        for each in tree.values() if isinstance(tree, dict) else tree:
-            yield from _mappings(each)
