@@ -7,8 +7,9 @@ model that a rehearsal builds anew, and would hide that a resumed run draws it a
 import functools
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 
 from seedbed import project
 
-_CONTAINERS = (dict, list, set, deque)
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))  # they hold nothing
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 20  # of an array or a tensor; larger ones are data sets and weights
@@ -33,53 +33,53 @@ class Variables:
 
     def __init__(self) -> None:
         self._modules = {module.__name__: module for module in _own_modules()}
-        self._snapshot: dict[int, tuple[Any, Any]] = {}  # by id: an object, and its content
+        # By id: an object, which keeps its id so, and what gives it back its content.
+        self._snapshot: dict[int, tuple[Any, Callable[[], object]]] = {}
         pending: list[Any] = list(self._modules.values())
         while pending and len(self._snapshot) < _MOST_OBJECTS:
             value = pending.pop()
-            content = None if id(value) in self._snapshot else self._content(value)
-            if content is not None:
-                self._snapshot[id(value)] = value, content
-                pending += _referred(content)
+            if id(value) in self._snapshot:
+                continue
+            members, put_back = self._look_at(value)
+            if put_back is not None:
+                self._snapshot[id(value)] = value, put_back
+            pending += [each for each in members if type(each) not in _SCALARS]
 
     def restore(self) -> None:
         """Give all of it back the content that it had; caches of functions are emptied."""
-        for value, content in self._snapshot.values():
-            if isinstance(value, functools._lru_cache_wrapper):
-                value.cache_clear()
-            elif isinstance(value, CellType):
-                value.cell_contents = content[0]
-            elif isinstance(value, Tensor):
-                # Not written without need: what is expanded, or made for inference, takes nothing.
-                if value.shape == content.shape and not torch.equal(value, content):
-                    value.detach().copy_(content)
-            elif isinstance(value, np.ndarray):
-                value[...] = content
-            elif not isinstance(value, _CONTAINERS):
-                _restore_attributes(value, content, self._content(value) or {})
-            elif _members(value) != _members(content):
-                value.clear()
-                (value.update if isinstance(value, dict | set) else value.extend)(content)
+        for _, put_back in self._snapshot.values():
+            put_back()
 
-    def _content(self, value: Any) -> Any:
-        """Return what is restored of an object; None if that is nothing."""
-        if isinstance(value, _CONTAINERS):
-            return value.copy()
+    def _look_at(self, value: Any) -> tuple[Iterable[Any], Callable[[], object] | None]:
+        """Return what an object refers to, and what gives it back the content that it has now."""
+        if isinstance(value, tuple):
+            return value, None
+        if isinstance(value, dict | list | set | deque):
+            content = value.copy()
+            members = [*content, *content.values()] if isinstance(value, dict) else content
+            return members, partial(_refill, value, content)
         if isinstance(value, functools._lru_cache_wrapper):
-            return {"__wrapped__": value.__wrapped__}
+            return [value.__wrapped__], value.cache_clear
         if isinstance(value, CellType):
             with suppress(ValueError):  # of a variable that is not assigned yet
-                return [value.cell_contents]
-            return None
-        if type(value) is np.ndarray:
-            return value.copy() if value.nbytes <= _MOST_BYTES and value.flags.writeable else None
-        if isinstance(value, Tensor):
-            is_plain = value.layout is torch.strided and not value.is_meta
-            return value.detach().clone() if is_plain and value.nbytes <= _MOST_BYTES else None
+                content = value.cell_contents
+                return [content], partial(setattr, value, "cell_contents", content)
+        if type(value) is np.ndarray and value.nbytes <= _MOST_BYTES and value.flags.writeable:
+            return (), partial(np.copyto, value, value.copy())
+        if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta:
+            is_small = value.nbytes <= _MOST_BYTES
+            return (), partial(_rewrite, value, value.detach().clone()) if is_small else None
         owner = value if isinstance(value, type | FunctionType) else type(value)
         module = value.__name__ if isinstance(value, ModuleType) else owner.__module__
-        is_own = module in self._modules or isinstance(value, nn.Module)
-        return dict(_attributes(value)) if is_own else None
+        if module not in self._modules and not isinstance(value, nn.Module):
+            return (), None
+        if isinstance(value, ModuleType | type):
+            names = _names(value)
+            return names.values(), partial(_rename, value, names)
+        members = [getattr(value, "__dict__", None)]  # it is restored as other dictionaries are
+        if isinstance(value, FunctionType):
+            members += [value.__defaults__, value.__kwdefaults__, *(value.__closure__ or ())]
+        return members, lambda: None
 
 
 def _own_modules() -> Iterator[ModuleType]:
@@ -90,36 +90,34 @@ def _own_modules() -> Iterator[ModuleType]:
             yield module
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, FunctionType):
-        for name in ("__defaults__", "__kwdefaults__", "__dict__", "__closure__"):
-            yield name, getattr(value, name)
-        return
-    is_namespace = isinstance(value, ModuleType | type)
-    for name, each in list(getattr(value, "__dict__", {}).items()):
-        if not (is_namespace and (name.startswith(("__", "_abc_")) or type(each) is ModuleType)):
-            yield name, each
+def _refill(container: Any, content: Any) -> None:
+    def members(of: Any) -> list[int]:
+        return [id(each) for each in (*of, *(of.values() if isinstance(of, dict) else ()))]
+
+    if members(container) != members(content):
+        container.clear()
+        (container.update if isinstance(container, dict | set) else container.extend)(content)
 
 
-def _restore_attributes(value: Any, before: dict[str, Any], now: dict[str, Any]) -> None:
-    is_namespace = isinstance(value, ModuleType | type | FunctionType)
-    put, remove = (setattr, delattr) if is_namespace else (object.__setattr__, object.__delattr__)
+def _rewrite(tensor: Tensor, content: Tensor) -> None:
+    # Not written without need: what is expanded, or made for inference, takes nothing.
+    if tensor.shape == content.shape and not torch.equal(tensor, content):
+        tensor.detach().copy_(content)
+
+
+def _rename(namespace: Any, before: dict[str, Any]) -> None:
+    now = _names(namespace)
     for name in now.keys() - before.keys():
-        remove(value, name)
+        delattr(namespace, name)
     for name, each in before.items():
-        if (name not in now or now[name] is not each) and not name.startswith("__"):
-            put(value, name, each)
+        if name not in now or now[name] is not each:
+            setattr(namespace, name, each)
 
 
-def _referred(content: Any) -> Iterable[Any]:
-    """Return what a content refers to; the elements of tuples in it, too."""
-    if isinstance(content, Tensor | np.ndarray):
-        return ()
-    values = [*content, *content.values()] if isinstance(content, dict) else content
-    inside = (each for value in values if isinstance(value, tuple) for each in value)
-    return [each for each in (*values, *inside) if type(each) not in _SCALARS]
-
-
-def _members(container: Any) -> Any:
-    values = container.values() if isinstance(container, dict) else ()
-    return list(map(id, (*container, *values)))
+def _names(namespace: Any) -> dict[str, Any]:
+    """Return what a module or a class defines, but for Python's own names and other modules."""
+    return {
+        name: each
+        for name, each in list(vars(namespace).items())
+        if not name.startswith(("__", "_abc_")) and type(each) is not ModuleType
+    }
