@@ -89,11 +89,16 @@ def refused(content: bytes) -> str:
 
 
 def test_other_best_weights_than_the_run_knows_of_are_refused(tmp_path: Path) -> None:
-    """Negative control: those of the step that it knows."""
-    training = TrainingState(nn.Linear(1, 1), {}, Supervised(), torch.device("cpu"))
-    checkpoint.save_best(tmp_path, training.model, Progress(4, best_step=4, best_metric=0.5))
+    """Negative control: those of the step that it knows; afterwards the last ones are back."""
+    model = nn.Linear(1, 1)
+    training = TrainingState(model, {}, Supervised(), torch.device("cpu"))
+    checkpoint.save_best(tmp_path, model, Progress(4, best_step=4, best_metric=0.5))
+    best = model.weight.item()
+    nn.init.constant_(model.weight, 7)
+    checkpoint.save(checkpoint.capture(training, Progress(5)), tmp_path / "last.pt")
     with checkpoint.best_weights(tmp_path, 4, training):
-        pass
+        assert model.weight.item() == best
+    assert model.weight.item() == 7
     refused = pytest.raises(InputError, match=r"best\.pt: expected the best weights, of step 8")
     with refused, checkpoint.best_weights(tmp_path, 8, training):
         pass

@@ -8,7 +8,6 @@ its SHA-256 as the comment at the end of the zip archive. A file that holds anyt
 opens is refused, never executed.
 """
 
-import copy
 import hashlib
 import io
 import os
@@ -152,26 +151,23 @@ def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
 
 @contextmanager
 def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
-    """Give a model the best weights, which are of `step`; afterwards the last ones, to the bit.
+    """Give a model the best weights, which are of `step`; afterwards those of `last.pt`.
 
     Raises:
-        InputError: `best.pt` is missing, damaged, or of another step.
+        InputError: one of the two is missing or damaged, or `best.pt` is of another step.
     """
-    state, model = load(folder / BEST, training.device), training.model
+    state = load(folder / BEST, training.device)
     if state.get("step") != step:
         raise InputError(
             f"{folder / BEST}: expected the best weights, of step {step}, got those of step "
             f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
             "--allow-changed"
         )
-    last = capture_model(model)
-    last["buffers"] = {k: None if b is None else b.detach() for k, b in last["buffers"].items()}
-    last = copy.deepcopy(last)  # what was captured is the live memory
     try:
-        restore_model(model, state)
+        restore_model(training.model, state)
         yield
     finally:
-        restore_model(model, last)
+        restore_model(training.model, load(folder / LAST, training.device))
 
 
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:
