@@ -17,14 +17,14 @@ __version__ = "1.0.0"
 _LAZY = {
     "Method": "seedbed.methods",
     "Recorder": "seedbed.recorder",
+    "loading": "seedbed.loading",
     "load": "seedbed.tools.weights",
     "apply_preset": "seedbed.determinism.running",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "loading":
-        return importlib.import_module("seedbed.loading")
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        module = importlib.import_module(_LAZY[name])
+        return getattr(module, name, module)
     raise AttributeError(f"module 'seedbed' has no attribute {name!r}")

@@ -97,18 +97,6 @@ class Hasher:
         self._sums, self._salts = [], []
         return hashes
 
-    def of_shards(
-        self, ids: Sequence[Tensor], contents: Sequence[Sequence[Tensor]], mine: range, shards: int
-    ) -> Tensor:
-        """Hash those shards of a batch that are at hand: sample ids and contents of each.
-
-        Returns:
-            int64 (2, shards), 0 for shards that are elsewhere: the sum over all processes has all.
-        """
-        self.add(*([each] for each in ids), *contents)
-        hashes = self.hashes().view(2, len(mine))
-        return torch.nn.functional.pad(hashes, (mine.start, shards - mine.stop))
-
 
 def of_lists(lists: Sequence[Sequence[Tensor]]) -> Tensor:
     """Hash several lists of tensors.

@@ -5,7 +5,7 @@ docs/methods.md has an example of each function.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,14 @@ class Method:
 
     Attributes:
         task: what `data.task` names (see `seedbed.tasks`), set before training; None for nothing.
+        monitor: the value of a validation that best.pt and early stopping follow.
+        mode: `min` or `max`: which of its values is the best.
     """
 
     task: Any = None
     output: str | int | None = None  # see `Supervised`
-
-    @property
-    def monitor(self) -> str:
-        """Name the value of a validation that best.pt and early stopping follow."""
-        return "validation_loss"
-
-    @property
-    def mode(self) -> str:
-        """Return `min` or `max`: which of the values of `monitor` is the best."""
-        return "min"
+    monitor: str = "validation_loss"
+    mode: str = "min"
 
     def configure_optimizers(
         self, model: nn.Module, make: Make
@@ -147,11 +141,11 @@ class Supervised(Method):
         self.task, self.output = task, output
 
     @property
-    def monitor(self) -> str:
+    def monitor(self) -> str:  # type: ignore[override]
         return f"validation_{self.task.metric_name}"
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> str:  # type: ignore[override]
         return "max" if self.task.higher_is_better else "min"
 
 
@@ -183,24 +177,18 @@ class Seen:
     values: Mapping[str, Any]
 
 
+@dataclass
 class Run:
-    """A run as callbacks see it.
+    """A run as callbacks see it."""
 
-    Attributes:
-        model: to read from.
-        folder: of the run, for files of the callback's own.
-        phase: `train`, `validation` or `test`.
-        optimizer: name of the optimizer whose update is made.
-        logs: whether what is logged now goes to metrics.csv.
-    """
-
-    def __init__(
-        self, model: nn.Module, folder: Path, show: Callable[[str, int, Path], None]
-    ) -> None:
-        """Begin; `show` takes name, step and file of a figure."""
-        self.model, self.folder, self._show = model, folder, show
-        self.optimizer, self.phase, self.step, self.logs = "", "train", 0, False
-        self.logged: dict[str, Tensor | float] = {}
+    model: nn.Module  # to read from
+    folder: Path  # of the run, for files of the callback's own
+    _show: Callable[[str, int, Path], None]  # takes name, step and file of a figure
+    phase: str = "train"  # or `validation`, `test`
+    step: int = 0
+    optimizer: str = ""  # the name of the one whose update is made
+    logs: bool = False  # whether what is logged now goes to metrics.csv
+    logged: dict[str, Tensor | float] = field(default_factory=dict)
 
     def log(self, name: str, value: Tensor | float) -> None:
         """Log a scalar by a name: a column of metrics.csv."""

@@ -15,7 +15,6 @@ VARIABLE = "SEEDBED_OFFLINE"
 ADVICE = "if the record's addresses are yours: --online"
 _BY_SOCKET = {"socket.connect", "socket.sendto", "socket.sendmsg"}
 _BY_NAME = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
-_enforced: list[bool] = []
 
 
 def is_asked_for() -> bool:
@@ -30,8 +29,7 @@ def variables(online: bool) -> dict[str, str]:
 
 def enforce() -> None:
     """Refuse addresses from now on, if that is asked for; it cannot be taken back."""
-    if is_asked_for() and not _enforced:
-        _enforced.append(True)
+    if is_asked_for():
         sys.addaudithook(_refuse)
 
 

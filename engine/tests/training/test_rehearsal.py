@@ -84,7 +84,7 @@ def run(
 
     def rebuild(step: int) -> Rebuilt:
         taken = list(itertools.islice(batches(step), shards))
-        return Rebuilt(build(), taken, plan.learning_rate_factor(step - 1))
+        return build(), taken, plan.learning_rate_factor(step - 1)
 
     def held_out() -> list[Batch]:
         return [Source(Data(), "validation", 0)[Position(0, np.arange(5))]]

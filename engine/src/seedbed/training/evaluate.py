@@ -110,13 +110,9 @@ def measure(training: TrainingState, batches: Iterable[Batch], shards: Shards) -
                 _first_numbers(batch.targets, samples),
                 None if predictions is None else predictions.reshape(samples),
                 hasher.hashes(),
-                None,
+                map_tensors(Tensor.cpu, (outputs, targets)) if needs_outputs else None,
             )
-            row = map_tensors(Tensor.clone, row)  # the method may use its memory again
-            if needs_outputs:
-                pair = map_tensors(lambda each: each.to("cpu", copy=True), (outputs, targets))
-                row = row._replace(seen=pair)
-            rows.append(row)
+            rows.append(map_tensors(Tensor.clone, row))  # the method may use its memory again
     return map_tensors(Tensor.cpu, rows)  # type: ignore[no-any-return]
 
 

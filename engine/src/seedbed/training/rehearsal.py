@@ -8,7 +8,7 @@ its first steps a run is resumed once, in its own process, and goes on as the re
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,12 +52,9 @@ _WHERE = {
 }
 
 
-class Rebuilt(NamedTuple):
-    """What a process has that resumes a run before a step; no checkpoint is restored yet."""
-
-    training: TrainingState
-    batches: Sequence[Batch]  # of the step
-    factor: schedules.Factor  # of its learning rates
+# What a process has that resumes a run before a step, no checkpoint restored yet: what is trained,
+# batches of the step, and the factor of its learning rates.
+Rebuilt = tuple[TrainingState, Sequence[Batch], schedules.Factor]
 
 
 @dataclass
@@ -141,15 +138,15 @@ class Rehearsal:
         training.become(replace(training, model=nn.Module(), optimizers={}))
         gc.collect()
         self.variables.restore()
-        rebuilt = self.rebuild(step)
-        training.become(replace(rebuilt.training, callbacks=training.callbacks))
+        rebuilt, batches, factor = self.rebuild(step)
+        training.become(replace(rebuilt, callbacks=training.callbacks))
         if training.callbacks.run is not None:
             training.callbacks.run.model = training.model
         with checkpoint.fitting("checkpoint"):
             checkpoint.restore(training, checkpoint.decode(saved, training.device))
         shards.begin(training, step - 1)
-        schedules.set_learning_rates(training.optimizers, rebuilt.factor)
-        return rebuilt.batches
+        schedules.set_learning_rates(training.optimizers, factor)
+        return batches
 
 
 def _take(

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from fnmatch import filter
 from functools import cached_property, lru_cache
@@ -119,10 +119,12 @@ class TrainingState:
         empty = inspect.Parameter.empty
         return {name: each is not None and each.default is empty for name, each in closures.items()}
 
-    def trained_by(self, step: int) -> frozenset[str] | None:
-        """Return the names of the parameters that the method trains in a step; None for all."""
+    def trained_by(self, step: int) -> Container[str]:
+        """Return the names of the parameters that the method trains in a step."""
         patterns = self.method.trainable(step)
-        return None if patterns is None else _fitting(tuple(self.to_train), tuple(patterns))
+        if patterns is None:
+            return self.to_train
+        return _fitting(tuple(self.to_train), tuple(patterns))
 
     def updates(self, step: int) -> list[Update]:
         """Let the parameters that a step trains need gradients; return its updates, in order.
@@ -132,7 +134,7 @@ class TrainingState:
         if self.overrides("trainable"):
             trained = self.trained_by(step)
             for name, parameter in self.to_train.items():
-                parameter.requires_grad_(trained is None or name in trained)
+                parameter.requires_grad_(name in trained)
         for named in self.parameters_of.values():
             for parameter in named.values():
                 if not parameter.requires_grad:

@@ -253,10 +253,13 @@ def _channels_last(images: Tensor) -> Tensor:
 def _hash_batches(
     hasher: fingerprint.Hasher, batches: Sequence[Batch], shards: Shards
 ) -> list[Tensor]:
-    """Add a whole batch to a hasher; of one in shards, return the hashes of those at hand."""
-    ids = [batch.ids for batch in batches]
-    contents = [tensors_of((batch.inputs, batch.targets)) for batch in batches]
-    if shards.count > 1:
-        return [hasher.of_shards(ids, contents, shards.mine, shards.count)]
-    hasher.add(ids, *contents)
-    return []
+    """Add a whole batch to a hasher; of one in shards, return one tensor of the hashes of ours.
+
+    It is int64 (2, shards), 0 for those of other processes: the sum over all of them has each.
+    """
+    contents = (tensors_of((batch.inputs, batch.targets)) for batch in batches)
+    hasher.add(*([batch.ids] for batch in batches), *contents)
+    if shards.count == 1:
+        return []
+    hashes, mine = hasher.hashes().view(2, len(batches)), shards.mine
+    return [nn.functional.pad(hashes, (mine.start, shards.count - mine.stop))]

@@ -140,7 +140,7 @@ class Parts:
         first = max(step - 2, 0) if self.settings.data.num_workers > 1 else step - 1
         places = self.shards.divide(positions(again.order, first, step))
         batches = [fresh["train"][place] for place in places][-len(self.shards.mine) :]
-        return Rebuilt(again.training, batches, again.plan.learning_rate_factor(step - 1))
+        return again.training, batches, again.plan.learning_rate_factor(step - 1)
 
     def held_out_batch(self) -> list[Batch]:
         """Load the first of this process's validation batches, from a data set built anew."""
