@@ -55,7 +55,7 @@ class Variables:
         if isinstance(value, tuple):
             return value, None
         if isinstance(value, dict | list | set | deque):
-            content = value.copy()
+            content: Any = value.copy()
             members = [*content, *content.values()] if isinstance(value, dict) else content
             return members, partial(_refill, value, content)
         if isinstance(value, functools._lru_cache_wrapper):
