@@ -186,6 +186,12 @@ class TestCallbacks:
         state = checkpoint.load(run / "checkpoints" / "last.pt")["callback.norms"]
         assert state["largest"] == largest[-1]
 
+    def test_callbacks_log_in_steps_that_are_logged(self) -> None:
+        """The second step is rehearsed, and not one of them."""
+        own = f"+callbacks.own._target_={__name__}.Marks"
+        run = whole(*VAE, own, "trainer.log_every_steps=4", "trainer.max_steps=8")
+        assert sorted(each.name for each in run.glob("logged_*")) == ["logged_4", "logged_8"]
+
     @pytest.mark.parametrize("through_data", [False, True])
     @pytest.mark.parametrize("at", ["on_before_optimizer_step", "on_step_end", "on_validation_end"])
     def test_a_callback_that_changes_something_is_refused(
@@ -244,6 +250,14 @@ def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -
         for split in ("validation", "test")
     ]
     assert torch.equal(*(batch.inputs for batch in batches)) != has_test_set
+
+
+class Marks(Callback):
+    """Makes a file in each step that is logged."""
+
+    def on_step_end(self, run: Run, step: int) -> None:
+        if run.logs:
+            (run.folder / f"logged_{step}").touch()
 
 
 class Confusion(Callback):

@@ -8,6 +8,7 @@ its first steps a run is resumed once, in its own process, and goes on as the re
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,15 +93,16 @@ class Rehearsal:
             hasher = fingerprint.Hasher(training.device)
             return train_step(training, batches, step, shards, with_values, hasher)
         held_out = self.held_out()
+        take = partial(_take, training, held_out, step, shards, with_values)
         _evaluate(training, held_out)
         # Callbacks see the step that counts.
         callbacks, training.callbacks = training.callbacks, Callbacks()
         with explained(training.model):
-            expected, _ = _take(training, batches, step, shards, held_out)
+            expected, _ = take(batches)
         training.callbacks = callbacks
         batches = self._resume(training, saved, step, shards)
         with checkpoint.fitting("checkpoint"):
-            resumed, result = _take(training, batches, step, shards, held_out)
+            resumed, result = take(batches)
         stage = _first_difference(expected, resumed, shards)
         if stage == "logged values":  # a count that nothing trains by
             self.log(
@@ -113,7 +115,7 @@ class Rehearsal:
         # Another resumed step tells what lasts from what does not repeat.
         batches = self._resume(training, saved, step, shards)
         before = _attributes(training)
-        again, _ = _take(training, batches, step, shards, held_out)
+        again, _ = take(batches)
         unlike = _first_difference(resumed, again, shards)
         if unlike is not None:
             raise InputError(
@@ -151,15 +153,16 @@ class Rehearsal:
 
 def _take(
     training: TrainingState,
-    batches: Sequence[Batch],
+    held_out: Sequence[Batch],
     step: int,
     shards: Shards,
-    held_out: Sequence[Batch],
+    logs: bool,
+    batches: Sequence[Batch],
 ) -> tuple[dict[str, Any], StepResult]:
     """Take a step and evaluate a batch; return what is compared, in the order of `_WHERE`."""
     rates = schedules.learning_rates(training.optimizers)
     hasher = fingerprint.Hasher(training.device)
-    result = train_step(training, batches, step, shards, True, hasher)
+    result = train_step(training, batches, step, shards, True, hasher, logs)
     assert result.stages is not None
     assert result.values is not None
     stages = dict(zip(STAGES, result.stages.tolist(), strict=True))

@@ -33,12 +33,14 @@ def train_step(
     shards: Shards,
     with_values: bool,
     hasher: fingerprint.Hasher | None,
+    logs: bool = True,
 ) -> StepResult:
     """Take one step, of a batch for each of `shards.mine`.
 
     Args:
         with_values: whether the method's values are asked for, beside the loss.
         hasher: takes the fingerprints of the step; None for none.
+        logs: whether these values, and those of callbacks, are logged.
     """
     batches = [to_device(batch, training) for batch in batches]
     hashes = _hash_batches(hasher, batches, shards) if hasher else []  # a model may change them
@@ -63,7 +65,7 @@ def train_step(
                 hasher.add(losses, gradients)
         if callbacks.run:
             by_name = dict(zip(update.parameters, passes.gradients, strict=True))
-            now = {"phase": "train", "optimizer": update.optimizer, "logs": with_values}
+            now = {"phase": "train", "optimizer": update.optimizer, "logs": logs and with_values}
             noted |= callbacks.call("on_before_optimizer_step", seed, step, by_name, **now)
         apply_update(training, update, passes, losses[-1], shards, partial(compute, []))
         if len(training.optimizers) > 1:
