@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from seedbed import rng
 from seedbed.names import STAGES
 
 _ROW_WORDS = 1024
-_PIECE_WORDS = 1 << 20  # of a long list, so much is copied at a time
+_PIECE_WORDS = _ROW_WORDS**2  # of a long list, so much is copied at a time
+_COLUMNS, _ROWS = 0x5EEDBED, 0xC0FFEE  # keys of their coefficients
 _MAX_LAYOUTS = 256
 # For the usual dtypes: their tensors are taken as they lie in memory.
 _INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
@@ -66,7 +66,7 @@ class Hasher:
         if words:  # one call for all of them; pageable memory is read before it returns
             torch._foreach_copy_(places, words, non_blocking=rows.is_cuda)
         gap.zero_()
-        return _products(coefficients, _products(rows, _columns(rows.device)))
+        return _products(coefficients, _products(rows, _coefficients(_COLUMNS, 0, rows.device)))
 
     def _lay_out(
         self, number: int, shapes: tuple[torch.Size, ...]
@@ -80,7 +80,7 @@ class Hasher:
         parts = torch.split(self._room[:length], lengths)
         places = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
         rows = self._room[:end].view(-1, _ROW_WORDS)
-        coefficients = _factors(number, rows.device)[None, : len(rows)]
+        coefficients = _coefficients(_ROWS, number, rows.device)[None, : len(rows)]
         layout = places, self._room[length:end], rows, coefficients
         self._layouts[number, *shapes] = layout
         return layout
@@ -193,23 +193,13 @@ def _products(rows: Tensor, column: Tensor) -> Tensor:
     return (rows * column).sum(1)
 
 
-@lru_cache
-def _columns(device: torch.device) -> Tensor:
-    """Return the columns' coefficients, int64 (_ROW_WORDS,)."""
-    return _odd_numbers(0x5EEDBED, np.arange(_ROW_WORDS)).to(device)
-
-
 @lru_cache(maxsize=512)
-def _factors(number: int, device: torch.device) -> Tensor:
-    """Return the coefficients of a piece's rows, int64 (_PIECE_WORDS // _ROW_WORDS,)."""
-    rows = _PIECE_WORDS // _ROW_WORDS
-    return _odd_numbers(0xC0FFEE, np.arange(number * rows, (number + 1) * rows)).to(device)
+def _coefficients(key: int, number: int, device: torch.device) -> Tensor:
+    """Return the coefficients of columns, or of the rows of a piece: int64 (1024,)."""
+    counters = np.arange(number * _ROW_WORDS, (number + 1) * _ROW_WORDS)
+    return torch.from_numpy((rng.bits(key, counters) | np.uint64(1)).view(np.int64)).to(device)
 
 
 @lru_cache(maxsize=512)
 def _to_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers).to(device, torch.int64, non_blocking=device.type == "cuda")
-
-
-def _odd_numbers(key: int, places: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy((rng.bits(key, places) | np.uint64(1)).view(np.int64))

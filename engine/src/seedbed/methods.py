@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from seedbed.data.source import Batch
 from seedbed.errors import InputError
 from seedbed.names import did_you_mean
-from seedbed.tasks import mean
 
 # A scalar, or a function that returns one: it is called in steps that are logged, and only there.
 Value = Tensor | float | Callable[[], Tensor]
@@ -108,10 +107,12 @@ class Method:
             values: what `validation_step` returned for all batches, by name: tensors one after the
                 other, on the CPU and in the order of the samples, and pairs summed, as floats.
         """
-        return {
-            name: value[0] / (value[1] or math.nan) if isinstance(value, tuple) else mean([value])
-            for name, value in values.items()
-        }
+        means = {}
+        for name, value in values.items():
+            # Sums are exact before their one rounding, in any order.
+            pair = (math.fsum(value.tolist()), len(value)) if isinstance(value, Tensor) else value
+            means[name] = pair[0] / (pair[1] or math.nan)
+        return means
 
     def on_train_end(self, model: nn.Module, log: Callable[[str], None]) -> None:
         """Look at the trained model, in evaluation mode and without gradients.

@@ -4,12 +4,10 @@ A task of your own (`data.task._target_`) has the same members. Outputs are what
 one tensor as float32, anything else (a tuple, a mapping, an object) as it is.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -86,9 +84,3 @@ def _require_same_shape(outputs: Tensor, targets: Tensor) -> None:
             f"data.task: expected targets of the outputs' shape {tuple(outputs.shape)}, got "
             f"{tuple(targets.shape)}"
         )
-
-
-def mean(values: Sequence[Tensor]) -> float:
-    """Return the mean over many batches' samples: exact before its one rounding, in any order."""
-    samples = torch.cat(list(values)).tolist()
-    return math.fsum(samples) / len(samples)

@@ -96,11 +96,6 @@ def of_settings(specs: Mapping[str, Any]) -> Callbacks:
     """Build the callbacks that the section `callbacks` describes."""
     callbacks = {name: build.build(spec, f"callbacks.{name}") for name, spec in specs.items()}
     for name, callback in callbacks.items():
-        if not isinstance(callback, Callback):
-            raise InputError(
-                f"callbacks.{name}: expected a class that extends seedbed.methods.Callback, got "
-                f"{type(callback).__name__}"
-            )
         require_hooks(f"callbacks.{name}", callback, Callback)
     return Callbacks(callbacks)
 

@@ -212,9 +212,8 @@ class Progress:
     def note_validation(self, metric: float, higher_is_better: bool) -> bool:
         """Bring progress up to date after a validation; return whether it was the best so far."""
         best, self.validated_step = self.best_metric, self.step
-        is_best = best is None or math.isnan(best)
-        if best is not None and not is_best:
-            is_best = metric > best if higher_is_better else metric < best
+        sign = 1 if higher_is_better else -1
+        is_best = best is None or math.isnan(best) or sign * metric > sign * best
         if is_best:
             self.best_metric, self.best_step = metric, self.step
         self.validations_without_gain = 0 if is_best else self.validations_without_gain + 1
