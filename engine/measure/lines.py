@@ -24,12 +24,12 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1397,
+    "single files": 1380,
     "config": 751,
     "launch, worker": 2142,
-    "training": 1934,
+    "training": 1933,
     "record": 989,
-    "engine": 12668,
+    "engine": 12650,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 
