@@ -113,14 +113,17 @@ def drawn_into_an_array() -> Tensor:
     return torch.from_numpy(_array).float()
 
 
-def drawn_into_a_default(kept: list[Tensor] = []) -> Tensor:  # noqa: B006
-    kept[:] = kept or [noise()]
-    return kept[0]
+class Drawn:
+    @staticmethod
+    def into_a_default(kept: list[Tensor] = []) -> Tensor:  # noqa: B006
+        kept[:] = kept or [noise()]
+        return kept[0]
 
 
 cached, _of_closure = functools.lru_cache(noise), drawn_in_a_closure()
 _tables: dict[int, Tensor] = {}
 _array = np.zeros(FEATURES)
+_of_partial = functools.partial(Drawn.into_a_default, [])
 
 
 def multiplied_by(kept: Callable[[], Tensor]) -> Case:
@@ -365,7 +368,8 @@ HARMFUL = {
     "a closure": multiplied_by(lambda: _of_closure()),
     "an object": multiplied_by(lambda: _holder.kept.setdefault(0, noise())),
     "an array": multiplied_by(drawn_into_an_array),
-    "a default": multiplied_by(lambda: drawn_into_a_default()),
+    "a default of a static method": multiplied_by(lambda: Drawn.into_a_default()),
+    "an argument of a partial": multiplied_by(lambda: _of_partial()),
     **{c.__name__: Case(optimizer=c) for c in (Hiding, OnParameters, CountingSteps)},
     "Momentum": Case(method=Momentum),
     "Counting": Case(data=Counting),

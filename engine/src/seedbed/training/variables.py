@@ -5,12 +5,13 @@ model that a rehearsal builds anew, and would hide that a resumed run draws it a
 """
 
 import functools
+import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from seedbed import project
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))  # they hold nothing
+# What they refer to never changes.
+_FIXED = (tuple, staticmethod, classmethod, property, partial, MethodType)
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 20  # of an array or a tensor; larger ones are data sets and weights
 
@@ -52,8 +55,8 @@ class Variables:
 
     def _look_at(self, value: Any) -> tuple[Iterable[Any], Callable[[], object] | None]:
         """Return what an object refers to, and what gives it back the content that it has now."""
-        if isinstance(value, tuple):
-            return value, None
+        if isinstance(value, _FIXED):
+            return gc.get_referents(value), None
         if isinstance(value, dict | list | set | deque):
             content: Any = value.copy()
             members = [*content, *content.values()] if isinstance(value, dict) else content
