@@ -99,15 +99,13 @@ def train_in_ways(commands: Iterable[tuple[str, ...]], place: Path) -> dict[Any,
     found: dict[Any, Any] = {}
     runs: dict[str, list[tuple[Path, DictConfig]]] = {way: [] for way in WAYS}
     for number, words in enumerate(dict.fromkeys(commands)):
+        folder = found[words] = place / str(number)
         try:
             composed = compose(*SHORT, *words)
-            settings = {way: short(composed, changes) for way, changes in WAYS.items()}
+            for way, changes in WAYS.items():
+                runs[way].append((folder / way, short(composed, changes)))
         except InputError as error:
             found[words] = error
-            continue
-        found[words] = place / str(number)
-        for way in WAYS:
-            runs[way].append((found[words] / way, settings[way]))
     if runs["first"]:
         train_ways(runs)
     return found
