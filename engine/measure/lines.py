@@ -24,7 +24,7 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1380,
+    "single files": 1378,
     "config": 751,
     "launch, worker": 2142,
     "training": 1933,
