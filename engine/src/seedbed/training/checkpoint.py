@@ -81,11 +81,7 @@ def restore(training: TrainingState, state: Mapping[str, Any]) -> Progress:
 
 @contextmanager
 def fitting(name: object) -> Iterator[None]:
-    """Let an error that only a checkpoint of another model or optimizer provokes say so.
-
-    Args:
-        name: of the checkpoint.
-    """
+    """Let an error that only a checkpoint of another model or optimizer provokes say so."""
     try:
         yield
     except (torch.OutOfMemoryError, torch.AcceleratorError):
