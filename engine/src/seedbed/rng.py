@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from seedbed.names import STREAMS
 
-Generator = np.random.Generator
-
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -137,8 +135,8 @@ def restored() -> Iterator[None]:
         torch.set_rng_state(before[2])
 
 
-def generator(key: int | None = None) -> Generator:
-    """Return a NumPy `Generator` that belongs to a key, or to the sample or step at hand.
+def generator(key: int | None = None) -> np.random.Generator:
+    """Return a generator of NumPy that belongs to a key, or to the sample or step at hand.
 
     Use it instead of `np.random.default_rng()` in a data set, a transform or a model: without a
     key it takes its seed from the legacy generator, which `seed_globals` has seeded.

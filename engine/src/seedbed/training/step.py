@@ -223,8 +223,14 @@ def to_device(batch: Batch, training: TrainingState) -> Batch:
         is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
         if is_dense and tensor.data_ptr() % 64:
             tensor = tensor.clone()
-        is_images = tensor.dim() == 4 and not tensor.is_nested
-        return _channels_last(tensor) if training.channels_last and is_images else tensor
+        if not training.channels_last or tensor.dim() != 4 or tensor.is_nested:
+            return tensor
+        # With strides that say so: images of one channel are in both orders, and convolutions
+        # would take them for (B, C, H, W).
+        _, channels, height, width = tensor.shape
+        strides = (height * width * channels, 1, width * channels, channels)
+        tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor.as_strided(tensor.shape, strides)
 
     moved = move((batch.inputs, batch.targets), training.device)
     return Batch(batch.ids, *map_tensors(arrange, moved))
@@ -240,16 +246,6 @@ def seed_draws(training: TrainingState, step: int, place: int, update: int = 0) 
     if training.dropout_seed is not None:
         position = (step, place, update) if update else (step, place)
         rng.seed_globals(rng.key(training.dropout_seed, "dropout", *position))
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    """Return images (B, C, H, W) in the memory order (B, H, W, C), with strides that say so.
-
-    One channel is in both orders, and convolutions would take it for the other one.
-    """
-    _, channels, height, width = images.shape
-    strides = (height * width * channels, 1, width * channels, channels)
-    return images.contiguous(memory_format=torch.channels_last).as_strided(images.shape, strides)
 
 
 def _hash_batches(

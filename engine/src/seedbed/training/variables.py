@@ -8,7 +8,7 @@ import functools
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType
@@ -35,7 +35,12 @@ class Variables:
     """
 
     def __init__(self) -> None:
-        self._modules = {module.__name__: module for module in _own_modules()}
+        self._modules: dict[str, ModuleType] = {}  # not Python's, installed distributions' or ours
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            is_ours = module.__name__.split(".")[0] == "seedbed"
+            if file and not is_ours and not project.is_installed(file):
+                self._modules[module.__name__] = module
         # By id: an object, which keeps its id so, and what gives it back its content.
         self._snapshot: dict[int, tuple[Any, Callable[[], object]]] = {}
         pending: list[Any] = list(self._modules.values())
@@ -83,14 +88,6 @@ class Variables:
         if isinstance(value, FunctionType):
             members += [value.__defaults__, value.__kwdefaults__, *(value.__closure__ or ())]
         return members, lambda: None
-
-
-def _own_modules() -> Iterator[ModuleType]:
-    """Yield the modules that are neither Python's, nor of installed distributions, nor ours."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and module.__name__.split(".")[0] != "seedbed" and not project.is_installed(file):
-            yield module
 
 
 def _refill(container: Any, content: Any) -> None:
