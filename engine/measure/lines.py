@@ -24,12 +24,12 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1378,
+    "single files": 1376,
     "config": 751,
     "launch, worker": 2142,
-    "training": 1933,
+    "training": 1925,
     "record": 989,
-    "engine": 12650,
+    "engine": 12638,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 
