@@ -151,7 +151,10 @@ class Supervised(Method):
 
 
 def require_hooks(key: str, made: object, base: type) -> None:
-    """Refuse a function called on_... that nobody would call: a misspelt hook."""
+    """Refuse an object of another class, and a misspelt hook, on_..., that nobody would call."""
+    if not isinstance(made, base):
+        wanted, name = f"{base.__module__}.{base.__name__}", type(made).__name__
+        raise InputError(f"{key}: expected a class that extends {wanted}, got {name}")
     known = [name for name in vars(base) if name.startswith("on_")]
     for name in dir(type(made)):
         if name.startswith("on_") and name not in known:
@@ -227,8 +230,7 @@ class Callback:
     def on_evaluation_end(self, run: Run, step: int, seen: Seen) -> None:
         """Look at what a validation, or the test at the end, saw.
 
-        All of it is kept in memory and gathered from all processes, but only where a callback has
-        this function.
+        It is kept in memory and gathered from all processes where a callback has this function.
         """
 
     def state_dict(self) -> dict[str, Any]:

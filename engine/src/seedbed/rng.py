@@ -141,9 +141,8 @@ def generator(key: int | None = None) -> np.random.Generator:
     Use it instead of `np.random.default_rng()` in a data set, a transform or a model: without a
     key it takes its seed from the legacy generator, which `seed_globals` has seeded.
     """
-    if key is not None:
-        return np.random.default_rng(key)
-    return np.random.default_rng(np.random.randint(0, 2**32, size=4, dtype=np.uint32))
+    words = np.random.randint(0, 2**32, size=4, dtype=np.uint32) if key is None else key
+    return np.random.default_rng(words)
 
 
 def _words(key: int) -> tuple[int, int, int, int]:

@@ -1,7 +1,6 @@
 """Weights to start from: of another run, or of any file that `torch.load` reads as data."""
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from seedbed.errors import InputError, one_line
 from seedbed.training import checkpoint
+from seedbed.training.state import matching
 
 
 class Loaded:
@@ -23,13 +23,12 @@ class Loaded:
     """
 
     def __new__(cls, model: nn.Module, file: str, skip: Sequence[str] = ()) -> nn.Module:  # type: ignore[misc]
-        def is_skipped(name: str) -> bool:
-            return any(fnmatchcase(name, pattern) for pattern in skip)
-
-        built = {name: value for name, value in model.state_dict().items() if is_skipped(name)}
-        read = {name: value for name, value in _read(Path(file)).items() if not is_skipped(name)}
+        built, read = model.state_dict(), _read(Path(file))
+        skipped = matching("model.skip", (*built, *read), tuple(skip))
+        chosen = {name: value for name, value in read.items() if name not in skipped}
+        chosen |= {name: value for name, value in built.items() if name in skipped}
         try:
-            model.load_state_dict(read | built)
+            model.load_state_dict(chosen)
         except RuntimeError as error:
             raise InputError(
                 f"model.file: expected the weights of {type(model).__name__}, got {file} "

@@ -230,6 +230,9 @@ def test_a_run_starts_from_the_best_weights_of_another(
     torch.save({"0.weight": torch.ones(2)}, file)
     line = refused(tmp_path / "other", capsys, *of_method("Tokens", model=loaded))
     assert line.startswith("model.file: expected the weights of")
+    loaded["skip"] = ["4.*"]  # a misspelt one: there are 1 and 3
+    line = refused(tmp_path / "unlike", capsys, *of_method("Tokens", model=loaded))
+    assert line.startswith("model.skip: expected a pattern of")
 
 
 def test_without_a_test_set_there_are_no_test_values() -> None:

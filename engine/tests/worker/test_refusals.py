@@ -114,7 +114,7 @@ def own(method: str, *words: str) -> tuple[str, ...]:
          "callbacks.late: expected hooks among on_before_optimizer_step, on_step_end, "
          "on_validation_end, on_evaluation_end, got LateHook.on_validation_epoch_end, which is"),
         (of_method("Linear", module="torch.nn"), 0, "method: expected"),
-        (own("LateHead"), 0, "method: expected patterns that parameters fit from trainable"),
+        (own("LateHead"), 0, "method.trainable: expected a pattern of"),
         (own("Elsewhere"), 0, "method: expected parameters of the model in step 1"),
         ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
          "schedule: expected the same learning rate in step 2"),

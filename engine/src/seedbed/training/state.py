@@ -124,7 +124,7 @@ class TrainingState:
         patterns = self.method.trainable(step)
         if patterns is None:
             return self.to_train
-        return _fitting(tuple(self.to_train), tuple(patterns))
+        return matching("method.trainable", tuple(self.to_train), tuple(patterns))
 
     def updates(self, step: int) -> list[Update]:
         """Let the parameters that a step trains need gradients; return its updates, in order.
@@ -153,12 +153,12 @@ class TrainingState:
 
 
 @lru_cache(maxsize=4)  # most steps train what the step before did
-def _fitting(names: tuple[str, ...], patterns: tuple[str, ...]) -> frozenset[str]:
+def matching(key: str, names: tuple[str, ...], patterns: tuple[str, ...]) -> frozenset[str]:
+    """Return the names that match patterns (`head.*`), and refuse a pattern that none matches."""
     for pattern in patterns:
         if not filter(names, pattern):
             raise InputError(
-                "method: expected patterns that parameters fit from trainable, got "
-                f"{pattern!r}, which none of {', '.join(names[:4])}, ... does"
+                f"{key}: expected a pattern of {', '.join(names[:4])}, ..., got {pattern!r}"
             )
     return frozenset(name for pattern in patterns for name in filter(names, pattern))
 
