@@ -15,7 +15,7 @@ from seedbed import record
 from seedbed.data.source import Batch
 from seedbed.methods import Callback, Make, Supervised
 from seedbed.training import checkpoint
-from seedbed.worker import parts
+from seedbed.worker import assemble
 from tests import tiny
 from tests.tiny.data import Noisy
 from tests.tiny.models import Dense
@@ -287,7 +287,7 @@ def test_a_run_is_built_anew_as_often_as_it_is_rehearsed(
     words: tuple[str, ...], count: int, tmp_path: Path
 ) -> None:
     """Once; not for one step, nor where no bits are promised, and more often if it is asked."""
-    rebuilt = parts.Parts.rebuilt
-    with patch.object(parts.Parts, "rebuilt", autospec=True, side_effect=rebuilt) as calls:
+    rebuilt = assemble.Parts.rebuilt
+    with patch.object(assemble.Parts, "rebuilt", autospec=True, side_effect=rebuilt) as calls:
         trained(tmp_path / "run", *of_method("Tokens", *words))
     assert [call.args[1] for call in calls.mock_calls] == [2, 5, 10][:count]

@@ -25,7 +25,7 @@ from seedbed.training import checkpoint, schedules
 from seedbed.training.shards import Shards
 from seedbed.training.state import Progress, TrainingState
 from seedbed.training.step import train_step
-from seedbed.worker import assemble, parts
+from seedbed.worker import assemble
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,13 @@ def replay(
     """
     device = assemble.choose_device(settings.trainer.device)
     shards = Shards(settings.trainer.shards)
-    source = parts.build_sources(settings)["train"]
-    training = assemble.build_training_state(settings, device, source)
-    order = parts.build_order(settings, source)
-    plan = assemble.make_plan(settings, order.steps_per_epoch)
+    parts = assemble.build_parts(settings, device, shards)
+    source, training, plan = parts.sources["train"], parts.training, parts.plan
     start = restore(training, checkpoints, step)
     shards.begin(training, start)
     hashes, hasher = list[tuple[int, torch.Tensor]](), fingerprint.Hasher(device)
     nothing: AbstractContextManager[list[Event]] = nullcontext([])
-    for number, position in enumerate(positions(order, start, step), start + 1):
+    for number, position in enumerate(positions(parts.order, start, step), start + 1):
         schedules.set_learning_rates(training.optimizers, plan.learning_rate_factor(number - 1))
         places = list(shards.divide(iter([position])))
         is_last = number == step

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
-from seedbed import config, record
+from seedbed.config import Settings
 from seedbed.record import Origin
 from seedbed.training import checkpoint, loop
 from seedbed.training.evaluate import end_training, evaluate, look_at
@@ -19,14 +18,14 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.training.variables import Variables
 from seedbed.worker import assemble, environment, failures, restore, statistics
+from seedbed.worker.assemble import Parts, evaluation_batches
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
-from seedbed.worker.parts import Parts, build_parts, evaluation_batches
 from seedbed.worker.run_logger import RunLogger
 from seedbed.worker.summary import print_header, stopped_early, summarize
 
 
-def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
+def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: bytes) -> None:
     """Train from the newest checkpoint, or from the beginning; write the record.
 
     `job.summary` is brought up to date, also when an exception leaves.
@@ -34,7 +33,6 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
     Args:
         git, patch: what `code.git_state` returned.
     """
-    settings = config.check(job.settings)
     assemble.prepare_backends(settings)
     trainer, group = settings.trainer, job.group
     name = group.device_name(trainer.device, torch.cuda.device_count()) if group else trainer.device
@@ -57,10 +55,9 @@ def run_experiment(job: Job, git: dict[str, Any], patch: bytes) -> None:
         found["files_sha256"] = environment.file_digests(settings.plain)
     assemble.import_targets(settings)
     variables = Variables()  # before anything is built: a process that resumes begins with these
-    asking, settings = settings, statistics.fill(settings, shards)
-    if settings is not asking and job.leads:
-        record.write_atomically(job.folder / "config.yaml", OmegaConf.to_yaml(settings.plain))
-    parts = build_parts(settings, device, shards)
+    settings = statistics.fill(settings, shards)
+    parts = assemble.build_parts(settings, device, shards)
+    parts.training.require_flags()
     found["versions"] |= environment.more_versions(settings.plain)
     found["data_sha256"] = getattr(parts.sources["train"].dataset, "sha256", None)
     imports.look()

@@ -22,7 +22,7 @@ from seedbed.training.evaluate import measure, of_all_samples, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.step import train_step
 from seedbed.worker import assemble
-from seedbed.worker.parts import Parts, build_order, build_source, evaluation_batches
+from seedbed.worker.assemble import Parts, evaluation_batches
 
 _MOST_STEPS_ASKED = 200  # of `Method.trainable`
 
@@ -95,13 +95,15 @@ def _repeat(parts: Parts, phase: str, step: int) -> None:
     The first step is taken again, the evaluation repeated unless training has spoilt the weights.
     """
     settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
-    source = build_source(settings, phase)  # anew: loader workers may share what the other opened
+    source = assemble.build_source(
+        settings, phase
+    )  # anew: loader workers may share what the other opened
     if phase == "validation":
         where = f"the validation after step {step}"
         loaded = evaluation_batches(settings, source, Shards())
     elif step == 1 or not isinstance(source, StreamSource):
         where = f"step {step}"
-        order = positions(build_order(settings, source), step - 1, step)
+        order = positions(assemble.build_order(settings, source), step - 1, step)
         loaded = (source[place] for place in shards.divide(order))
     else:  # it would be read from its beginning
         return

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from seedbed import offline, record
 from seedbed.config import Request
 from seedbed.errors import InputError
+from seedbed.record import untrusted
 from seedbed.signals import Stop
 
 if TYPE_CHECKING:  # it imports torch, before which signals must be handled
@@ -54,6 +55,32 @@ class Job:
     def leads(self) -> bool:
         """Whether this process prints, and writes the record: rank 0."""
         return self.group is None or self.group.rank == 0
+
+    def take_checkpoint(self) -> None:
+        """Begin with a checkpoint of the record that is replayed, and with its tables so far.
+
+        Raises:
+            InputError: the record has no checkpoint of that step.
+        """
+        from seedbed.training import checkpoint  # which imports torch
+
+        run, step = Path(str(self.request.record)), self.request.first_step
+        untrusted.require_no_way_out(run)
+        paths = [run / "checkpoints" / name for name in record.LAST_CHECKPOINTS]
+        there = [path for path in paths if path.exists()]
+        steps = {checkpoint.progress_of(checkpoint.load(path)).step: path for path in there}
+        if step not in steps:
+            known = " or ".join(map(str, sorted(steps))) or "none: the record has no checkpoint"
+            raise InputError(f"--from-step: expected the step of a checkpoint, {known}, got {step}")
+        (self.folder / "checkpoints").mkdir()
+        names = ("metrics.csv", "fingerprints.csv", "environment.json", "code.zip")
+        copies = {name: run / name for name in (*names, "checkpoints/best.pt")}
+        copies["checkpoints/last.pt"] = steps[step]
+        for name, path in copies.items():
+            if path.exists():
+                record.write_atomically(self.folder / name, path.read_bytes())
+        summary = {"format_version": record.FORMAT_VERSION, "status": "interrupted"}
+        record.write_json(self.folder / "summary.json", summary)
 
     def begin(self) -> None:
         """Begin the summary of a run that is about to start, or to be resumed.

@@ -16,9 +16,9 @@ from seedbed.record import Change, Origin, code
 from seedbed.training import checkpoint
 from seedbed.training.state import Plan, Progress, TrainingState
 from seedbed.worker import assemble
+from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
-from seedbed.worker.parts import Parts
 
 
 def resume(
@@ -41,8 +41,7 @@ def resume(
         changes = changes_since(before, origin, state, parts.plan)
         if job.leads and not job.request.allow_changed:  # the others do not know all of it
             refuse_changes(state, changes)
-        require_steps(folder, state, parts.plan)
-        state = rewound(state, parts.plan, changes)
+        state = of_length(folder, state, parts.plan, changes)
         restore(folder, parts.training, state, changes)
     parts.shards.gather(lambda: None)  # all of them have read it
     if not job.leads:
@@ -65,8 +64,8 @@ def resume(
         job.write_summary()
         keep_code(folder, step, changes)
         checkpoint.save_best(checkpoints, parts.training.model, progress)
-    if job.request.settings:
-        record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
+    # With what was asked for, and the statistics of the training samples.
+    record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
     return state or {}
 
@@ -103,25 +102,24 @@ def refuse_changes(state: Mapping[str, Any], changes: Iterable[Change]) -> None:
         )
 
 
-def require_steps(folder: Path, state: Mapping[str, Any], plan: Plan) -> None:
-    """Raise InputError if a run has no step left to take."""
-    step, total_steps = state["progress"]["step"], plan.total_steps
+def of_length(
+    folder: Path, state: dict[str, Any], plan: Plan, changes: Iterable[Change]
+) -> dict[str, Any]:
+    """Return a checkpoint as a run of this length has it: a longer one lacks the last validation.
+
+    Raises:
+        InputError: no step is left to take; or that validation found the best weights, or callbacks
+            may have counted it.
+    """
+    progress = checkpoint.progress_of(state)
+    step, total_steps = progress.step, plan.total_steps
     is_finished = record.is_run(folder) and record.read_summary(folder)["status"] == "finished"
     if step > total_steps or (is_finished and step == total_steps):
         raise InputError(
             f"trainer.max_steps: expected a run of {'more than' if is_finished else 'at least'} "
             f"{step} steps, which its checkpoint has made, got one of {total_steps}"
         )
-
-
-def rewound(state: dict[str, Any], plan: Plan, changes: Iterable[Change]) -> dict[str, Any]:
-    """Return a checkpoint without the validation after a run's last step, which a longer run lacks.
-
-    Raises:
-        InputError: the validation found the best weights, or callbacks may have counted it.
-    """
-    progress = checkpoint.progress_of(state)
-    step, is_longer = progress.step, any(change.key in record.folder.LENGTHS for change in changes)
+    is_longer = any(change.key in record.folder.LENGTHS for change in changes)
     if not is_longer or progress.validated_step != step or plan.validates_after(step):
         return state
     if progress.best_step == step or any(state[k] for k in state if k.startswith("callback.")):

@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,16 +14,16 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from seedbed import fingerprint, record
+from seedbed import fingerprint, record, signals
+from seedbed.config import Request
 from seedbed.methods import Run
 from seedbed.training import checkpoint, schedules
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Progress
+from seedbed.worker.assemble import Parts
 from seedbed.worker.failures import NotFinite
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
-from seedbed.worker.parts import Parts
-from seedbed.worker.replayed import Replayed
 from seedbed.worker.restore import is_kept
 
 
@@ -38,16 +39,17 @@ class RunLogger(Logger):
     ) -> None:
         """Start the tables, or cut them back to where the checkpoint was made, if there is one."""
         self._folder, self._settings, self._imports = job.folder, parts.settings.plain, imports
+        self._stop, self._last_step = job.stop, job.request.last_step
+        self._recorded = recorded_rows(job.request)
         self._training, self._plan = parts.training, parts.plan
         parts.training.callbacks.open(Run(parts.training.model, job.folder, self.log_figure))
         progress = checkpoint.progress_of(resumed_from)
         keeps = partial(is_kept, progress=progress, plan=self._plan) if resumed_from else None
         self._metrics, self._fingerprints = record.tables.open_tables(job.folder, keeps)
-        self._replayed = Replayed(job.request, job.stop)
         self.loggers: Any = None  # `loggers.Loggers`, which are told of what goes to metrics.csv
         self._finished = False
-        # Of each step: number, loss, values and learning rates if it is logged, and fingerprints.
-        self._pending: list[tuple[int, Tensor, Any, Any, Tensor | None]] = []
+        # Of each step: number, loss, the row's other cells if it is logged, and fingerprints.
+        self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
         self.last: dict[str, float] = dict(resumed_from.get("last", {}))
         self._saved_step = -1
@@ -62,9 +64,15 @@ class RunLogger(Logger):
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
     ) -> None:
-        rates = schedules.learning_rates(self._training.optimizers) if values is not None else {}
-        self._pending.append((step, loss, values, rates, stages))
-        self._replayed.reach(step)
+        cells: dict[str, Any] | None = None
+        if values is not None:
+            rates = schedules.learning_rates(self._training.optimizers)
+            cells = {**values, "learning_rate": next(iter(rates.values()))}
+            if len(rates) > 1:
+                cells |= {f"learning_rate_{name}": rate for name, rate in rates.items()}
+        self._pending.append((step, loss, cells, stages))
+        if self._last_step is not None and step > self._last_step:  # and the evaluation after it
+            self._stop.ask(128 + signal.SIGTERM)
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
@@ -76,18 +84,19 @@ class RunLogger(Logger):
             return
         losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist()
         rows = []
-        for (step, _, values, rates, _), loss in zip(self._pending, losses, strict=True):
+        for (step, _, cells, _), loss in zip(self._pending, losses, strict=True):
             if not math.isfinite(loss):
                 raise self._not_finite("loss", loss, step)
-            if values is not None:
-                rows.append(self._training_row(step, loss, values, rates))
+            if cells is not None:
+                self.last |= {"last_train_loss": loss}  # of one batch
+                rows.append(self._row("train", step, {"loss": loss, **cells}))
         stages = [(step, each) for step, *_, each in self._pending if each is not None]
         self._pending = []
         self._append(self._metrics, rows)
         self._append(self._fingerprints, fingerprint.rows(stages))
         if rows:
-            cells = record.values_of(rows[-1]).items()
-            texts = [f"{name} {float(x):.4f}" for name, x in cells if "learning_rate" not in name]
+            shown = record.values_of(rows[-1]).items()
+            texts = [f"{name} {float(x):.4f}" for name, x in shown if "learning_rate" not in name]
             self._bar.set_postfix_str(", ".join(texts), refresh=False)
             step = int(str(rows[-1]["step"]))
             if not self._is_watched and step % (10 * self._plan.trainer.log_every_steps) == 0:
@@ -169,27 +178,19 @@ class RunLogger(Logger):
 
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
         table.append(rows)
-        self._replayed.compare(rows)
+        for row in rows:
+            recorded = self._recorded.get(_key(row), {})
+            if any(str(row.get(name, "")) != cell for name, cell in recorded.items()):
+                self._stop.ask(signals.DIFFERS)
         if table is self._metrics:
             self._imports.note()
             if self.loggers:
                 self.loggers.note(rows)
 
-    def _training_row(
-        self, step: int, loss: float, values: Mapping[str, Tensor], rates: Mapping[str, Any]
-    ) -> dict[str, object]:
-        self.last |= {"last_train_loss": loss}  # of one batch
-        shown = {name: repr(float(rate)) for name, rate in rates.items()}
-        columns = {"learning_rate": next(iter(shown.values()))}
-        if len(shown) > 1:
-            columns |= {f"learning_rate_{name}": rate for name, rate in shown.items()}
-        numbers = {name: float(value) for name, value in values.items()}
-        return self._row("train", step, {"loss": loss} | numbers) | columns
-
-    def _row(self, phase: str, step: int, values: Mapping[str, float]) -> dict[str, object]:
+    def _row(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, object]:
         epoch = repr(step / self._plan.steps_per_epoch)
         row: dict[str, object] = {"step": step, "epoch": epoch, "phase": phase}
-        return row | {name: repr(value) for name, value in values.items()}
+        return row | {name: repr(float(value)) for name, value in values.items()}
 
     def _not_finite(self, what: str, value: float, step: int, phase: str = "train") -> NotFinite:
         updates = step - (what == "loss")  # whose loss is computed before its own
@@ -209,3 +210,18 @@ def predictions_csv(targets: Tensor, predictions: Tensor) -> str:
     pairs = zip(targets.tolist(), predictions.tolist(), strict=True)
     rows = [f"{sample},{target!r},{made!r}\n" for sample, (target, made) in enumerate(pairs)]
     return "sample_id,target,prediction\n" + "".join(rows)
+
+
+def recorded_rows(request: Request) -> dict[tuple[int, str], record.Row]:
+    """Return by step and phase the rows that a replay must have as well, else it stops."""
+    if not request.record or not request.stops_where_it_differs:
+        return {}
+    folder = Path(request.record)
+    rows = record.read_metrics(folder)
+    if (folder / "fingerprints.csv").exists():
+        rows += record.read_fingerprints(folder)
+    return {_key(row): row for row in rows}
+
+
+def _key(row: Mapping[str, object]) -> tuple[int, str]:
+    return int(str(row["step"])), str(row.get("phase", ""))

@@ -9,8 +9,8 @@ import torch
 from seedbed import fingerprint
 from seedbed.training.loop import Logger
 from seedbed.training.state import Evaluation, Progress
+from seedbed.worker.assemble import Parts
 from seedbed.worker.job import Job
-from seedbed.worker.parts import Parts
 
 
 def print_header(run_logger: Logger, parts: Parts, progress: Progress, starts_over: bool) -> None:

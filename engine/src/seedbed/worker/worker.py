@@ -73,9 +73,7 @@ def lead(job: Job) -> int:
     try:
         with record.lock(job.folder):
             if job.request.first_step:
-                from seedbed.worker import replayed  # which imports torch
-
-                replayed.begin(job)
+                job.take_checkpoint()
             job.begin()
             with terminal.tee_output(job.folder / "train.log") as log:
                 length = log.tell()
@@ -95,13 +93,13 @@ def train(job: Job) -> int:
     try:
         if job.leads and not job.is_resuming:
             job.write_summary()
-        config.check(job.settings)
+        settings = config.check(job.settings)
         with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
             git = other_thread.submit(code.git_state, project.root())
             from seedbed.worker import experiment  # which imports PyTorch
         gc.freeze()  # to look through what imports have made takes 0.14 s a time
         try:
-            experiment.run_experiment(job, *git.result())
+            experiment.run_experiment(job, settings, *git.result())
         finally:
             gc.unfreeze()  # libraries expect it to be gone at the end
     except Interrupted:
