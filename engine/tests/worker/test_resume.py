@@ -13,7 +13,8 @@ import pytest
 from seedbed import record
 from seedbed.record import Change, code, plots
 from seedbed.training import checkpoint
-from seedbed.worker import experiment, restore
+from seedbed.worker import restore
+from seedbed.worker.run_logger import RunLogger
 from tests.made_up_runs import contents
 from tests.running import command, refusal, train
 from tests.training.test_checkpoint import Killed
@@ -255,7 +256,7 @@ def test_a_resume_that_fails_early_keeps_what_the_summary_said(
     run = stopped(tmp_path / "run")
     before = record.read_summary(run)
     error = FileNotFoundError(2, "No such file", "digit.png")
-    monkeypatch.setattr(experiment, "print_header", Mock(side_effect=error))
+    monkeypatch.setattr(RunLogger, "_log_header", Mock(side_effect=error))
     assert work(run) == 1
     after = record.read_summary(run)
     assert after["error"].startswith("FileNotFoundError: ")

@@ -23,7 +23,7 @@ from seedbed.recorder import given
 from seedbed.training.optimizers import optimizer_tensors
 from seedbed.worker import environment, restore
 from seedbed.worker.imports import Imports
-from seedbed.worker.summary import hash_of
+from seedbed.worker.run_logger import hash_of
 
 
 class Recorder:

@@ -21,8 +21,7 @@ from seedbed.worker import assemble, environment, failures, restore, statistics
 from seedbed.worker.assemble import Parts, evaluation_batches
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
-from seedbed.worker.run_logger import RunLogger
-from seedbed.worker.summary import print_header, stopped_early, summarize
+from seedbed.worker.run_logger import RunLogger, stopped_early
 
 
 def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: bytes) -> None:
@@ -63,10 +62,7 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
     imports.look()
     state = restore.resume(job, parts, Origin(settings.plain, found), patch, imports)
     progress = checkpoint.progress_of(state)
-    run_logger = Logger()
-    if job.leads:
-        run_logger = RunLogger(job, parts, imports, state)
-    print_header(run_logger, parts, progress, job.starts_over)
+    run_logger = RunLogger(job, parts, imports, state) if job.leads else Logger()
     with closing(run_logger):
         if progress.step == 0:  # a run that is resumed has been looked at
             failures.look_ahead(parts, run_logger.log)
@@ -76,15 +72,14 @@ def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: byt
             history = loggers.history(job.folder)
             run = loggers.Run(job.folder, settings.plain, parts.training.metric_name, history)
             run_logger.loggers = loggers.open_all(run, run_logger.log)
-        tested: tuple[int, Evaluation] | None = None
         try:
             train(parts, progress, run_logger, variables)
-            tested = test(parts, progress, run_logger, job.folder)
+            test(parts, progress, run_logger, job.folder)
             parts.training.require_flags()
             end_training(parts.training, run_logger.log)
         finally:
-            if job.leads:
-                summarize(job, parts, progress, run_logger.last, tested)
+            if isinstance(run_logger, RunLogger):
+                job.summary |= run_logger.summary(progress)
 
 
 def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Variables) -> None:
@@ -107,7 +102,7 @@ def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Varia
         )
     except failures.NotFinite as error:
         raise failures.explained(error, parts) from None
-    if early := stopped_early(parts, progress):
+    if early := stopped_early(parts.plan, progress):
         run_logger.log(
             f"stopped early at step {early['step']} of {parts.plan.total_steps}: no better "
             f"validation_{parts.training.metric_name} in {early['patience']} validations after "
@@ -115,10 +110,8 @@ def train(parts: Parts, progress: Progress, run_logger: Logger, variables: Varia
         )
 
 
-def test(
-    parts: Parts, progress: Progress, run_logger: Logger, folder: Path
-) -> tuple[int, Evaluation]:
-    """Test the weights of `trainer.test_weights`; return their step, and what was found.
+def test(parts: Parts, progress: Progress, run_logger: Logger, folder: Path) -> None:
+    """Test the weights of `trainer.test_weights`.
 
     Where the best weights are not the last ones, the last ones are tested as well.
     """
@@ -142,8 +135,7 @@ def test(
         with checkpoint.best_weights(folder / "checkpoints", best_step, training):
             results[best_step] = evaluated(best_step)
     run_logger.log_test(results)
-    step, result = list(results.items())[-1]
     if is_test:
+        step = [*results][-1]
         which = "best" if step == best_step and wanted == "best" else "last"
         run_logger.log(f"tested the {which} weights (step {step})")
-    return step, result

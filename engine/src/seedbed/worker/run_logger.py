@@ -1,11 +1,11 @@
-"""What a run writes down while it trains: tables, checkpoints, the terminal."""
+"""What a run writes down: tables and checkpoints while it trains, the terminal, its summary."""
 
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from seedbed.config import Request
 from seedbed.methods import Run
 from seedbed.training import checkpoint, schedules
 from seedbed.training.loop import Logger
-from seedbed.training.state import Evaluation, Progress
+from seedbed.training.state import Evaluation, Plan, Progress
 from seedbed.worker.assemble import Parts
 from seedbed.worker.failures import NotFinite
 from seedbed.worker.imports import Imports
@@ -38,16 +38,15 @@ class RunLogger(Logger):
         self, job: Job, parts: Parts, imports: Imports, resumed_from: dict[str, Any]
     ) -> None:
         """Start the tables, or cut them back to where the checkpoint was made, if there is one."""
-        self._folder, self._settings, self._imports = job.folder, parts.settings.plain, imports
-        self._stop, self._last_step = job.stop, job.request.last_step
+        self._job, self._parts, self._imports = job, parts, imports
+        self._folder, self._training, self._plan = job.folder, parts.training, parts.plan
         self._recorded = recorded_rows(job.request)
-        self._training, self._plan = parts.training, parts.plan
         parts.training.callbacks.open(Run(parts.training.model, job.folder, self.log_figure))
         progress = checkpoint.progress_of(resumed_from)
         keeps = partial(is_kept, progress=progress, plan=self._plan) if resumed_from else None
         self._metrics, self._fingerprints = record.tables.open_tables(job.folder, keeps)
         self.loggers: Any = None  # `loggers.Loggers`, which are told of what goes to metrics.csv
-        self._finished = False
+        self._tested: tuple[int, Evaluation] | None = None  # the weights of which step
         # Of each step: number, loss, the row's other cells if it is logged, and fingerprints.
         self._pending: list[tuple[int, Tensor, dict[str, Any] | None, Tensor | None]] = []
         self._since = time.perf_counter()
@@ -60,6 +59,7 @@ class RunLogger(Logger):
         shown["disable"] = bool(os.environ.get("TQDM_DISABLE")) or not self._is_watched
         total = self._plan.total_steps
         self._bar = tqdm(total=total, initial=progress.step, file=stream, **shown)
+        self._log_header(progress)
 
     def log_step(
         self, step: int, loss: Tensor, values: dict[str, Tensor] | None, stages: Tensor | None
@@ -71,8 +71,9 @@ class RunLogger(Logger):
             if len(rates) > 1:
                 cells |= {f"learning_rate_{name}": rate for name, rate in rates.items()}
         self._pending.append((step, loss, cells, stages))
-        if self._last_step is not None and step > self._last_step:  # and the evaluation after it
-            self._stop.ask(128 + signal.SIGTERM)
+        last_step = self._job.request.last_step
+        if last_step is not None and step > last_step:  # and the evaluation after it
+            self._job.stop.ask(128 + signal.SIGTERM)
         self._bar.update()
 
     def write(self, progress: Progress) -> None:
@@ -129,7 +130,7 @@ class RunLogger(Logger):
         if result.predictions is not None:
             table = predictions_csv(result.targets, result.predictions)
             record.write_atomically(self._folder / "test_predictions.csv", table)
-        self._finished = True
+        self._tested = [*results][-1], result
 
     def log_figure(self, name: str, step: int, path: Path) -> None:
         if self.loggers:
@@ -152,12 +153,9 @@ class RunLogger(Logger):
         self._since = now
         for table in (self._metrics, self._fingerprints):
             table.sync()
-        state = checkpoint.capture(
-            self._training,
-            progress,
-            origin={"settings": self._settings, "environment": self._imports.environment},
-            last=self.last,
-        )
+        settings, environment = self._parts.settings.plain, self._imports.environment
+        origin = {"settings": settings, "environment": environment}
+        state = checkpoint.capture(self._training, progress, origin=origin, last=self.last)
         path = self._folder / "checkpoints" / checkpoint.LAST
         checkpoint.save(state, path, steps_aside=progress.step != self._saved_step)
         self._saved_step = progress.step
@@ -173,15 +171,65 @@ class RunLogger(Logger):
             table.close()
         self._imports.note()
         if self.loggers:
-            self.loggers.close(self._finished)
+            self.loggers.close(self._tested is not None)
         self._bar.close()
+
+    def summary(self, progress: Progress) -> dict[str, Any]:
+        """Return what summary.json says of the results so far."""
+        settings, training, tested = self._parts.settings, self._training, self._tested
+        tensors = [*training.model.parameters(), *training.model.buffers()]
+        metrics, epochs = dict(self.last), progress.step / self._plan.steps_per_epoch
+        if progress.best_metric is not None:
+            metrics[f"best_validation_{training.metric_name}"] = progress.best_metric
+        samples = self._parts.order.samples_per_epoch * epochs
+        return {
+            "task": (settings.data.task or {}).get("name"),
+            "metric_name": training.metric_name,
+            "higher_is_better": training.higher_is_better,
+            "steps": progress.step,
+            "epochs": epochs,
+            "best_step": progress.best_step,
+            "tested_step": tested and tested[0],
+            "stopped_early": stopped_early(self._plan, progress),
+            "metrics": metrics,
+            "objective": {"name": settings.objective, "value": metrics.get(settings.objective)},
+            "seconds": progress.seconds,
+            "samples_per_second": samples / progress.seconds if progress.seconds else 0.0,
+            "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
+            "fingerprints": {
+                "weights": hash_of(tensors),
+                "predictions": tested and hash_of([tested[1].output_hashes]),
+                "all_steps": fingerprint.of_file(self._folder / "fingerprints.csv"),
+            },
+        }
+
+    def _log_header(self, progress: Progress) -> None:
+        """Log what is trained, on what, by which preset and seed, and for how long."""
+        settings, training, shards = self._parts.settings, self._training, self._parts.shards
+        begins = f"resuming after step {progress.step}" if progress.step else ""
+        if self._job.starts_over:
+            setting = f"trainer.checkpoint_every_steps={settings.trainer.checkpoint_every_steps}"
+            begins = f"from the start: it has no checkpoint ({setting})"
+        size = sum(parameter.numel() for parameter in training.model.parameters())
+        where = str(training.device)
+        if where == "cpu":
+            cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+            where += f" ({torch.get_num_threads()} of {cores} cores)"
+        self.log(
+            f"{settings.model.name} ({size:,} parameters) on {settings.data.name}, {where}, "
+            f"determinism={settings.determinism.name}, "
+            f"seed={settings.seed}, {self._plan.total_steps} steps"
+            + (f", {shards.processes} processes" if shards.processes > 1 else "")
+            + ("" if shards.order_is_fixed else " (on whose number the bits depend)")
+            + (f", {begins}" if begins else "")
+        )
 
     def _append(self, table: record.Table, rows: Sequence[Mapping[str, object]]) -> None:
         table.append(rows)
         for row in rows:
             recorded = self._recorded.get(_key(row), {})
             if any(str(row.get(name, "")) != cell for name, cell in recorded.items()):
-                self._stop.ask(signals.DIFFERS)
+                self._job.stop.ask(signals.DIFFERS)
         if table is self._metrics:
             self._imports.note()
             if self.loggers:
@@ -225,3 +273,19 @@ def recorded_rows(request: Request) -> dict[tuple[int, str], record.Row]:
 
 def _key(row: Mapping[str, object]) -> tuple[int, str]:
     return int(str(row["step"])), str(row.get("phase", ""))
+
+
+def stopped_early(plan: Plan, progress: Progress) -> dict[str, int | None] | None:
+    """Return where early stopping ended a run; None if it did not."""
+    if progress.step == plan.total_steps or not plan.is_over(progress):
+        return None
+    patience = plan.trainer.early_stopping_patience
+    return {"step": progress.step, "patience": patience, "best_step": progress.best_step}
+
+
+def hash_of(tensors: Iterable[Tensor]) -> str | None:
+    """Return the fingerprint of tensors as text; None if a GPU has failed and answers no more."""
+    try:
+        return fingerprint.text(int(fingerprint.of_tensors(tensors)))
+    except torch.AcceleratorError:
+        return None
