@@ -29,7 +29,7 @@ class Imports:
     def __init__(self, folder: Path, environment: dict[str, Any], root: Path | None = None) -> None:
         self.environment = environment
         self._folder, self._root = folder, root or project.root()
-        self._kept: dict[str, bytes] = {}
+        self._kept: dict[str, bytes] = dict(_engine())
         self._digests: dict[str, str] = {}
         self._modules = self._bytes = 0
 
@@ -37,8 +37,6 @@ class Imports:
         """Read the files that were imported since the last time; return whether there are any."""
         if len(sys.modules) == self._modules:
             return False
-        if not self._modules:
-            self._kept = dict(_engine())
         self._modules, before = len(sys.modules), len(self._digests)
         for name, path in _imported(self._root):
             if name not in self._digests:
