@@ -14,7 +14,7 @@ from seedbed import config, record
 from seedbed.errors import InputError
 from seedbed.record import Change, Origin, code
 from seedbed.training import checkpoint
-from seedbed.training.state import Plan, Progress, TrainingState
+from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
 from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
@@ -133,16 +133,18 @@ def of_length(
     return {**state, "progress": asdict(progress)}
 
 
-def is_kept(row: record.Row, progress: Progress, plan: Plan) -> bool:
-    """Return whether a row of the tables is one of a run that stands where `progress` does.
+def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
+    """Return whether a row of the tables is one of a run that stands where a checkpoint does.
 
     What was written after the checkpoint comes again. What is written in the last step, and was
     not due otherwise, is not in the tables of a longer run.
     """
-    step, phase = int(row["step"]), row.get("phase")
+    step, phase, progress = int(row["step"]), row.get("phase"), checkpoint.progress_of(state)
     if phase == "validation":
         return step <= progress.validated_step
-    every_steps = plan.trainer.log_every_steps if phase else plan.fingerprint_every_steps
+    then = state["origin"]["settings"]  # the next steps may be logged more rarely
+    trainer, fingerprint = then["trainer"], then["fingerprint"]
+    every_steps = trainer["log_every_steps"] if phase else fingerprint["every_steps"]
     is_due = step < progress.step or plan.is_due(every_steps, step)
     return phase != "test" and step <= progress.step and is_due
 

@@ -43,7 +43,7 @@ class RunLogger(Logger):
         self._recorded = recorded_rows(job.request)
         parts.training.callbacks.open(Run(parts.training.model, job.folder, self.log_figure))
         progress = checkpoint.progress_of(resumed_from)
-        keeps = partial(is_kept, progress=progress, plan=self._plan) if resumed_from else None
+        keeps = partial(is_kept, state=resumed_from, plan=self._plan) if resumed_from else None
         self._metrics, self._fingerprints = record.tables.open_tables(job.folder, keeps)
         self.loggers: Any = None  # `loggers.Loggers`, which are told of what goes to metrics.csv
         self._tested: tuple[int, Evaluation] | None = None  # the weights of which step
