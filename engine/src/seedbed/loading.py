@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from seedbed import rng
+from seedbed.config.settings import MAX_SEED
 from seedbed.data.positions import Position, Shuffled, positions
 from seedbed.data.source import Source
 from seedbed.data.workers import as_it_is
@@ -54,6 +55,8 @@ def seeded_loader(
         raise InputError(
             f"batch_size: expected from 1 to {len(dataset)}, the samples, got {batch_size}"
         )
+    if type(seed) is not int or not 0 <= seed <= MAX_SEED:
+        raise InputError(f"seed: expected an integer from 0 to {MAX_SEED}, got {seed!r}")
     return SeededLoader(
         _Batches(dataset, "train", seed, collate),
         batch_size=None,
@@ -89,6 +92,8 @@ class SeededLoader(DataLoader[Any]):
 
     def seek(self, step: int) -> None:
         """Let the next epoch begin after a step, such as that of a checkpoint; 0: the beginning."""
+        if step < 0:
+            raise InputError(f"step: expected an integer >= 0, got {step}")
         self.sampler.done, self._is_sought = step, True
 
     def state_dict(self) -> dict[str, int]:

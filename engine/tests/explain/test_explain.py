@@ -106,15 +106,28 @@ def test_weights_that_were_drawn_otherwise_are_named_before_the_step() -> None:
     assert found.event.operation == "blocks.0.conv.weight"
 
 
+class Vocabulary(dict[str, int]):
+    """Can be called, looked into and asked for its class; its attributes are its entries."""
+
+    __getattr__ = dict.__getitem__
+
+    def __call__(self, text: str) -> int:
+        return self[text]
+
+
 class Chained(faults.Images):
     """Its transforms are a module; a class among its attributes is none of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.transform, self.kind = nn.Sequential(nn.Tanh(), nn.ReLU()), np.float32
+        self.words = Vocabulary(a=1)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, label = super().__getitem__(index)
+        assert isinstance(self.words, Vocabulary)
+        assert "a" in self.words
+        assert list(self.words) == ["a"]
         return image + torch.from_numpy(np.ones(1, self.kind)), label
 
     def batches(self, epoch: int, n: int, draw: np.random.Generator) -> list[Any]:

@@ -1,6 +1,7 @@
 """The record of a loop of one's own is one like any other, and true however the loop ends."""
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -8,6 +9,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from seedbed import fingerprint, record, rng
@@ -92,6 +94,14 @@ def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Pa
     assert all(row[stage] for row in rows for stage in STAGES)
 
 
+@dataclass
+class Sample:
+    """A batch of somebody's own kind."""
+
+    x: Any
+    prompt: Any
+
+
 def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
     """Arrays as tensors; numbers, texts and nesting count, containers do not. Gradients that
     were noted early are those before clipping."""
@@ -100,6 +110,7 @@ def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
     others = [
         (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, np.array(["a", "b"])),
         (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
+        Sample(x, "a cat"), Sample(x, "a dog"), Sample(x, {"a", "b"}), Image.new("L", (2, 2)),
     ]  # fmt: skip
     model(torch.ones(1, 2)).sum().backward()
     with Recorder(tmp_path / "a") as recorder:
@@ -188,13 +199,17 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
             "expected the record of a Recorder": lambda: Recorder(trained, resume_from=1),
             r"folder: expected a new one, got .*resume_from": lambda: Recorder(run),
             "expected a run folder": lambda: Recorder(tmp_path / "none", resume_from=3),
-            f"from: expected at most {STEPS}": lambda: Recorder(run, resume_from=STEPS + 1),
+            f"from: expected from 0 to {STEPS}": lambda: Recorder(run, resume_from=STEPS + 1),
+            "from: .* got -1": lambda: Recorder(run, resume_from=-1),
+            "settings: .* instead of a mapping": lambda: Recorder(tmp_path / "none", 5),
             "still alive": lambda: Recorder(folder, resume_from=1),
             "step: expected an integer of at least 2, .* got 1": lambda: step(recorder, 1),
             "step: expected an integer of at least 2, .* got 2.0": lambda: step(recorder, 2.0),
             "an integer of at least 1": lambda: recorder.validation(0, loss=1.0),
             "metric: .* got phase": lambda: recorder.validation(1, phase=1.0),
             "losses.* got phase": lambda: step(recorder, 2, {"phase": 1.0}),
+            "losses.* got a_b, a_b": lambda: step(recorder, 2, {"a b": 1.0, "a,b": 2.0}),
+            "loss.loss: expected a scalar": lambda: step(recorder, 2, torch.ones(3)),
         }.items():
             with pytest.raises(InputError, match=message):
                 late()
@@ -202,7 +217,7 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
     for late in (lambda: step(recorder, 2), lambda: recorder.validation(1, 0.5)):
         with pytest.raises(InputError, match="close"):
             late()
-    with pytest.raises(InputError, match="at most 1") as kept:
+    with pytest.raises(InputError, match="from 0 to 1") as kept:
         Recorder(folder, resume_from=2)
     Recorder(folder, resume_from=1).close()  # although a traceback is kept, as notebooks do
     assert kept.traceback
@@ -216,7 +231,7 @@ def test_named_losses_and_further_metrics_are_columns(tmp_path: Path) -> None:
         step(recorder, 2, {"critic": torch.tensor(9.0)})
     with Recorder(tmp_path / "a", resume_from=1) as recorder:
         step(recorder, 2, {"critic": torch.tensor(2.5), "loss": 2.0})
-        recorder.validation(2, f1=0.5, accuracy=0.5)
+        recorder.validation(2, {"f1": 0.5}, accuracy=0.5)
     found = [record.tables.values_of(row) for row in record.read_metrics(tmp_path / "a")]
     assert found == [
         {"loss": "2.5", "critic": "1.5", "no__name": "1.0", "learning_rate": "0.25"},

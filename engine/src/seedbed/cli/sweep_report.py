@@ -23,4 +23,4 @@ def main() -> int:
     else:
         made = report.write(sweeps[0], arguments.metric)
     print(text.as_json(made) if arguments.json else report.describe(made))
-    return 1 if made["warning"] else 0
+    return 1 if made["warning"] or not made["groups"] else 0

@@ -55,8 +55,8 @@ def of_runs(
         yield from describe(finding, [tree.root for _, _, tree in runs])
         return
     yield (
-        "The two replays have the same bits; they ran in one process, without loader workers, and "
-        "not compiled"
+        "The two replays have the same bits; they ran in one process, without loader workers and "
+        "evaluations, and not compiled"
     )
     for name, (_, of, _), replayed in zip(names, runs, traces, strict=False):
         diverged = compare.first_difference(of.fingerprints, replayed.rows)

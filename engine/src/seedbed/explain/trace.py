@@ -63,7 +63,6 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             result = func(*args, **kwargs)
-        messages = [str(each.message) for each in warned]
         # Not every schema says what is changed in place: batch norm's running averages are not in
         # native_batch_norm's.
         after = hashes(taken)
@@ -79,7 +78,7 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
                 names=names,
                 is_view=any(alias is not None and not alias.is_write for alias in returned),
                 draws=torch.Tag.nondeterministic_seeded in func.tags,
-                refusal=next((text for text in messages if REFUSED.search(text)), ""),
+                refusal=next(filter(REFUSED.search, (str(w.message) for w in warned)), ""),
             )
         )
         return result

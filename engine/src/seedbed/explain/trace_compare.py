@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
 
-from seedbed.explain.trace import AFTER, Event
+from seedbed.explain.trace import AFTER, BEFORE, Event
 from seedbed.explain.trace_data import AUGMENTATION, LOADING
 
 
@@ -34,7 +34,8 @@ def first_difference(a: Sequence[Event], b: Sequence[Event]) -> Finding | None:
     that differs took.
     """
     keys_a, keys_b = (
-        [(e.operation, e.place.module, e.place.phase, len(e.inputs)) for e in side]
+        # Without the number of a transform: one more before it shifts those after it.
+        [(e.operation, e.place.module.split("[")[0], e.place.phase, len(e.inputs)) for e in side]
         for side in (a, b)
     )
     pieces: Sequence[tuple[str, int, int, int, int]] = [("equal", 0, len(a), 0, len(b))]
@@ -64,7 +65,7 @@ def _blame(a: Event, b: Event, only_a: list[Event], only_b: list[Event]) -> Find
         source = _source(only, _involved(x) - _involved(y))
         # Outcomes do not show all effects on the state, nor that a draw moved the generator.
         draws = [event for event in only if event.draws] if same and a.draws else []
-        hidden = only if a.place.phase == AFTER else draws
+        hidden = only if a.place.phase in (BEFORE, AFTER) else draws
         source = source or next(iter(hidden), None)
         if source is not None:
             return Finding(source, {side: source.place.line}, f"runs in {side} only")

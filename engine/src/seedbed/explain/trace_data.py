@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from inspect import getattr_static
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def noted(source: Source, places: Iterable[Position]) -> Iterator[list[Event]]:
         parts = [("data.train", source.dataset)]
         for path, owner in parts:  # which grow
             for name, value in list(getattr(owner, "__dict__", {}).items()):
-                where, transforms = f"{path}.{name}", getattr(value, "transforms", None)
+                where, transforms = f"{path}.{name}", getattr_static(value, "transforms", None)
                 if isinstance(value, type):  # such as that of an array's numbers
                     continue
                 if isinstance(transforms, list):
@@ -68,9 +69,6 @@ class _Noted:
     def __getitem__(self, index: Any) -> Any:
         return self._call(self._noted.__getitem__, index)
 
-    def __len__(self) -> int:
-        return len(self._noted)
-
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._noted, name)
         return partial(self._call, value) if name == "fetch" else value
@@ -78,16 +76,21 @@ class _Noted:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._noted, name, value)
 
+    __class__ = property(lambda self: type(self._noted))  # what isinstance asks
+
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         name = getattr(function, "__name__", type(function).__name__)
         call = getattr(function, "forward", type(function).__call__)  # of modules: what is written
         code = getattr(function, "__code__", getattr(call, "__code__", None))
         line = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
-        taken = hashes_of((args, kwargs))
+        place, taken = Place(self._path, line, self._phase), hashes_of((args, kwargs))
         result = function(*args, **kwargs)
-        place = Place(self._path, line, self._phase)
         self._events.append(Event(place, name, taken, hashes_of(result)))
         return result
+
+
+for _name in ("__len__", "__iter__", "__contains__", "__enter__", "__exit__"):
+    setattr(_Noted, _name, lambda self, *xs, _name=_name: getattr(self._noted, _name)(*xs))
 
 
 def hashes_of(value: Any) -> tuple[int, ...]:

@@ -39,6 +39,8 @@ def loss_curve(folder: Path) -> Path | None:
     rows, path = read_metrics(folder), folder / "loss_curve.png"
     names = dict.fromkeys(("loss", str(summary.get("metric_name", "loss"))))
     shown = [name for name in names if any(row.get(name) for row in rows)]
+    if all(row.get("loss") == row.get(shown[-1]) for row in rows if shown):
+        shown = shown[:1]  # the metric is the loss, as in a regression
     if not shown:
         path.unlink(missing_ok=True)
         return None

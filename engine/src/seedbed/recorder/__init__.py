@@ -163,7 +163,10 @@ class Recorder:
         self._noted = noted if before is None else fingerprint.of_tensors([before, noted])
 
     def validation(self, step: int, loss: Any = None, **metrics: Any) -> None:
-        """Record scalars, such as `accuracy=0.9`, of held-out samples after a step, as columns."""
+        """Record scalars, such as `accuracy=0.9`, of held-out samples after a step, as columns.
+
+        `loss` may be a mapping of scalars by name, too.
+        """
         self._evaluation("validation", step, loss, metrics)
 
     def test(self, step: int, loss: Any = None, **metrics: Any) -> None:
@@ -179,13 +182,12 @@ class Recorder:
             return
         rows = []
         for phase, step, values in self._pending:
-            # What its reader would not take in a name becomes _.
-            cells = {re.sub(r"[^\w.@/-]", "_", name): repr(float(x)) for name, x in values.items()}
+            cells = {_column(name): repr(float(x)) for name, x in values.items()}
             rows.append({**cells, "step": step, "phase": phase})
         stages = fingerprint.rows(self._stages)
         self._pending, self._stages = [], []
+        self._fingerprints.append(stages)  # first: a resume asks metrics.csv how far both reach
         self._metrics.append(rows)
-        self._fingerprints.append(stages)
         if self._imports is not None:
             self._imports.note()
 
@@ -252,8 +254,9 @@ class Recorder:
 
     def _evaluation(self, phase: str, step: int, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._is_recording():
-            self._check(step, self._last_step, metrics, ())
-            values = given.scalars({"loss": loss, **metrics}, "")
+            losses = given.named(loss, "loss")
+            self._check(step, self._last_step, metrics, losses)
+            values = given.scalars({**losses, **metrics}, phase)
             self._pending.append((phase, step, values))
             self.flush()
 
@@ -263,6 +266,12 @@ class Recorder:
             raise InputError(
                 f"step: expected an integer of at least {least}, since {self._last_step} was the "
                 f"last one recorded, got {step!r}"
+            )
+        columns = [_column(name) for name in (*metrics, *losses)]
+        if len({*columns}) < len(columns) or not all(0 < len(name) <= 100 for name in columns):
+            raise InputError(
+                "losses, metric: expected names of 1 to 100 letters, apart by more than signs, got "
+                f"{', '.join(columns)[:200]}"
             )
         others = {*record.METRIC_FIELDS} - {"loss"}
         if taken := {*metrics} & {"loss", *losses} | {*metrics, *losses} & others:
@@ -289,6 +298,11 @@ class Recorder:
         """Note how a process ended that did not close its record; an error was printed by then."""
         early = SystemExit("the process ended before Recorder.close()")
         self.__exit__(None, getattr(sys, "last_value", early), None)
+
+
+def _column(name: str) -> str:
+    """Return the column of a name: what a reader would not take in it becomes _."""
+    return re.sub(r"[^\w.@/-]", "_", name)
 
 
 def _script_folder() -> Path:

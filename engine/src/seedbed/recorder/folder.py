@@ -35,9 +35,9 @@ def opened(
             untrusted.require_no_way_out(folder)
             before = record.read_summary(folder)
             last = max((int(row["step"]) for row in record.read_metrics(folder)), default=0)
-            if resume_from > last:
+            if not 0 <= resume_from <= last:
                 raise InputError(
-                    f"resume_from: expected at most {last}, the last step that {folder} holds, got "
+                    f"resume_from: expected from 0 to {last}, the last step of {folder}, got "
                     f"{resume_from}; call flush() with each checkpoint, or name an earlier one"
                 )
             both = record.tables.open_tables(folder, lambda row: int(row["step"]) <= resume_from)

@@ -26,7 +26,8 @@ from seedbed.record import untrusted
 def contents(value: Any) -> list[Tensor]:
     """Return the tensors of a batch, in order.
 
-    Arrays count as tensors; numbers, texts and arrays that are no tensors are one more, on the CPU.
+    Arrays and images count as tensors; numbers, texts, arrays that are no tensors, and what else
+    has none are one more, on the CPU.
     """
     tensors: list[Tensor] = []
     others: list[object] = []
@@ -34,6 +35,12 @@ def contents(value: Any) -> list[Tensor]:
     def visit(value: Any) -> None:
         if isinstance(value, Mapping):
             value = list(value.values())
+        elif isinstance(value, Set):
+            value = sorted(value, key=repr)
+        elif dataclasses.is_dataclass(value) and not hasattr(value, "to"):
+            value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        elif hasattr(value, "__array_interface__"):  # an image of PIL, for instance
+            value = np.asarray(value)
         if isinstance(value, list | tuple) and not hasattr(value, "to"):
             for each in value:
                 visit(each)
@@ -47,7 +54,9 @@ def contents(value: Any) -> list[Tensor]:
         elif isinstance(value, bool | int | float | complex | str | bytes | range):
             others.append(value)
         elif value is not None:
-            tensors.extend(tensors_of(value))
+            found = tensors_of(value)
+            tensors.extend(found)
+            others.extend([] if found else [_text(value)])
 
     visit(value)
     if others:
@@ -78,6 +87,9 @@ def scalars(values: Any, name: str) -> dict[str, Tensor]:
     for key, value in named(values, name).items():
         is_tensor = isinstance(value, Tensor)
         copy = value.detach().clone() if is_tensor else torch.tensor(value, dtype=torch.float64)
+        if copy.numel() != 1:
+            shape = tuple(copy.shape)
+            raise InputError(f"{name}.{key}: expected a scalar, got shape {shape}; take its mean")
         copies[key] = copy.reshape(())
     return copies
 
@@ -119,6 +131,8 @@ def config_yaml(settings: object, every_steps: int) -> tuple[str, Any]:
     """
     try:
         values = plain({} if settings is None else settings)
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{type(settings).__name__} instead of a mapping or a dataclass")
         own: dict[str, Any] = {"recorder": {"version": __version__}}  # a run of train.py has none
         own["fingerprint"] = {"every_steps": every_steps}
         if type(values.get("seed")) is int and "seeds" not in values:

@@ -151,7 +151,7 @@ def read(folder: Path, metric: str | None = None) -> Sweep:
     The metric to report is by default that which the runs followed, on the test set if possible.
     """
     number = {path: path.name.partition("_")[0] for path in record.runs_below(folder)}
-    paths = sorted(number, key=lambda path: (number[path].zfill(9), path))
+    paths = sorted(number, key=lambda p: (int(number[p]) if number[p].isdecimal() else 0, p))
     runs = [_read_run(path, folder, metric) for path in paths]
     for n, job in plan.planned(folder).items():
         if n not in number.values():

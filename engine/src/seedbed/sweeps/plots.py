@@ -28,7 +28,7 @@ def draw(sweep: Sweep, path: Path) -> None:
             names.append("\n".join([*map(plots.literal, settings), f"n={mean.n}"]))
         axes.set_yticks(range(len(groups)), names)
         axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=plots.literal(metric.replace("_", " ")))
-        axes.set_title("runs, and their mean over seeds with its 95 % interval")
+        axes.set_title("runs, mean over seeds, 95 % interval", loc="right")
         axes.locator_params(axis="x", nbins=5)
         axes.grid(visible=False, axis="y")
         plots.save(figure, path)
