@@ -109,10 +109,7 @@ def test_weights_that_were_drawn_otherwise_are_named_before_the_step() -> None:
 class Vocabulary(dict[str, int]):
     """Can be called, looked into and asked for its class; its attributes are its entries."""
 
-    __getattr__ = dict.__getitem__
-
-    def __call__(self, text: str) -> int:
-        return self[text]
+    __getattr__ = __call__ = dict.__getitem__
 
 
 class Chained(faults.Images):

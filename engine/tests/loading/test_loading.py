@@ -77,14 +77,15 @@ def test_processes_share_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     """Step 0 would have the ids of another batch, and so would a step before the first."""
-    with pytest.raises(InputError, match="step: expected an integer >= 0, got -3"):
-        seeded_loader(Noisy(SAMPLES), BATCH, 0).seek(-3)
-    with pytest.raises(InputError, match="seed: expected an integer from 0"):
-        seeded_loader(Noisy(SAMPLES), BATCH, -1)
-    with pytest.raises(InputError, match="step: expected an integer >= 1"):
-        seeded_loader(Noisy(SAMPLES), BATCH, 0).ids(0)
-    with pytest.raises(InputError, match="batch_size: expected from 1 to 50"):
-        seeded_loader(Noisy(SAMPLES), 51, 0)
+    loader = seeded_loader(Noisy(SAMPLES), BATCH, 0)
+    for message, late in {
+        "step: expected an integer >= 0, got -3": lambda: loader.seek(-3),
+        "step: expected an integer >= 1": lambda: loader.ids(0),
+        "seed: expected an integer from 0": lambda: seeded_loader(Noisy(SAMPLES), BATCH, -1),
+        "batch_size: expected from 1 to 50": lambda: seeded_loader(Noisy(SAMPLES), 51, 0),
+    }.items():
+        with pytest.raises(InputError, match=message):
+            late()
 
 
 def test_an_epoch_left_early_leaves_no_gap_in_the_steps() -> None:

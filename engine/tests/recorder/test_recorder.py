@@ -1,7 +1,6 @@
 """The record of a loop of one's own is one like any other, and true however the loop ends."""
 
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -16,6 +15,7 @@ from seedbed import fingerprint, record, rng
 from seedbed.config import build
 from seedbed.errors import InputError, one_line
 from seedbed.loading import seeded_loader
+from seedbed.methods import Seen
 from seedbed.names import STAGES
 from seedbed.recorder import Recorder
 from tests import made_up_runs, pages
@@ -94,14 +94,6 @@ def test_a_plain_loop_has_the_fingerprints_of_a_run_of_the_template(tmp_path: Pa
     assert all(row[stage] for row in rows for stage in STAGES)
 
 
-@dataclass
-class Sample:
-    """A batch of somebody's own kind."""
-
-    x: Any
-    prompt: Any
-
-
 def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
     """Arrays as tensors; numbers, texts and nesting count, containers do not. Gradients that
     were noted early are those before clipping."""
@@ -110,7 +102,7 @@ def test_parts_of_any_kind_are_seen_by_their_bits(tmp_path: Path) -> None:
     others = [
         (x, -y), (x, y, 1), (x, y, 2), (x, y, "text"), (x, np.array(["a", "b"])),
         (x, np.array([None, {}])), (x, True), {"a": [[{"b": x}]]},
-        Sample(x, "a cat"), Sample(x, "a dog"), Sample(x, {"a", "b"}), Image.new("L", (2, 2)),
+        Seen("", x, "cat", {}), Seen("", x, "dog", {}), [{"a", "b"}], Image.new("L", (2, 2)),
     ]  # fmt: skip
     model(torch.ones(1, 2)).sum().backward()
     with Recorder(tmp_path / "a") as recorder:
