@@ -95,9 +95,8 @@ def _repeat(parts: Parts, phase: str, step: int) -> None:
     The first step is taken again, the evaluation repeated unless training has spoilt the weights.
     """
     settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
-    source = assemble.build_source(
-        settings, phase
-    )  # anew: loader workers may share what the other opened
+    # Anew: loader workers may share what the other data set opened.
+    source = assemble.build_source(settings, phase)
     if phase == "validation":
         where = f"the validation after step {step}"
         loaded = evaluation_batches(settings, source, Shards())
