@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -182,7 +181,7 @@ class Recorder:
             return
         rows = []
         for phase, step, values in self._pending:
-            cells = {_column(name): repr(float(x)) for name, x in values.items()}
+            cells = {given.column(name): repr(float(x)) for name, x in values.items()}
             rows.append({**cells, "step": step, "phase": phase})
         stages = fingerprint.rows(self._stages)
         self._pending, self._stages = [], []
@@ -228,7 +227,7 @@ class Recorder:
         parameters = (parameter for network in networks for parameter in network.parameters())
         device = next((parameter.device for parameter in parameters), torch.device("cpu"))
         self._hasher = fingerprint.Hasher(device)
-        root, (_, count) = _script_folder(), process_group()
+        root, (_, count) = folders.script_folder(), process_group()
         git, patch = code.git_state(root)
         found = environment.describe(device)
         found["versions"] |= environment.more_versions({})
@@ -267,7 +266,7 @@ class Recorder:
                 f"step: expected an integer of at least {least}, since {self._last_step} was the "
                 f"last one recorded, got {step!r}"
             )
-        columns = [_column(name) for name in (*metrics, *losses)]
+        columns = [given.column(name) for name in (*metrics, *losses)]
         if len({*columns}) < len(columns) or not all(0 < len(name) <= 100 for name in columns):
             raise InputError(
                 "losses, metric: expected names of 1 to 100 letters, apart by more than signs, got "
@@ -298,15 +297,3 @@ class Recorder:
         """Note how a process ended that did not close its record; an error was printed by then."""
         early = SystemExit("the process ended before Recorder.close()")
         self.__exit__(None, getattr(sys, "last_value", early), None)
-
-
-def _column(name: str) -> str:
-    """Return the column of a name: what a reader would not take in it becomes _."""
-    return re.sub(r"[^\w.@/-]", "_", name)
-
-
-def _script_folder() -> Path:
-    """Return the folder of the script that runs, from which the record names its code."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    is_script = script.endswith(".py") and "site-packages" not in script
-    return Path(script).resolve().parent if is_script else Path.cwd()

@@ -1,6 +1,7 @@
 """The run folder of a loop of one's own: opened, anew or after a step, and what its table says."""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -60,3 +61,10 @@ def results(rows: Sequence[record.Row], higher_is_better: bool) -> dict[str, Any
     if followed:
         values[f"best_validation_{name}"] = max(followed) if higher_is_better else min(followed)
     return {"metric_name": name, "higher_is_better": higher_is_better, "metrics": values}
+
+
+def script_folder() -> Path:
+    """Return the folder of the script that runs, from which the record names its code."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    is_script = script.endswith(".py") and "site-packages" not in script
+    return Path(script).resolve().parent if is_script else Path.cwd()

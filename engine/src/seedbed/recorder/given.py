@@ -94,6 +94,11 @@ def scalars(values: Any, name: str) -> dict[str, Tensor]:
     return copies
 
 
+def column(name: str) -> str:
+    """Return the column of a name: what a reader would not take in it becomes _."""
+    return re.sub(r"[^\w.@/-]", "_", name)
+
+
 def gradients(networks: Iterable[nn.Module]) -> list[Tensor]:
     """Return the gradient of each parameter that is trained, zeros where it has none."""
     parameters = (p for network in networks for p in network.parameters() if p.requires_grad)
