@@ -17,7 +17,7 @@ from seedbed.data.samplers import Sampled, values_of
 from seedbed.data.source import Source
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
-from seedbed.worker import assemble
+from seedbed.worker import sources
 from tests import pages
 from tests.data.loading import Fetched, hashes, loaded, settings
 from tests.running import TEMPLATE
@@ -141,7 +141,7 @@ def test_a_sampler_that_is_not_pure_or_gives_other_batches_is_refused(
 @pytest.mark.parametrize(("key", "value"), [("streams", 4), ("batch_size", 41)])
 def test_what_gives_no_order_is_refused(key: str, value: int) -> None:
     with pytest.raises(InputError, match=rf"^data\.{key}: expected"):
-        assemble.build_order(settings(**{key: value}), Source(Uneven(), "train", seed=0))
+        sources.build_order(settings(**{key: value}), Source(Uneven(), "train", seed=0))
 
 
 def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
@@ -152,7 +152,7 @@ def is_even(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 def built(**data: Any) -> Any:
     spec = {"_target_": "tests.zoo.parts.Samples", "samples": 12, "shape": [1, 4, 4]}
     made = settings(**{"train": spec, "validation": spec, **data})
-    return {split: assemble.build_source(made, split) for split in SPLITS}
+    return {split: sources.build_source(made, split) for split in SPLITS}
 
 
 def test_both_parts_are_of_one_data_set() -> None:

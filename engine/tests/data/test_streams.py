@@ -15,7 +15,7 @@ from seedbed.data.source import Source
 from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
 from seedbed.errors import InputError
 from seedbed.training.shards import Shards
-from seedbed.worker import assemble
+from seedbed.worker import sources
 from tests.data.loading import hashes, loaded, settings
 
 # More workers than this machine may have cores.
@@ -142,4 +142,4 @@ def test_a_stream_that_ends_early_is_named(workers: int) -> None:
 def test_an_epoch_is_as_long_as_the_data_set_or_as_is_said(samples: Any, steps: int) -> None:
     spec = {"_target_": f"{__name__}.Numbers"}
     made = settings(train=spec, validation=spec, streams=COUNT, **samples)
-    assert assemble.build_order(made, assemble.build_source(made, "train")).steps_per_epoch == steps
+    assert sources.build_order(made, sources.build_source(made, "train")).steps_per_epoch == steps

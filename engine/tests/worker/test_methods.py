@@ -15,7 +15,7 @@ from seedbed import record
 from seedbed.data.positions import Position
 from seedbed.methods import Callback, Run, Seen
 from seedbed.training import checkpoint
-from seedbed.worker import assemble
+from seedbed.worker import sources
 from tests import tiny
 from tests.running import typed
 from tests.worker.runs import METHODS, StopAt, begun, of_method, refused, resumed, whole, work
@@ -249,7 +249,7 @@ def test_the_validation_set_is_the_same_where_it_is_tested(has_test_set: bool) -
     spec = {"_target_": "tests.data.loading.Drawn", "samples": 8}
     settings = typed(data={"validation": spec, "test": spec if has_test_set else None})
     batches = [
-        assemble.build_source(settings, split)[Position(0, np.arange(4))]
+        sources.build_source(settings, split)[Position(0, np.arange(4))]
         for split in ("validation", "test")
     ]
     assert torch.equal(*(batch.inputs for batch in batches)) != has_test_set

@@ -10,7 +10,7 @@ from seedbed.errors import InputError, exit_status
 from seedbed.tools import weights
 from seedbed.training.evaluate import evaluate
 from seedbed.training.shards import Shards
-from seedbed.worker import assemble, run_logger
+from seedbed.worker import assemble, run_logger, sources
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     path = Path(asked["run"], "checkpoints", f"{asked['checkpoint']}.pt")
     training, source, step = weights.of_checkpoint(settings, path, split)
     shards = Shards()
-    result = evaluate(training, assemble.evaluation_batches(settings, source, shards), shards)
+    result = evaluate(training, sources.evaluation_batches(settings, source, shards), shards)
     row = {
         "checkpoint": asked["checkpoint"],
         "step": step,

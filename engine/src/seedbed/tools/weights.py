@@ -10,7 +10,7 @@ from seedbed.data.source import Source
 from seedbed.tools import request
 from seedbed.training import checkpoint
 from seedbed.training.state import TrainingState
-from seedbed.worker import assemble
+from seedbed.worker import assemble, sources
 
 
 def load(run: str | Path, checkpoint: str = "best", trust: Sequence[str] = ()) -> nn.Module:
@@ -43,7 +43,7 @@ def of_checkpoint(
     Raises:
         InputError: there is no such checkpoint, or it is one of another model.
     """
-    source = assemble.build_source(settings, split, "validation" if split == "train" else split)
+    source = sources.build_source(settings, split, "validation" if split == "train" else split)
     device = assemble.choose_device(settings.trainer.device)
     state = checkpoint.load(path, device)
     training = assemble.build_training_state(settings, device, source)

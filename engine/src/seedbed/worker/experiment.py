@@ -18,10 +18,11 @@ from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, Progress
 from seedbed.training.variables import Variables
 from seedbed.worker import assemble, environment, failures, restore, statistics
-from seedbed.worker.assemble import Parts, evaluation_batches
+from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 from seedbed.worker.run_logger import RunLogger, stopped_early
+from seedbed.worker.sources import evaluation_batches
 
 
 def run_experiment(job: Job, settings: Settings, git: dict[str, Any], patch: bytes) -> None:

@@ -21,8 +21,9 @@ from seedbed.training.callbacks import Callbacks
 from seedbed.training.evaluate import measure, of_all_samples, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.step import train_step
-from seedbed.worker import assemble
-from seedbed.worker.assemble import Parts, evaluation_batches
+from seedbed.worker import assemble, sources
+from seedbed.worker.assemble import Parts
+from seedbed.worker.sources import evaluation_batches
 
 _MOST_STEPS_ASKED = 200  # of `Method.trainable`
 
@@ -96,13 +97,13 @@ def _repeat(parts: Parts, phase: str, step: int) -> None:
     """
     settings, training, shards = parts.settings, parts.training, Shards(parts.shards.count)
     # Anew: loader workers may share what the other data set opened.
-    source = assemble.build_source(settings, phase)
+    source = sources.build_source(settings, phase)
     if phase == "validation":
         where = f"the validation after step {step}"
         loaded = evaluation_batches(settings, source, Shards())
     elif step == 1 or not isinstance(source, StreamSource):
         where = f"step {step}"
-        order = positions(assemble.build_order(settings, source), step - 1, step)
+        order = positions(sources.build_order(settings, source), step - 1, step)
         loaded = (source[place] for place in shards.divide(order))
     else:  # it would be read from its beginning
         return

@@ -16,7 +16,7 @@ from seedbed.config import Settings, build
 from seedbed.errors import InputError
 from seedbed.names import SPLITS
 from seedbed.training.shards import Shards
-from seedbed.worker import assemble
+from seedbed.worker import sources
 
 
 def fill(settings: Settings, shards: Shards) -> Settings:
@@ -32,8 +32,8 @@ def fill(settings: Settings, shards: Shards) -> Settings:
     def compute() -> Any:
         if not shards.writes_record:
             return None
-        dataset = assemble.build_source(settings, "train").dataset
-        assemble.seed_stream(settings, "data", len(SPLITS))
+        dataset = sources.build_source(settings, "train").dataset
+        sources.seed_stream(settings, "data", len(SPLITS))
         # Arrays and tensors as lists: YAML holds their numbers to the last bit.
         computed = build.build(spec, "data.statistics", dataset)
         return pytree.tree_map(lambda v: v.tolist() if hasattr(v, "tolist") else v, computed)

@@ -1,0 +1,121 @@
+"""The data sets of a run as functions from positions to batches, and the order of training."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from seedbed import config, rng
+from seedbed.config import Settings, build
+from seedbed.data import part
+from seedbed.data.imports import seed_imports
+from seedbed.data.positions import Order, Shuffled, evaluation_positions
+from seedbed.data.samplers import Sampled
+from seedbed.data.source import Batch, Source
+from seedbed.data.streams import Streamed, Streams, StreamSource, whole_steps
+from seedbed.data.workers import Loading, load
+from seedbed.errors import InputError
+from seedbed.names import SPLITS
+from seedbed.training.shards import Shards
+
+
+def seed_stream(settings: Settings, stream: str, *place: int) -> None:
+    """Seed what a class may draw when it is built, and its module when it is imported."""
+    if settings.determinism.seeding:
+        seed_imports(settings.seeds.data)
+        rng.seed_globals(rng.key(getattr(settings.seeds, stream), stream, *place))
+
+
+def build_source(settings: Settings, split: str, seen_as: str | None = None) -> Source:
+    """Build one of the data sets; without one to test on, the validation set is it.
+
+    Args:
+        seen_as: the split whose batches and randomness its samples get, if that is another one:
+            training samples are evaluated as those of validation.
+    """
+    data, seed, seeded = settings.data, settings.seeds.augment, settings.determinism.seeding
+    split = split if getattr(data, split) else "validation"
+    spec, role = getattr(data, split), seen_as or split
+    # Both parts of a data set must be of the same one, so it is drawn as for training.
+    targets = [target for _, target in config.targets_of(spec)]
+    holds_part = any(target.startswith(f"{part.__name__}.") for target in targets)
+    seed_stream(settings, "data", SPLITS.index("train" if holds_part else split))
+    dataset = build.build(spec, f"data.{split}")
+    loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
+    kind: type[Source] = Source
+    if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not loads):
+        count = data.streams if role == "train" else 1
+        if count is None:
+            raise InputError(
+                f"data.streams: expected an integer for {type(dataset).__name__}, which is "
+                "iterable, got none; set data.streams=8"
+            )
+        samples = data.samples_per_epoch if split == "train" else None
+        kind, dataset = StreamSource, Streams(dataset, role, count, samples or len(dataset), seed)
+    if len(dataset) == 0:
+        raise InputError(f"data.{split}: expected at least one sample, got none")
+    collate = _collate(settings, role, dataset)
+    return kind(dataset, role, seed, collate, seeded, data.loading_threads != "all")
+
+
+def _collate(settings: Settings, role: str, dataset: Any) -> Callable[[list[Any]], Any] | None:
+    """Return what makes batches of a data set's samples; None for torch's default."""
+    data = settings.data
+    key = "training_collate" if role == "train" and data.training_collate else "collate"
+    if (spec := getattr(data, key)) is None:
+        return None
+    if hasattr(dataset, "fetch"):  # it would never be called
+        raise InputError(
+            f"data.{key}: expected a data set without fetch, got {type(dataset).__name__}, which "
+            "makes its batches itself"
+        )
+    make = build.resolve if isinstance(spec, str) else build.build
+    return make(spec, f"data.{key}")  # type: ignore[no-any-return]
+
+
+def build_order(settings: Settings, source: Source) -> Order:
+    """Return the order of the training samples, the same in every process of a run.
+
+    Raises:
+        InputError: a batch has more samples than there are, or a key is for other data sets.
+    """
+    data, seed, shards = settings.data, settings.seeds.order, settings.trainer.shards
+    samples, size, is_iterable = len(source), data.batch_size, isinstance(source, StreamSource)
+    for key in ("sampler",) if is_iterable else ("streams", "samples_per_epoch"):
+        if getattr(data, key) is not None:  # it would change nothing
+            wanted = "a map-style" if is_iterable else "an iterable"
+            name = type(source.dataset).__name__
+            raise InputError(f"data.{key}: expected {wanted} training set, got {name}")
+    if data.sampler is not None:
+        seed_stream(settings, "order")
+        spec = settings.plain["data"]["sampler"]
+        target = build.resolve(str(spec.get("_target_")), "data.sampler")
+        if "dataset" in inspect.signature(target).parameters:
+            spec = {**spec, "dataset": source.dataset}
+        return Sampled(build.build(spec, "data.sampler"), samples, seed, shards)
+    steps = samples // size
+    if is_iterable and data.samples_per_epoch is None:
+        steps = whole_steps(samples, data.streams or 1, size, shards)
+    if not steps:
+        raise InputError(
+            f"data.batch_size: expected at most {samples}, the number of training samples, got "
+            f"{size}"
+        )
+    if is_iterable:
+        return Streamed(data.streams or 1, size, shards, steps)
+    return Shuffled(samples, size, seed)
+
+
+def evaluation_batches(
+    settings: Settings, source: Source, shards: Shards, most: int | None = None
+) -> Iterator[Batch]:
+    """Load this process's batches of a data set, or the first few of them."""
+    data = settings.data
+    places = shards.share(evaluation_positions(len(source), data.eval_batch_size))[:most]
+    # Whole batches are loaded without workers.
+    workers = 0 if hasattr(source.dataset, "fetch") else min(data.num_workers, len(places))
+    if isinstance(source, StreamSource):  # one stream: two workers would both read all of it
+        workers = min(workers, 1)
+    how = Loading(workers, True, 2, data.start_method)
+    return load(source, places, how, settings.plain["determinism"])
