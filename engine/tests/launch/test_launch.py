@@ -39,7 +39,7 @@ def test_threads_that_wait_leave_cores_to_others(monkeypatch: pytest.MonkeyPatch
     """At once where there are more of them than cores; control: what the user says is kept."""
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
-    for threads, variable in ((1, "GOMP_SPINCOUNT=20000"), (9999, "OMP_WAIT_POLICY=PASSIVE")):
+    for threads, variable in ((1, "GOMP_SPINCOUNT=100000"), (9999, "OMP_WAIT_POLICY=PASSIVE")):
         preset = {"env": {}, "threads": threads, "interop_threads": 1}
         config = OmegaConf.create({"trainer": {"processes": 1}, "determinism": preset})
         assert variable in map("=".join, launch.training_environment(config).items())

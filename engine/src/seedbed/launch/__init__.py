@@ -44,7 +44,7 @@ def training_environment(config: DictConfig) -> dict[str, str]:
         if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
             environment["OMP_WAIT_POLICY"] = "PASSIVE"
         else:
-            environment.setdefault("GOMP_SPINCOUNT", "20000")  # turns of a loop, not 300,000
+            environment.setdefault("GOMP_SPINCOUNT", "100000")  # turns of a loop, not 300,000
     return environment
 
 
