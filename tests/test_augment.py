@@ -56,11 +56,6 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert torch.equal(*results)
 
 
-def test_no_change_leaves_images_as_they_are() -> None:
-    batch = images(4)
-    assert (ShiftAndRotate(0, 0)(batch, draws(range(4))) - batch).abs().max() < 1e-5
-
-
 def test_shifts_fill_the_range_and_keep_to_it() -> None:
     """By up to the largest shift along each axis, evenly in all directions; black comes in."""
     moved = centre_of_mass(ShiftAndRotate(3, 0)(dots(), draws(range(2000))))

@@ -12,6 +12,7 @@ from project.models.cnn import CNN
 from project.models.gpt import GPT
 from project.models.recurrent import Recurrent
 
+Shape = tuple[int, ...]
 IMAGE, SEQUENCE = (1, 28, 28), (20, 2)
 
 
@@ -20,13 +21,11 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def cnn(shape: tuple[int, ...] = IMAGE, dropout: float = 0.0) -> CNN:
+def cnn(shape: Shape = IMAGE, dropout: float = 0.0) -> CNN:
     return CNN(shape, outputs=3, channels=[4, 8], dropout=dropout)
 
 
-def recurrent(
-    shape: tuple[int, ...] = SEQUENCE, cell: str = "lstm", dropout: float = 0.0
-) -> Recurrent:
+def recurrent(shape: Shape = SEQUENCE, cell: str = "lstm", dropout: float = 0.0) -> Recurrent:
     return Recurrent(shape, 3, cell, hidden_size=8, layers=2, dropout=dropout)
 
 
@@ -34,7 +33,7 @@ def gpt(context: int = 8, dropout: float = 0.0) -> GPT:
     return GPT(vocabulary=16, context=context, width=16, layers=2, heads=2, dropout=dropout)
 
 
-def inputs(shape: tuple[int, ...]) -> Tensor:
+def inputs(shape: Shape) -> Tensor:
     return torch.randn(5, *shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -43,9 +42,7 @@ def inputs(shape: tuple[int, ...]) -> Tensor:
     [(cnn, shape) for shape in (IMAGE, (3, 32, 32), (1, 9, 13), (2, 7, 5))]
     + [(recurrent, SEQUENCE), (recurrent, IMAGE), (partial(recurrent, cell="rnn"), SEQUENCE)],
 )
-def test_outputs_are_float32(
-    model: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int, ...]
-) -> None:
+def test_outputs_are_float32(model: Callable[[Shape], nn.Module], shape: Shape) -> None:
     """(B, outputs) for inputs of any size, with a gradient for each parameter."""
     made = model(shape)
     result = made(inputs(shape))

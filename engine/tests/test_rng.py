@@ -42,12 +42,6 @@ def test_a_key_is_a_hash_of_its_arguments(seed: int, stream: str, position: list
     assert rng.key(seed, stream, *position) == int.from_bytes(digest, "little")
 
 
-def test_an_unknown_stream_is_refused() -> None:
-    """A stream that is misspelt is an error, not a new stream."""
-    with pytest.raises(ValueError, match="stream: expected one of init, order"):
-        rng.key(0, "orders")
-
-
 @property_test
 @given(KEYS, IDS, st.integers(1, 5))
 def test_draws_are_splitmix64_at_id_times_draws(key: int, ids: list[int], draws: int) -> None:

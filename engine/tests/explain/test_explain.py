@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from seedbed import config, record, rng
 from seedbed.explain import replay
-from seedbed.explain.trace import AFTER, Event, traced
+from seedbed.explain.trace import AFTER, BEFORE, Event, traced
 from seedbed.explain.trace_compare import first_difference
 from seedbed.explain.trace_data import AUGMENTATION, LOADING, hashes_of
 from seedbed.operations.place import Place
@@ -56,6 +56,9 @@ A, B, C = event("a", (1,), (2,)), event("b", (2,), (3,)), event("c", (3,), (4,))
 DRAW, END = replace(A, draws=True), Event(Place("", "", AFTER), "weight", (9,), (9,))
 NOISE = Event(Place("data.train.transform", "", AUGMENTATION), "noise", (6,), (7,))
 LOAD = Event(Place("data.train", "", LOADING), "__getitem__", (5,), (6,))
+BEGIN = replace(END, place=Place("", "", BEFORE))
+FIRST, SECOND = (replace(NOISE, place=Place(f"data.train.t[{i}]", "", AUGMENTATION)) for i in "01")
+SCALE = replace(FIRST, operation="scale", outputs=(3,))
 
 
 CASES = [
@@ -76,6 +79,10 @@ CASES = [
     ([DRAW], [replace(C, draws=True), replace(DRAW, outputs=(8,))], ("c", "runs in B only")),
     # A transform that gives what is loaded.
     ([LOAD], [NOISE, replace(LOAD, outputs=(7,))], ("noise", "runs in B only")),
+    # A transform before another one.
+    ([FIRST], [SCALE, replace(SECOND, inputs=(3,), outputs=(8,))], ("scale", "runs in B only")),
+    # A layer that draws its weights before others do.
+    ([BEGIN], [replace(BEGIN, operation="new"), replace(BEGIN, outputs=(8,))], ("new", "runs in")),
     # One whose effect is seen in the state alone.
     ([A, END], [A, event("x", (1,), ()), replace(END, outputs=(8,))], ("x", "runs in B only")),
     # One that is given a tensor of another shape.
@@ -101,9 +108,7 @@ def test_weights_that_were_drawn_otherwise_are_named_before_the_step() -> None:
     """Other draws of a step are faults above."""
     sides = fault_score.settings(), fault_score.settings(seeds={"init": 7})
     found = first_difference(*(replay.replay(each, 1).events for each in sides))
-    assert found is not None
-    assert found.event.place.phase == "before the step"
-    assert found.event.operation == "blocks.0.conv.weight"
+    assert (found.event.place.phase, found.event.operation) == (BEFORE, "blocks.0.conv.weight")
 
 
 class Vocabulary(dict[str, int]):
@@ -192,7 +197,6 @@ def test_a_write_through_a_view_is_named(write: Callable[[Tensor], object], oper
             model(torch.zeros(1, 1, 5, 5))  # gives the bias alone
         traces.append(events)
     found = first_difference(*traces)
-    assert found is not None
     assert found.reason == "runs in B only"
     assert found.event.operation.startswith(operation)
     assert "tests/explain/test_explain.py:" in found.event.place.line

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.image import imread
 
 from seedbed import record
 from seedbed.errors import InputError
@@ -132,18 +133,20 @@ FAILED: dict[str, Any] = {"status": "failed", "steps": 0}
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("rows", "summary"),
+    ("rows", "summary", "panels"),
     [
-        ([row | {"accuracy": ""} for row in metrics(40)], {"metric_name": "loss"}),
-        ([{**row, "loss": "nan", "accuracy": "inf"} for row in metrics(40)], FAILED),
-        ([], FAILED),
+        ([row | {"accuracy": ""} for row in metrics(40)], {"metric_name": "loss"}, 1),
+        ([row | {"accuracy": row["loss"]} for row in metrics(40)], {"metric_name": "accuracy"}, 1),
+        ([{**row, "loss": "nan", "accuracy": "inf"} for row in metrics(40)], FAILED, 2),
+        ([], FAILED, 0),
     ],
 )
 def test_every_run_with_a_row_gets_a_loss_curve(
-    tmp_path: Path, rows: list[dict[str, str]], summary: dict[str, Any]
+    tmp_path: Path, rows: list[dict[str, str]], summary: dict[str, Any], panels: int
 ) -> None:
-    """Without a warning; without a row that of an earlier attempt goes."""
+    """Without a warning; of a metric that is the loss one panel, without a row none that was."""
     folder = write_run(tmp_path / "my$run$", rows=rows, summary=summary)
     (folder / "loss_curve.png").touch()
     assert plots.loss_curve(folder) == (folder / "loss_curve.png" if rows else None)
     assert (folder / "loss_curve.png").exists() is bool(rows)
+    assert not rows or imread(folder / "loss_curve.png").shape[1] // 700 == panels

@@ -43,7 +43,7 @@ def test_yaml_beyond_the_limits_is_refused(content: str, tmp_path: Path) -> None
     three times as much; control: near them, and a few levels where they are read."""
     path = tmp_path / "config.yaml"
     path.write_text(content)
-    for read in (record.read_config, untrusted.read_yaml):
+    for read in (record.read_config, untrusted.read_dict):
         with pytest.raises(InputError, match="expected YAML, got"):
             read(tmp_path)
     assert str(yaml.safe_load(bomb(6))["a5"]).count("x") == 3**6

@@ -59,6 +59,15 @@ def test_a_group_is_the_runs_that_differ_only_in_seeds(folder: Path) -> None:
     assert [len(group.runs) for group in groups.read(folder).groups] == [5, 2, 1, 1]
 
 
+def test_runs_are_in_the_order_of_their_numbers_or_names(tmp_path: Path) -> None:
+    """A report on none that counts has status 1."""
+    names = ["lr0.003", "lr0.03", "2_a", "10_a"]
+    for name in names[::-1]:
+        write_result(tmp_path / name, status="failed")
+    assert [run.name for run in groups.read(tmp_path).runs] == names
+    assert called(sweep_report.main, str(tmp_path)).returncode == 1
+
+
 def test_sweep_csv_has_what_varies_and_every_metric(folder: Path) -> None:
     """Newcomer 10: also the model's width; floats in full, and runs that do not count."""
     path = write_result(folder / "5_seed=5", 5, status="failed", error="loss: not finite")

@@ -139,7 +139,7 @@ def comparable_stages(*shards: Any) -> tuple[str, ...]:
 def read(folder: Path) -> Record:
     """Read a run folder; raise InputError if it is none, damaged or too new."""
     record.require_run(folder)
-    config = flatten(untrusted.read_yaml(folder))
+    config = flatten(untrusted.read_dict(folder))
     environment = record.read_json(folder / "environment.json")
     # Fingerprints that are switched off leave no file, or one without rows; both are no damage.
     off = not config.get("fingerprint.every_steps")

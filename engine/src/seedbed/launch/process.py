@@ -51,6 +51,8 @@ class Processes:
         A death by signal N, 128 + N as in a shell, explains the failures of others, and so does a
         crash (1). A death of those that we end explains nothing.
         """
+        if len(self._all) == 1:
+            self._all[0].wait()  # nobody to look after: sleep
         expected = (None, 0, signals.DIFFERS, *signals.INTERRUPTED)
         while None in (codes := [process.poll() for process in self._all]):
             if any(code not in expected for code in codes):

@@ -12,7 +12,7 @@ from seedbed.errors import printable
 from seedbed.names import flatten
 from seedbed.record.folder import read_summary, write_atomically
 from seedbed.record.tables import Row, read_metrics
-from seedbed.record.untrusted import read_yaml
+from seedbed.record.untrusted import read_dict
 
 # Okabe & Ito (2008): told apart by everyone.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
@@ -35,7 +35,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 def loss_curve(folder: Path) -> Path | None:
     """Draw a run's loss and metric into `loss_curve.png`; of what was not logged, no picture."""
-    summary, config = read_summary(folder), flatten(read_yaml(folder))
+    summary, config = read_summary(folder), flatten(read_dict(folder))
     rows, path = read_metrics(folder), folder / "loss_curve.png"
     names = dict.fromkeys(("loss", str(summary.get("metric_name", "loss"))))
     shown = [name for name in names if any(row.get(name) for row in rows)]

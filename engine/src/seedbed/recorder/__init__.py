@@ -243,10 +243,10 @@ class Recorder:
         """Note what has changed since the steps before those of a loop that is resumed."""
         folder, step = self._folder, self._last_step
         made_with = record.read_json(folder / "environment.json")
-        before = Origin(untrusted.read_yaml(folder), made_with, folder)
+        before = Origin(untrusted.read_dict(folder), made_with, folder)
         record.write_atomically(folder / "config.yaml", self._config)
         imports.expect(before.imported)
-        changes = record.changes(before, Origin(untrusted.read_yaml(folder), imports.environment))
+        changes = record.changes(before, Origin(untrusted.read_dict(folder), imports.environment))
         restore.keep_code(folder, step, changes)
         self._summary["resumes"] = [*self._summary["resumes"], restore.entry(step, changes)]
         self._write_summary("running")

@@ -24,7 +24,7 @@ def opened(
                 "give the last step of the checkpoint: Recorder(..., resume_from=STEP)"
             )
         folder.mkdir(parents=True, exist_ok=True)
-    elif "recorder" not in untrusted.read_yaml(record.require_run(folder)):
+    elif "recorder" not in untrusted.read_dict(record.require_run(folder)):
         raise InputError(
             f"folder: expected the record of a Recorder, got {folder}, a run of train.py; resume "
             "it with scripts/resume.py"

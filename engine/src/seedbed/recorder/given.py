@@ -39,8 +39,8 @@ def contents(value: Any) -> list[Tensor]:
             value = sorted(value, key=repr)
         elif dataclasses.is_dataclass(value) and not hasattr(value, "to"):
             value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        elif hasattr(value, "__array_interface__"):  # an image of PIL, for instance
-            value = np.asarray(value)
+        elif hasattr(value, "__array_interface__") or hasattr(value, "__dataframe__"):
+            value = np.asarray(value)  # an image of PIL, a table of pandas
         if isinstance(value, list | tuple) and not hasattr(value, "to"):
             for each in value:
                 visit(each)

@@ -191,7 +191,7 @@ def _without_fold(seeds: Seeds) -> Seeds:
 def _read_run(folder: Path, sweep: Path, metric: str | None) -> Run:
     name = str(folder.relative_to(sweep))
     try:
-        tree = untrusted.read_yaml(folder)
+        tree = untrusted.read_dict(folder)
         summary = record.read_summary(folder)
     except InputError as error:
         return Run(name, folder, f"unreadable: {error}")

@@ -24,7 +24,7 @@ def read_row(folder: Path) -> Row:
     Raises:
         InputError: the record cannot be read.
     """
-    settings = untrusted.read_yaml(folder)
+    settings = untrusted.read_dict(folder)
     summary = record.read_summary(folder)
     metrics = summary.pop("metrics", None)
     named = record.flatten(metrics) if isinstance(metrics, Mapping) else {}

@@ -50,9 +50,7 @@ class Callbacks:
         if run is None:
             return {}
         vars(run).update(now, step=step)
-        gradients = [
-            tensor for each in arguments if isinstance(each, dict) for tensor in each.values()
-        ]
+        gradients = [t for each in arguments if isinstance(each, dict) for t in each.values()]
 
         def traces(by_bits: bool) -> list[int]:  # `_version` does not see what `.data` writes
             tensors = [*run.model.parameters(), *run.model.buffers(), *gradients]

@@ -147,10 +147,10 @@ def save_best(folder: Path, model: nn.Module, progress: Progress) -> None:
 
 @contextmanager
 def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[None]:
-    """Give a model the best weights, which are of `step`; afterwards those of `last.pt`.
+    """Give a model the best weights, which are of `step`; afterwards the last ones, to the bit.
 
     Raises:
-        InputError: one of the two is missing or damaged, or `best.pt` is of another step.
+        InputError: `best.pt` is missing, damaged, or of another step.
     """
     state = load(folder / BEST, training.device)
     if state.get("step") != step:
@@ -159,11 +159,12 @@ def best_weights(folder: Path, step: int, training: TrainingState) -> Iterator[N
             f"{state.get('step')}; to test the last ones, resume with trainer.test_weights=last "
             "--allow-changed"
         )
+    last = encode(capture_model(training.model))  # in the CPU's memory: a GPU's may be full
     try:
         restore_model(training.model, state)
         yield
     finally:
-        restore_model(training.model, load(folder / LAST, training.device))
+        restore_model(training.model, decode(last))
 
 
 def save(state: dict[str, Any], path: Path, steps_aside: bool = True) -> None:

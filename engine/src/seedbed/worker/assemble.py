@@ -237,7 +237,6 @@ def make_plan(settings: Settings, steps_per_epoch: int) -> Plan:
     """Work out when things happen."""
     trainer = settings.trainer
     total_steps = trainer.max_epochs * steps_per_epoch
-    if trainer.max_steps is not None:
-        total_steps = min(total_steps, trainer.max_steps)
+    total_steps = min(total_steps, trainer.max_steps or total_steps)
     factor = schedules.of_settings(settings.plain["schedule"], total_steps)
     return Plan(total_steps, steps_per_epoch, trainer, settings.fingerprint.every_steps, factor)

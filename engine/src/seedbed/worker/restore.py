@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from seedbed import config, record
 from seedbed.errors import InputError
-from seedbed.record import Change, Origin, code
+from seedbed.record import Change, Origin, code, untrusted
 from seedbed.training import checkpoint
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
@@ -64,8 +64,8 @@ def resume(
         job.write_summary()
         keep_code(folder, step, changes)
         checkpoint.save_best(checkpoints, parts.training.model, progress)
-    # With what was asked for, and the statistics of the training samples.
-    record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
+    if untrusted.read_dict(folder) != origin.settings:  # something was asked or computed
+        record.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(origin.settings))
     imports.write(patch)
     return state or {}
 

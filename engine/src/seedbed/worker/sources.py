@@ -38,8 +38,7 @@ def build_source(settings: Settings, split: str, seen_as: str | None = None) -> 
     split = split if getattr(data, split) else "validation"
     spec, role = getattr(data, split), seen_as or split
     # Both parts of a data set must be of the same one, so it is drawn as for training.
-    targets = [target for _, target in config.targets_of(spec)]
-    holds_part = any(target.startswith(f"{part.__name__}.") for target in targets)
+    holds_part = any(name.startswith(f"{part.__name__}.") for _, name in config.targets_of(spec))
     seed_stream(settings, "data", SPLITS.index("train" if holds_part else split))
     dataset = build.build(spec, f"data.{split}")
     loads = hasattr(dataset, "__getitem__") or hasattr(dataset, "fetch")
