@@ -40,7 +40,7 @@ def training_environment(config: DictConfig) -> dict[str, str]:
     environment[project.PROJECT] = str(root)
     if "OMP_WAIT_POLICY" not in environment:
         # Threads that wait for each other spin, on cores that others may need: beside two busy
-        # processes, a step took fifty times as long. How long they spin changes no bit.
+        # processes a step took many times as long. How long they spin changes no bit.
         if config.trainer.processes * (preset["threads"] or 1) > (os.cpu_count() or 1):
             environment["OMP_WAIT_POLICY"] = "PASSIVE"
         else:
