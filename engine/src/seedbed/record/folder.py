@@ -19,7 +19,6 @@ LAST_CHECKPOINTS = ("last.pt", "previous.pt")  # newest first
 FILES = (
     "config.yaml", "environment.json", "code.zip", "source.patch", "metrics.csv",
     "fingerprints.csv", "loss_curve.png", "checkpoints", "summary.json", "test_predictions.csv",
-    "README.txt",
 )  # fmt: skip
 
 

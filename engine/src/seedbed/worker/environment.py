@@ -5,7 +5,8 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -85,8 +86,7 @@ def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
     modules of these classes, and other modules that are not installed, import. To be called when
     the classes are imported.
     """
-    named = {name: settings.get(name) for name in _SECTIONS}
-    targets = {target for _, target in targets_of(named)}
+    targets = {target for _, target in targets_of({k: settings.get(k) for k in _SECTIONS})}
     modules = {target.rpartition(".")[0] for target in targets}
     packages = {target.partition(".")[0] for target in targets}
     for name, module in list(sys.modules.items()):
@@ -97,10 +97,16 @@ def more_versions(settings: Mapping[str, Any]) -> dict[str, str | None]:
                 packages.add(origin.partition(".")[0])
     others = packages - CORE.keys() - sys.stdlib_module_names - {"seedbed"}
     installed = sorted(name for name in others if _is_installed(sys.modules.get(name)))
-    if not installed:
-        return {}
-    distributions = metadata.packages_distributions()  # takes a tenth of a second
-    return {each: version(each) for name in installed for each in distributions.get(name, ())}
+    return {each: version(each) for name in installed for each in _distributions(name)}
+
+
+def _distributions(package: str) -> Sequence[str]:
+    """Return the distributions that an installed package comes from."""
+    with suppress(metadata.PackageNotFoundError):
+        own = metadata.distribution(package)  # most have their package's name
+        if f"{package}/__init__.py" in map(str, own.files or ()):
+            return [own.name]
+    return metadata.packages_distributions().get(package, ())  # takes a tenth of a second
 
 
 def _is_installed(module: ModuleType | None) -> bool:

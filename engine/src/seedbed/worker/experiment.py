@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # as PyTorch's optimizers would, after the worker's `gc.freeze`
 
 from seedbed.config import Settings
 from seedbed.record import Origin

@@ -41,13 +41,6 @@ def look_ahead(parts: Parts, log: Callable[[str], None]) -> None:
             f"are in no optimizer and are never trained, such as {left_out[0]}; give them to one, "
             "or freeze them by requires_grad_(False)"
         )
-    for name, optimizer in training.optimizers.items():
-        for number, group in enumerate(optimizer.param_groups):
-            if not group["params"]:
-                log(
-                    f"warning: {name}: its parameter group {group.get('name', number)} is empty; "
-                    "look at what chooses its parameters by name"
-                )
     if training.overrides("trainable"):
         for step in {*range(1, last, max(1, last // _MOST_STEPS_ASKED)), last}:
             training.trained_by(step)

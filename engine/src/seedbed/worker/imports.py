@@ -28,9 +28,9 @@ class Imports:
 
     def __init__(self, folder: Path, environment: dict[str, Any], root: Path | None = None) -> None:
         self.environment = environment
+        self._digests: dict[str, str] = environment.setdefault("imported_files", {})
         self._folder, self._root = folder, root or project.root()
         self._kept: dict[str, bytes] = dict(_engine())
-        self._digests: dict[str, str] = {}
         self._modules = self._bytes = 0
 
     def look(self) -> bool:
@@ -42,7 +42,6 @@ class Imports:
             if name not in self._digests:
                 with suppress(OSError):  # deleted meanwhile
                     self._keep(name, path.read_bytes())
-        self.environment["imported_files"] = dict(sorted(self._digests.items()))
         return len(self._digests) > before
 
     def expect(self, names: Iterable[str]) -> None:
@@ -55,7 +54,6 @@ class Imports:
             content = None if name in self._digests else code.read_here(name, self._root)
             if content is not None:
                 self._keep(name, content)
-        self.environment["imported_files"] = dict(sorted(self._digests.items()))
 
     def _keep(self, name: str, content: bytes) -> None:
         self._digests[name] = code.sha256(content)
@@ -70,7 +68,8 @@ class Imports:
         path = self._folder / code.ARCHIVE
         if not path.is_file() or path.read_bytes() != content:
             record.write_atomically(path, content)
-        record.write_json(self._folder / "environment.json", self.environment)
+        files = {"imported_files": dict(sorted(self._digests.items()))}
+        record.write_json(self._folder / "environment.json", self.environment | files)
         if patch is not None:
             record.write_atomically(self._folder / "source.patch", patch)
 

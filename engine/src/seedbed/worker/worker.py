@@ -21,7 +21,7 @@ from typing import Any
 
 from seedbed import config, launch, project, record, signals
 from seedbed.errors import InputError, Interrupted, one_line
-from seedbed.record import code, readme, terminal
+from seedbed.record import code, terminal
 from seedbed.worker.job import Job
 
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
@@ -94,10 +94,13 @@ def train(job: Job) -> int:
         if job.leads and not job.is_resuming:
             job.write_summary()
         settings = config.check(job.settings)
+        before = gc.get_threshold()
+        gc.set_threshold(*before[:2], 10**9)  # looking for garbage of imports takes half a second
         with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
             git = other_thread.submit(code.git_state, project.root())
             from seedbed.worker import experiment  # which imports PyTorch
-        gc.freeze()  # to look through what imports have made takes 0.14 s a time
+        gc.freeze()
+        gc.set_threshold(*before)
         try:
             experiment.run_experiment(job, settings, *git.result())
         finally:
@@ -137,8 +140,6 @@ def conclude(job: Job, status: int) -> int:
 
             plots.loss_curve(folder)
         job.write_summary()
-        if job.summary.get("steps"):
-            readme.write_readme(folder)
     except (InputError, OSError):
         if ending == "failed":  # the reason is the same, or matters more; it was printed
             return status
