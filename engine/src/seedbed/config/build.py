@@ -45,6 +45,7 @@ def build(spec: Mapping[str, Any], key: str, *args: Any) -> Any:
     except TypeError as error:
         name, takes = getattr(target, "__name__", target), ", ".join(signature.parameters)
         got = str(error).removeprefix("got ")
+        got += "".join(did_you_mean(each, signature.parameters) for each in arguments)
         raise InputError(f"{key}: expected arguments of {name} ({takes}), got {got}") from None
     except ValueError:  # written in C: it has none
         pass

@@ -82,8 +82,7 @@ def check(config: DictConfig) -> Settings:
             "data.task: expected a task for method=supervised, got nothing; add it, such as "
             "{name: classification}"
         )
-    trainer = settings.trainer
-    check_shards(trainer.shards, trainer.processes, settings.data.batch_size)
+    check_shards(settings.trainer.shards, settings.trainer.processes, settings.data.batch_size)
     strict = promises_bits(settings.determinism.on_nondeterministic)
     if strict and not settings.fingerprint.every_steps:
         raise InputError(
