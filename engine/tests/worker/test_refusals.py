@@ -52,13 +52,10 @@ class LateHead(Supervised):
 
 
 class Partial(Supervised):
-    """Gives its optimizer biases, and a part that is not there."""
+    """Gives its optimizer biases alone."""
 
     def configure_optimizers(self, model: nn.Module, make: Make) -> torch.optim.Optimizer:
-        named = dict(model.named_parameters())
-        biases = [p for name, p in named.items() if name.endswith("bias")]
-        head = [p for name, p in named.items() if name.startswith("fcc.")]
-        return make([{"params": biases, "name": "biases"}, {"params": head, "name": "head"}])
+        return make([p for name, p in model.named_parameters() if name.endswith("bias")])
 
 
 class Elsewhere(Supervised):
@@ -95,6 +92,10 @@ class LateHook(Callback):
         raise AssertionError
 
 
+def not_finite(dataset: Any) -> dict[str, Any]:
+    return {"mean": [0.5, float("nan")]}
+
+
 def own(method: str, *words: str) -> tuple[str, ...]:
     """Return a command line that trains by a method of this file."""
     return of_method(method, *words, module=__name__)
@@ -103,11 +104,11 @@ def own(method: str, *words: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("words", "steps", "line"),
     [
+        ((*PLAIN, f"+data.statistics._target_={__name__}.not_finite", "+model.statistics=null"), 0,
+         "data.statistics: expected numbers by name"),
         ((*PLAIN, "objective=test_f1"), 0, "objective: expected one of validation_loss, valid"),
-        ((*PLAIN, "trainer.monitor=f1"), 0,
-         "trainer.monitor: expected a value of Supervised.validation_step, got validation_f1"),
-        (of_method("VAE", "trainer.monitor=kl"), 0,
-         "trainer.mode: expected min or max, since nothing says which kl is better, got null"),
+        ((*PLAIN, "trainer.monitor=f1"), 0, "trainer.monitor: expected a value of Supervised.val"),
+        (of_method("VAE", "trainer.monitor=kl"), 0, "trainer.mode: expected min or max, since not"),
         ((*PLAIN, "+callbacks.own={_target_:torch.nn.Identity}"), 0,
          "callbacks.own: expected a class that extends"),
         ((*PLAIN, f"+callbacks.late._target_={__name__}.LateHook"), 0,
@@ -118,8 +119,7 @@ def own(method: str, *words: str) -> tuple[str, ...]:
         (own("Elsewhere"), 0, "method: expected parameters of the model in step 1"),
         ((*PLAIN, *tiny.replaced("schedule", f"{METHODS}.Impure")), 1,
          "schedule: expected the same learning rate in step 2"),
-        (own("Swapping"), 6, "model: expected the parameters that its"),
-        (own("Growing"), 6, "model: expected the parameters that its"),
+        *((own(n), 6, "model: expected the parameters that its") for n in ("Swapping", "Growing")),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_refused_as_soon_as_it_shows(

@@ -42,10 +42,10 @@ def fill(settings: Settings, shards: Shards) -> Settings:
     if spec is None or not any(asks(*each) for each in entries):
         return settings
     statistics = shards.gather(compute)[0]
-    if not isinstance(statistics, Mapping):
+    if not isinstance(statistics, Mapping) or any(x != x for x in pytree.tree_leaves(statistics)):
         raise InputError(
-            f"data.statistics: expected a mapping of numbers by name from {spec['_target_']}, got "
-            f"{statistics!r:.80}"
+            f"data.statistics: expected numbers by name, none of them NaN, from {spec['_target_']},"
+            f" got {statistics!r:.80}"
         )
     filled: dict[str, Any] = pytree.tree_map_with_path(
         lambda path, value: statistics if asks(path, value) else value, settings.plain
