@@ -1,10 +1,12 @@
 """Callbacks look at a run, and what they would change in it is refused; the scalars they log."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seedbed import rng
 from seedbed.config import build
@@ -64,18 +66,12 @@ class Callbacks:
             where = f"{type(callback).__name__}.{hook}"
             by_bits = run.phase != "train" or where not in self._called  # in steps, the first time
             self._called.add(where)
-            modes = [(module, module.training) for module in run.model.modules()]
-            before = traces(by_bits)
-            with torch.no_grad():
+            refusal = (
+                f"callbacks.{name}: expected a callback that changes nothing, got {where}, which "
+                "changes weights, buffers or gradients; change them in a method's on_step_end"
+            )
+            with unchanged(run.model, partial(traces, by_bits), refusal), torch.no_grad():
                 getattr(callback, hook)(run, step, *arguments)
-            for module, mode in modes:
-                module.training = mode
-            if traces(by_bits) != before:
-                raise InputError(
-                    f"callbacks.{name}: expected a callback that changes nothing, got {where}, "
-                    "which changes weights, buffers or gradients; change them in a method's "
-                    "on_step_end"
-                )
         logged, run.logged = run.logged, {}
         return {name: scalar(name, value) for name, value in logged.items()}
 
@@ -88,6 +84,21 @@ class Callbacks:
         for name, callback in self._callbacks.items():
             if f"callback.{name}" in state:
                 callback.load_state_dict(state[f"callback.{name}"])
+
+
+@contextmanager
+def unchanged(model: nn.Module, traces: Callable[[], object], refusal: str) -> Iterator[None]:
+    """Put each module of a model back into its mode; refuse other traces than before."""
+    modes, before = [(module, module.training) for module in model.modules()], traces()
+    try:
+        yield
+    finally:
+        # Some models do more than note their mode: those that merge adapters, for instance.
+        for module, mode in modes:
+            if module.training != mode:
+                module.train(mode)
+    if traces() != before:
+        raise InputError(refusal)
 
 
 def of_settings(specs: Mapping[str, Any]) -> Callbacks:

@@ -17,7 +17,7 @@ from seedbed.errors import InputError, Interrupted, one_line
 from seedbed.methods import Seen
 from seedbed.names import COMPUTE, TRAIN_END
 from seedbed.operations.refusals import explained
-from seedbed.training.callbacks import require_free
+from seedbed.training.callbacks import require_free, unchanged
 from seedbed.training.shards import Shards
 from seedbed.training.state import Evaluation, TrainingState
 from seedbed.training.step import require_same_names, seed_draws, to_device
@@ -35,31 +35,19 @@ class Row(NamedTuple):
 
 @contextmanager
 def evaluating(model: nn.Module, may_change: bool = True) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back into the mode it was in.
-
-    Raises:
-        InputError: weights or buffers have other bits afterwards, and may not.
-    """
+    """Put a model into evaluation mode, and back; refuse one that changes, unless it may."""
 
     def bits() -> int:  # without caches: buffers that `state_dict` leaves out
         return int(fingerprint.of_tensors(filter(torch.is_tensor, model.state_dict().values())))
 
-    modes = [(module, module.training) for module in model.modules()]
-    before = None if may_change else bits()
-    model.eval()
-    try:
+    refusal = (
+        "model: expected an evaluation that leaves weights and buffers as they are, got a "
+        f"{type(model).__name__} that changes them; change them in training mode alone, or say "
+        "determinism.on_nondeterministic=warn"
+    )
+    with unchanged(model, (lambda: None) if may_change else bits, refusal):
+        model.eval()
         yield
-    finally:
-        # Some models do more than note their mode: those that merge adapters, for instance.
-        for module, mode in modes:
-            if module.training != mode:
-                module.train(mode)
-    if before is not None and bits() != before:
-        raise InputError(
-            "model: expected an evaluation that leaves weights and buffers as they are, got a "
-            f"{type(model).__name__} that changes them; change them in training mode alone, or say "
-            "determinism.on_nondeterministic=warn"
-        )
 
 
 def evaluate(training: TrainingState, batches: Iterable[Batch], shards: Shards) -> Evaluation:
