@@ -24,12 +24,12 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1381,
+    "single files": 1380,
     "config": 751,
     "launch, worker": 2079,
     "training": 1923,
     "record": 945,
-    "engine": 12563,
+    "engine": 12562,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

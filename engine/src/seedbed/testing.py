@@ -124,7 +124,6 @@ def difference(a: Path, b: Path) -> str | None:
 def main() -> int:
     """Do a training process's work for each line of standard input."""
     import matplotlib.backends.backend_agg  # noqa: F401  what each run would import
-    import torch._dynamo  # noqa: F401
 
     from seedbed.worker import experiment, worker  # noqa: F401
 
