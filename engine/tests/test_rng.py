@@ -40,6 +40,8 @@ def test_a_key_is_a_hash_of_its_arguments(seed: int, stream: str, position: list
     name = f"{seed}:{stream}" + "".join(f":{p}" for p in position)
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     assert rng.key(seed, stream, *position) == int.from_bytes(digest, "little")
+    with pytest.raises(ValueError, match="stream: expected one of init, order"):
+        rng.key(seed, f"{stream}s", *position)  # a misspelt one is no new stream
 
 
 @property_test

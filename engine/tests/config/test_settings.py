@@ -190,7 +190,7 @@ def test_nested_targets_are_built_and_descriptions_left_out() -> None:
 )
 def test_a_spec_that_names_no_class_or_not_its_arguments_is_one_line(spec: Any) -> None:
     """Arguments by their names for every class; by their values for PyTorch's."""
-    with pytest.raises(InputError, match=r"^model(\.[a-z_]+)?: expected .*, got .*$") as caught:
+    with pytest.raises(InputError, match=r"^model(\.[a-z_]+)?: expected .*, got .*\Z") as caught:
         build.build(spec, "model")
     assert ("; did you mean parts" in str(caught.value)) is ("'part'" in repr(spec))
 

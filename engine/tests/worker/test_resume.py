@@ -183,9 +183,8 @@ def test_rows_so_far_stay_where_later_ones_are_rarer(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "run")
     before = record.read_metrics(folder), record.read_fingerprints(folder)
     assert [rows[-1]["step"] for rows in before] == 2 * [str(record.read_summary(folder)["steps"])]
-    rarer = {"trainer.log_every_steps": 5, "fingerprint.every_steps": 5}
     assert int(before[0][-1]["step"]) % 5
-    assert work(folder, settings=rarer) == 0
+    assert work(folder, settings={"trainer.log_every_steps": 5, "fingerprint.every_steps": 5}) == 0
     after = record.read_metrics(folder), record.read_fingerprints(folder)
     for rows, longer in zip(before, after, strict=True):
         assert longer[: len(rows)] == rows

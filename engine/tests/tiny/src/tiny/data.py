@@ -18,6 +18,8 @@ Augment = Callable[[NDArray[np.float64], rng.Draws], NDArray[np.float64]]
 class Batches(Dataset[tuple[Tensor, Tensor]]):
     """Samples that are computed, many at a time, from a seed and their numbers."""
 
+    fetch: Callable[[NDArray[np.int64], rng.Draws | None], tuple[Tensor, Tensor]]
+
     def __init__(self, split: str, stream: str, seed: int, samples: int) -> None:
         self._key, self._samples = rng.key(seed, stream, SPLITS.index(split)), samples
 
@@ -29,10 +31,6 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
             raise IndexError(index)
         inputs, targets = self.fetch(np.array([index]), None)
         return inputs[0], targets[0]
-
-    def fetch(self, ids: NDArray[np.int64], draws: rng.Draws | None) -> tuple[Tensor, Tensor]:
-        """Compute samples; changed in training, by draws."""
-        raise NotImplementedError
 
 
 class Noise:
