@@ -24,12 +24,12 @@ BUDGETS = {
 }  # fmt: skip
 # Rooms over their budget, and how many lines they have.
 OVER: dict[str, int] = {
-    "single files": 1380,
+    "single files": 1374,
     "config": 751,
     "launch, worker": 2079,
     "training": 1923,
     "record": 945,
-    "engine": 12562,
+    "engine": 12556,
 }
 TEMPLATE = ["train.py", "scripts", "configs", "src", "tests", "Makefile", "pyproject.toml"]
 

@@ -52,9 +52,7 @@ def seeded_loader(
         InputError: the data set fills no batch, or (in `iter`) the processes get unequal slices.
     """
     if not 1 <= batch_size <= len(dataset):  # of no batch, an epoch would end at once
-        raise InputError(
-            f"batch_size: expected from 1 to {len(dataset)}, the samples, got {batch_size}"
-        )
+        raise InputError(f"batch_size: expected from 1 to {len(dataset)} samples, got {batch_size}")
     if type(seed) is not int or not 0 <= seed <= MAX_SEED:
         raise InputError(f"seed: expected an integer from 0 to {MAX_SEED}, got {seed!r}")
     return SeededLoader(
@@ -103,11 +101,8 @@ class SeededLoader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.seek(int(state["step"]))
 
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be this one, counted from 0, unless `seek` has said where it begins.
-
-        Trainers of other libraries call it before each epoch.
-        """
+    def set_epoch(self, epoch: int) -> None:  # trainers of other libraries call it
+        """Let the next epoch be this one, counted from 0, unless `seek` said where it begins."""
         if not self._is_sought:
             self.sampler.done = epoch * len(self)
 

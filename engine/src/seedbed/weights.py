@@ -26,9 +26,8 @@ class Loaded:
         built, read = model.state_dict(), _read(Path(file))
         skipped = matching("model.skip", (*built, *read), tuple(skip))
         chosen = {name: value for name, value in read.items() if name not in skipped}
-        chosen |= {name: value for name, value in built.items() if name in skipped}
         try:
-            model.load_state_dict(chosen)
+            model.load_state_dict(chosen | {name: built[name] for name in skipped & built.keys()})
         except RuntimeError as error:
             raise InputError(
                 f"model.file: expected the weights of {type(model).__name__}, got {file} "

@@ -88,7 +88,7 @@ class Callbacks:
 
 @contextmanager
 def unchanged(model: nn.Module, traces: Callable[[], object], refusal: str) -> Iterator[None]:
-    """Put each module of a model back into its mode; refuse other traces than before."""
+    """Restore the mode of each module of a model; refuse if `traces` returns something else."""
     modes, before = [(module, module.training) for module in model.modules()], traces()
     try:
         yield

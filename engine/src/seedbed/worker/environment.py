@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -40,6 +41,7 @@ _CPUINFO = (
     *("vendor_id", "cpu family", "model", "stepping", "cache size"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
 )
+_packages = cache(metadata.packages_distributions)  # takes a tenth of a second
 _CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12", "nvidia-cublas-cu11")
 
 
@@ -106,7 +108,7 @@ def _distributions(package: str) -> Sequence[str]:
         own = metadata.distribution(package)  # most have their package's name
         if f"{package}/__init__.py" in map(str, own.files or ()):
             return [own.name]
-    return metadata.packages_distributions().get(package, ())  # takes a tenth of a second
+    return _packages().get(package, ())
 
 
 def _is_installed(module: ModuleType | None) -> bool:

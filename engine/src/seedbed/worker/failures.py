@@ -22,13 +22,12 @@ from seedbed.training.evaluate import measure, of_all_samples, values_of
 from seedbed.training.shards import Shards
 from seedbed.training.step import train_step
 from seedbed.worker import assemble, sources
-from seedbed.worker.assemble import Parts
 from seedbed.worker.sources import evaluation_batches
 
 _MOST_STEPS_ASKED = 200  # of `Method.trainable`
 
 
-def look_ahead(parts: Parts, log: Callable[[str], None]) -> None:
+def look_ahead(parts: assemble.Parts, log: Callable[[str], None]) -> None:
     """Before the first step, look for what would fail, or pass in silence, hours later.
 
     Prints what is never trained. Evaluates one batch, and sees that what is followed is there.
@@ -72,7 +71,7 @@ class NotFinite(InputError):
         self.phase, self.step = phase, step
 
 
-def explained(error: NotFinite, parts: Parts) -> InputError:
+def explained(error: NotFinite, parts: assemble.Parts) -> InputError:
     """Return the error with its cause, if that is found by doing the work once more."""
     try:
         _repeat(parts, error.phase, error.step)
@@ -83,7 +82,7 @@ def explained(error: NotFinite, parts: Parts) -> InputError:
     return error
 
 
-def _repeat(parts: Parts, phase: str, step: int) -> None:
+def _repeat(parts: assemble.Parts, phase: str, step: int) -> None:
     """Load the batch of a step of all processes, or the validation set after it, and look at it.
 
     The first step is taken again, the evaluation repeated unless training has spoilt the weights.

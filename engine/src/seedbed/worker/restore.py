@@ -16,13 +16,12 @@ from seedbed.record import Change, Origin, code, untrusted
 from seedbed.training import checkpoint
 from seedbed.training.state import Plan, TrainingState
 from seedbed.worker import assemble
-from seedbed.worker.assemble import Parts
 from seedbed.worker.imports import Imports
 from seedbed.worker.job import Job
 
 
 def resume(
-    job: Job, parts: Parts, origin: Origin, patch: bytes, imports: Imports
+    job: Job, parts: assemble.Parts, origin: Origin, patch: bytes, imports: Imports
 ) -> dict[str, Any]:
     """Restore a run's newest good checkpoint in all processes; the leader repairs the record.
 
@@ -139,14 +138,14 @@ def is_kept(row: record.Row, state: Mapping[str, Any], plan: Plan) -> bool:
     What was written after the checkpoint comes again. What is written in the last step, and was
     not due otherwise, is not in the tables of a longer run.
     """
-    step, phase, progress = int(row["step"]), row.get("phase"), checkpoint.progress_of(state)
+    step, phase, progress = int(row["step"]), row.get("phase"), state["progress"]
     if phase == "validation":
-        return step <= progress.validated_step
+        return step <= int(progress["validated_step"])
     then = state["origin"]["settings"]  # the next steps may be logged more rarely
     trainer, fingerprint = then["trainer"], then["fingerprint"]
     every_steps = trainer["log_every_steps"] if phase else fingerprint["every_steps"]
-    is_due = step < progress.step or plan.is_due(every_steps, step)
-    return phase != "test" and step <= progress.step and is_due
+    is_due = step < progress["step"] or plan.is_due(every_steps, step)
+    return phase != "test" and step <= progress["step"] and is_due
 
 
 def restore(

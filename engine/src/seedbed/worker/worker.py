@@ -95,7 +95,7 @@ def train(job: Job) -> int:
             job.write_summary()
         settings = config.check(job.settings)
         before = gc.get_threshold()
-        gc.set_threshold(*before[:2], 10**9)  # looking for garbage of imports takes half a second
+        gc.set_threshold(*before[:2], 10**9)  # to search imports for garbage takes 0.3 s
         with ThreadPoolExecutor(1) as other_thread:  # git is asked during the slow imports
             git = other_thread.submit(code.git_state, project.root())
             from seedbed.worker import experiment  # which imports PyTorch
