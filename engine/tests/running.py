@@ -80,8 +80,7 @@ def printed(
     *words: str, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> list[str]:
     """Run Python under these variables alone, which must succeed; return the lines it prints."""
-    done = run(ROOT, *prefix, sys.executable, *words, env=environment)
-    return done.stdout.splitlines()
+    return run(ROOT, *prefix, sys.executable, *words, env=environment).stdout.splitlines()
 
 
 def called(main: Callable[[], int], *words: str) -> subprocess.CompletedProcess[str]:

@@ -74,8 +74,7 @@ def test_nothing_is_found_in_a_clean_configuration(preset: str) -> None:
 @pytest.mark.parametrize("preset", ["strict", "fast"])
 def test_refused_operations_are_named_with_module_and_line(preset: str) -> None:
     """What strict would refuse is found at every preset, all at once, with what to use instead."""
-    forward, backward, *others = examined(preset, model=own(Refused))
-    assert not others or preset == "fast", others  # which promises no bits: they may differ
+    forward, backward = examined(preset, model=own(Refused))
     assert forward.startswith("max_unpooling2d_forward_out has no deterministic implementation: ")
     assert f"forward pass in module unpool, {refused.__file__}:" in forward
     assert "; use torch.zeros" in forward

@@ -64,16 +64,16 @@ class Tracer(Places):  # type: ignore[no-untyped-call]
             warnings.simplefilter("always")
             result = func(*args, **kwargs)
         # Not every schema says what is changed in place: batch norm's running averages are not in
-        # native_batch_norm's.
+        # native_batch_norm's. Each tensor counts once, so `self` does whether it changed or not.
         after = hashes(taken)
         changed = [t for t, x, y in zip(taken, inputs, after, strict=True) if x != y]
         bases = [t._base for t in changed if t._base is not None]
-        given = [*_tensors(func, tree_leaves(result)), *changed, *bases]
+        given = {id(t): t for t in (*_tensors(func, tree_leaves(result)), *changed, *bases)}
         returned = [each.alias_info for each in func._schema.returns]
         self.events.append(
             Event(
                 *(self.place, str(func), inputs),
-                outputs=() if str(func).startswith(_UNWRITTEN) else hashes(given),
+                outputs=() if str(func).startswith(_UNWRITTEN) else hashes([*given.values()]),
                 arguments=tuple(_text(x) for x in leaves if isinstance(x, (Tensor, *_NUMBERS))),
                 names=names,
                 is_view=any(alias is not None and not alias.is_write for alias in returned),
